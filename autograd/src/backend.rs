@@ -1,0 +1,69 @@
+//! What a device must offer.
+
+use crate::{Data, error::Result, plan::Plan};
+
+/// Names a buffer of a backend.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BufferId(pub usize);
+
+/// Names a compiled plan of a backend.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ExecutableId(pub usize);
+
+/// The tapped values of one run, in the order of the plan's taps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delivery {
+    /// Which executable ran.
+    pub executable: ExecutableId,
+    /// The number that was given to the run.
+    pub run: u64,
+    /// The values.
+    pub values: Vec<Data>,
+}
+
+/// A device that keeps buffers and runs compiled plans.
+///
+/// Runs take effect in the order in which they are enqueued. Only `read` waits for the device.
+pub trait Backend: Send {
+    /// The device's name, such as `cpu (2 threads)`.
+    fn name(&self) -> String;
+
+    /// A new buffer with these contents.
+    ///
+    /// # Errors
+    /// If the device has no room for it, or no such element type.
+    fn alloc(&mut self, data: &Data) -> Result<BufferId>;
+
+    /// Overwrites a buffer; the data has its type and length.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn write(&mut self, buffer: BufferId, data: &Data) -> Result<()>;
+
+    /// Copies a buffer's contents to the host, after all runs so far.
+    ///
+    /// # Errors
+    /// If the device is lost, or a run so far has failed.
+    fn read(&mut self, buffer: BufferId) -> Result<Data>;
+
+    /// Prepares a plan. State `i` of the store lives in `states[i]`.
+    ///
+    /// # Errors
+    /// If the device cannot run one of the plan's kernels.
+    fn compile(&mut self, plan: &Plan, states: &[BufferId]) -> Result<ExecutableId>;
+
+    /// Forgets a compiled plan.
+    fn release(&mut self, executable: ExecutableId);
+
+    /// Enqueues a run. `inputs` are in the program's order, with the declared types and lengths.
+    ///
+    /// # Errors
+    /// If the run fails at once (an index out of range, on the CPU), in which case no state has changed.
+    fn run(&mut self, executable: ExecutableId, inputs: &[&Data], run: u64) -> Result<()>;
+
+    /// The tapped values that have arrived since the last call, oldest first.
+    ///
+    /// # Errors
+    /// If a run has failed.
+    fn deliveries(&mut self) -> Result<Vec<Delivery>>;
+}

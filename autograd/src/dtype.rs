@@ -1,0 +1,51 @@
+//! The element types of tensors.
+
+use std::fmt;
+
+/// The element type of a tensor.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum DType {
+    /// IEEE 754 binary64; on the CPU only, for gradient checks and reference results.
+    F64,
+    /// IEEE 754 binary32, the type that models train in.
+    F32,
+    /// Unsigned 32-bit integers: tokens, class labels, indices.
+    U32,
+    /// Signed 32-bit integers.
+    I32,
+    /// Truth values, the result of comparisons.
+    Bool,
+}
+
+impl DType {
+    /// Whether gradients exist in this type.
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F64 | DType::F32)
+    }
+
+    /// Bytes per element.
+    pub fn size(self) -> usize {
+        match self {
+            DType::F64 => 8,
+            DType::F32 | DType::U32 | DType::I32 => 4,
+            DType::Bool => 1,
+        }
+    }
+
+    /// The short name used in printed tapes and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::F64 => "f64",
+            DType::F32 => "f32",
+            DType::U32 => "u32",
+            DType::I32 => "i32",
+            DType::Bool => "bool",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

@@ -1,0 +1,80 @@
+//! What can go wrong while a program runs: everything that depends on data or devices. Misuse of shapes panics instead,
+//! when it is recorded.
+
+use crate::{DType, Shape};
+use std::panic::Location;
+
+/// An error of a session or a backend.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A run was started without one of the program's inputs.
+    #[error("input {name:?} is not set: the program wants {dtype}{shape}")]
+    MissingInput {
+        /// The input.
+        name: String,
+        /// Its type.
+        dtype: DType,
+        /// Its shape.
+        shape: Shape,
+    },
+    /// A run was given an input that the program does not have.
+    #[error("the program has no input {name:?}: it has {known}")]
+    UnknownInput {
+        /// The name given.
+        name: String,
+        /// The names that the program knows.
+        known: String,
+    },
+    /// Data of another shape or type than declared.
+    #[error("{what} wants {want_dtype}{want}, but was given {have_dtype}{have}")]
+    Mismatch {
+        /// The input or state.
+        what: String,
+        /// The declared type.
+        want_dtype: DType,
+        /// The declared shape.
+        want: Shape,
+        /// The type given.
+        have_dtype: DType,
+        /// The shape given.
+        have: Shape,
+    },
+    /// An i64 that does not fit into u32.
+    #[error("the integer {value} does not fit into u32")]
+    IntegerRange {
+        /// The value.
+        value: i64,
+    },
+    /// An index outside the axis that it points into.
+    #[error("{op}: index {index} is out of range for an axis of {extent} (recorded at {site})")]
+    IndexOutOfRange {
+        /// The operation.
+        op: &'static str,
+        /// The index.
+        index: u32,
+        /// The axis's extent.
+        extent: usize,
+        /// The line that recorded the operation.
+        site: &'static Location<'static>,
+    },
+    /// One name used for two recording functions.
+    #[error("{name:?} names the program recorded at {first}; the one at {second} needs a name of its own")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Where it was first used.
+        first: &'static Location<'static>,
+        /// Where it was used again.
+        second: &'static Location<'static>,
+    },
+    /// A program of another session.
+    #[error("this program was recorded by another session")]
+    ForeignProgram,
+    /// What a backend reports.
+    #[error("{0}")]
+    Backend(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// The result of a session's calls.
+pub type Result<T> = std::result::Result<T, Error>;

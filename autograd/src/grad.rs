@@ -1,0 +1,218 @@
+//! The reverse sweep: records the gradient of a tensor on the tape that the tensor lives on.
+//!
+//! One pass over the nodes in falling order. When a node is reached, all its consumers have been visited, so the sum of
+//! what they sent is its total cotangent; its rule turns that into cotangents of its inputs.
+
+use crate::{
+    Tensor,
+    op::{Op, Place},
+    tape::{Checkpoint, NodeId, ScopeId, Tape},
+    vjp::vjp,
+};
+use std::{collections::HashMap, ops::Range};
+
+/// What a node has received so far.
+#[derive(Default)]
+struct Cotangent<'t> {
+    sum: Option<Tensor<'t>>,
+    /// Cotangents of slices of the node: gathered first, so that disjoint ones become a single `Assemble`.
+    slices: Vec<(usize, Place, Tensor<'t>)>,
+}
+
+impl<'t> Cotangent<'t> {
+    fn add(&mut self, g: Tensor<'t>) {
+        self.sum = Some(self.sum.map_or(g, |sum| sum + g));
+    }
+
+    /// The total. Slices are dealt, in order of arrival, into groups that do not overlap; each group is one `Assemble`.
+    fn total(mut self, like: Tensor<'t>) -> Option<Tensor<'t>> {
+        let shape = like.shape();
+        let mut groups: Vec<(usize, Vec<(Place, Tensor<'t>)>)> = vec![];
+        for (axis, place, g) in std::mem::take(&mut self.slices) {
+            let span = |place: Place, g: Tensor<'t>| place.span(g.shape()[axis]);
+            let (start, end) = span(place, g);
+            let apart = |&(p, q): &(Place, Tensor<'t>)| span(p, q).0 >= end || span(p, q).1 <= start;
+            match groups.iter_mut().find(|(a, parts)| *a == axis && parts.iter().all(apart)) {
+                Some((_, parts)) => parts.push((place, g)),
+                None => groups.push((axis, vec![(place, g)])),
+            }
+        }
+        for (axis, mut parts) in groups {
+            parts.sort_by_key(|(place, _)| place.start);
+            self.add(Tensor::assemble(&parts, axis, shape[axis]));
+        }
+        self.sum
+    }
+}
+
+/// A sweep in progress.
+struct Sweep<'t> {
+    tape: &'t Tape,
+    /// Whether a gradient is wanted of a node, or of something it was computed from.
+    needed: Vec<bool>,
+    cotangents: HashMap<NodeId, Cotangent<'t>>,
+    /// Recomputed nodes of checkpoints: rules read these in place of the originals.
+    recomputed: HashMap<NodeId, Tensor<'t>>,
+    /// The scopes of the gradient nodes of each forward scope.
+    scopes: HashMap<ScopeId, ScopeId>,
+}
+
+/// The cotangents of `wrt`, given cotangents of some outputs. `None`: the outputs do not depend on it.
+pub(crate) fn sweep<'t>(
+    tape: &'t Tape,
+    seeds: &[(Tensor<'t>, Tensor<'t>)],
+    wrt: &[Tensor<'t>],
+) -> Vec<Option<Tensor<'t>>> {
+    let top = seeds.iter().map(|(y, _)| y.id.0).max().map_or(0, |id| id + 1);
+    let root = tape.child_scope(tape.current_scope(), "backward", None);
+    let mut sweep = Sweep {
+        tape,
+        needed: needed(tape, wrt, top),
+        cotangents: HashMap::new(),
+        recomputed: HashMap::new(),
+        scopes: HashMap::from([(ScopeId(0), root)]),
+    };
+    for &(y, g) in seeds {
+        sweep.cotangents.entry(y.id).or_default().add(g);
+    }
+    let mut checkpoints: Vec<Checkpoint> = tape.inner.borrow().checkpoints.clone();
+    checkpoints.retain(|range| range.end <= top);
+    checkpoints.sort_by_key(|range| (range.end, std::cmp::Reverse(range.start)));
+    let mut found = HashMap::new();
+    for index in (0..top).rev() {
+        let id = NodeId(index);
+        // Outer checkpoints are entered first, so that inner ones recompute from the outer recomputation.
+        while checkpoints.last().is_some_and(|range| range.end == index + 1) {
+            let range = checkpoints.pop().expect("just seen");
+            if range.clone().any(|i| sweep.needed[i as usize]) {
+                sweep.recompute(range);
+            }
+        }
+        if sweep.needed[index as usize] {
+            let total = sweep.visit(id);
+            if let Some(total) = total.filter(|_| wrt.iter().any(|w| w.id == id)) {
+                found.insert(id, total);
+            }
+        }
+    }
+    wrt.iter().map(|w| found.get(&w.id).copied()).collect()
+}
+
+/// Marks the nodes through which a gradient can flow to `wrt`.
+fn needed(tape: &Tape, wrt: &[Tensor<'_>], top: u32) -> Vec<bool> {
+    let nodes = &tape.inner.borrow().nodes;
+    let mut needed = vec![false; top as usize];
+    for w in wrt.iter().filter(|w| w.id.0 < top) {
+        needed[w.id.index()] = true;
+    }
+    for (i, node) in nodes[..top as usize].iter().enumerate() {
+        let inputs = &node.inputs[..node.op.differentiable_inputs(node.inputs.len())];
+        needed[i] |= node.dtype.is_float() && inputs.iter().any(|input| needed[input.index()]);
+    }
+    needed
+}
+
+impl<'t> Sweep<'t> {
+    /// Sends the total cotangent of a node to its inputs, and returns it.
+    fn visit(&mut self, id: NodeId) -> Option<Tensor<'t>> {
+        let tape = self.tape;
+        let node = tape.node(id);
+        let scope = self.backward_scope(node.scope);
+        tape.in_scope(scope, || {
+            tape.at_site(node.site, || {
+                // A node with several outputs waits until the first of them, which comes last, has been reached.
+                let (outputs, out) = node.op.outputs();
+                let first = NodeId(id.0 - out as u32);
+                let like = |k: usize| Tensor { tape, id: NodeId(first.0 + k as u32) };
+                let total = self.cotangents.remove(&id).and_then(|c| c.total(like(out)));
+                if outputs > 1 {
+                    if let Some(total) = total {
+                        self.cotangents.entry(id).or_default().add(total);
+                    }
+                    if out > 0 {
+                        return total;
+                    }
+                }
+                let g: Vec<_> = match outputs {
+                    1 => vec![total],
+                    _ => (0..outputs).map(|k| self.cotangents.remove(&like(k).id).and_then(|c| c.sum)).collect(),
+                };
+                if g.iter().any(Option::is_some) {
+                    self.send(&node.op, &node.inputs, (0..outputs).map(like).collect(), g);
+                }
+                total
+            })
+        })
+    }
+
+    /// Applies the rule of `op` and adds what it gives to the cotangents of the inputs that need it.
+    fn send(&mut self, op: &Op, inputs: &[NodeId], y: Vec<Tensor<'t>>, g: Vec<Option<Tensor<'t>>>) {
+        if let (Op::Slice { axis, start, step, .. }, Some(g)) = (op, g[0]) {
+            let place = Place { start: *start, step: *step };
+            return self.cotangents.entry(inputs[0]).or_default().slices.push((*axis, place, g));
+        }
+        let tape = self.tape;
+        let read = |id: NodeId| self.recomputed.get(&id).copied().unwrap_or(Tensor { tape, id });
+        let x: Vec<Tensor<'t>> = inputs.iter().map(|&id| read(id)).collect();
+        let y: Vec<Tensor<'t>> = y.iter().map(|y| read(y.id)).collect();
+        for (&input, d) in inputs.iter().zip(vjp(op, &y, &x, &g)) {
+            let Some(d) = d.filter(|_| self.needed[input.index()]) else { continue };
+            let x = Tensor { tape, id: input };
+            assert!(
+                d.shape() == x.shape() && d.dtype() == x.dtype(),
+                "the gradient rule of {} gives {}{} for an input of {}{}",
+                op.name(),
+                d.dtype(),
+                d.shape(),
+                x.dtype(),
+                x.shape()
+            );
+            self.cotangents.entry(input).or_default().add(d);
+        }
+    }
+
+    /// Records the nodes of a checkpoint once more, reading what enters it from behind a barrier.
+    fn recompute(&mut self, range: Range<u32>) {
+        let tape = self.tape;
+        let mut copies: HashMap<NodeId, Tensor<'t>> = HashMap::new();
+        for index in range.clone() {
+            let node = tape.node(NodeId(index));
+            if node.inputs.is_empty() {
+                continue; // A leaf costs nothing to keep.
+            }
+            let x: Vec<Tensor<'t>> = node
+                .inputs
+                .iter()
+                .map(|&id| {
+                    *copies.entry(id).or_insert_with(|| {
+                        let original = self.recomputed.get(&id).copied().unwrap_or(Tensor { tape, id });
+                        let leaf = tape.node(id).inputs.is_empty();
+                        if leaf { original } else { tape.push(tape.new_barrier(), &[original]) }
+                    })
+                })
+                .collect();
+            let scope = self.backward_scope(node.scope);
+            let copy = tape.in_scope(scope, || {
+                let scope = tape.child_scope(tape.current_scope(), "recompute", None);
+                let inputs = x.iter().map(|x| x.id).collect();
+                tape.in_scope(scope, || {
+                    tape.at_site(node.site, || tape.push_typed(node.op.clone(), inputs, (node.shape, node.dtype)))
+                })
+            });
+            copies.insert(NodeId(index), copy);
+        }
+        self.recomputed.extend(copies.into_iter().filter(|(id, _)| range.contains(&id.0)));
+    }
+
+    /// The scope in which the gradient of `scope` is recorded: the same path, below `backward`.
+    fn backward_scope(&mut self, scope: ScopeId) -> ScopeId {
+        if let Some(&known) = self.scopes.get(&scope) {
+            return known;
+        }
+        let decl = self.tape.scope(scope);
+        let parent = self.backward_scope(decl.parent);
+        let backward = self.tape.child_scope(parent, &decl.name, decl.turn);
+        self.scopes.insert(scope, backward);
+        backward
+    }
+}

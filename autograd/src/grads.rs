@@ -1,0 +1,136 @@
+//! Gradients of parameters on their way from the loss to the optimizer.
+//!
+//! A [`Grads`] holds one flat vector per arena and the set of parameters that are present in it. Whether it still
+//! carries a loss scale is part of its type: passes with thresholds exist only for [`Unscaled`] ones.
+
+use crate::{
+    DType, Tensor,
+    op::Place,
+    scaler::LossScaler,
+    store::{Flat, Param, ParamSet},
+    tape::Tape,
+};
+use std::marker::PhantomData;
+
+/// Marks gradients multiplied by a loss scale.
+#[derive(Clone, Copy, Debug)]
+pub enum Scaled {}
+
+/// Marks gradients in units of the loss itself.
+#[derive(Clone, Copy, Debug)]
+pub enum Unscaled {}
+
+/// The gradient of a loss with respect to a set of parameters.
+#[derive(Clone)]
+#[must_use = "gradients do nothing until an optimizer steps with them"]
+pub struct Grads<'t, S = Unscaled> {
+    pub(crate) tape: &'t Tape,
+    pub(crate) flat: Flat<'t>,
+    pub(crate) present: ParamSet,
+    pub(crate) absent: ParamSet,
+    /// Bool scalar: whether the step may be taken.
+    pub(crate) verdict: Option<Tensor<'t>>,
+    pub(crate) scaler: LossScaler,
+    pub(crate) scale: PhantomData<S>,
+}
+
+impl<'t, S> Grads<'t, S> {
+    /// Sweeps from a loss to the parameters of a set, and gathers what arrives into flat vectors.
+    #[track_caller]
+    pub(crate) fn of(loss: Tensor<'t>, params: &ParamSet) -> Self {
+        let tape = loss.tape();
+        let slices: Vec<Tensor<'t>> = params.iter().map(|p| tape.unhooked_param(p)).collect();
+        let found = loss.grad_wrt(&slices);
+        let of_param = |wanted: bool| {
+            let pairs = params.iter().zip(&found);
+            pairs.filter(|(_, g)| g.is_some() == wanted).map(|(p, _)| p).collect::<ParamSet>()
+        };
+        let (present, absent) = (of_param(true), of_param(false));
+        tape.inner.borrow_mut().unreached.extend(absent.iter());
+        let gather = |arena| {
+            let decl = tape.layout.state(arena);
+            let mut parts = vec![];
+            for (param, g) in params.iter().zip(&found) {
+                let place = tape.layout.param(param);
+                if let Some(g) = g.filter(|_| place.arena == arena) {
+                    parts.push((Place { start: place.offset, step: 1 }, g.reshape([g.numel()])));
+                }
+            }
+            let len = decl.shape.numel();
+            if parts.is_empty() {
+                return (arena, tape.full([len], 0.0, decl.dtype));
+            }
+            (arena, Tensor::assemble(&parts, 0, len))
+        };
+        let scope = tape.child_scope(tape.current_scope(), "backward", None);
+        let flat = tape.in_scope(scope, || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect()));
+        Self { tape, flat, present, absent, verdict: None, scaler: LossScaler::none(), scale: PhantomData }
+    }
+
+    /// The tape.
+    pub fn tape(&self) -> &'t Tape {
+        self.tape
+    }
+
+    /// The flat gradient of each arena; zero where a parameter is absent, and between segments.
+    pub fn flat(&self) -> &Flat<'t> {
+        &self.flat
+    }
+
+    /// The gradient of one parameter, in its shape; `None` if it is absent.
+    #[track_caller]
+    pub fn get(&self, param: Param) -> Option<Tensor<'t>> {
+        let decl = self.tape.layout.param(param);
+        let flat = self.flat.get(decl.arena).filter(|_| self.present.contains(param))?;
+        Some(flat.slice(0, decl.offset, decl.shape.numel()).reshape(&decl.shape))
+    }
+
+    /// The parameters that have a gradient.
+    pub fn present(&self) -> &ParamSet {
+        &self.present
+    }
+
+    /// The parameters asked for that the loss does not reach. Absent is not zero: an optimizer leaves them alone.
+    pub fn absent(&self) -> &ParamSet {
+        &self.absent
+    }
+
+    /// Bool scalar: whether the step may be taken; `None` before any check.
+    pub fn verdict(&self) -> Option<Tensor<'t>> {
+        self.verdict
+    }
+
+    /// The Euclidean norm over all present gradients, in the widest of their types. Finite wherever the true norm is.
+    #[track_caller]
+    pub fn norm(&self) -> Tensor<'t> {
+        let norms: Vec<Tensor<'t>> = self.flat.tensors().into_iter().map(Tensor::norm).collect();
+        match norms[..] {
+            [] => self.tape.scalar(0.0, DType::F32),
+            [norm] => norm,
+            _ => {
+                let widest = norms.iter().map(|n| n.dtype()).min().expect("not empty");
+                let row: Vec<Tensor<'t>> = norms.iter().map(|n| n.cast(widest).reshape([1])).collect();
+                Tensor::concat(&row, 0).norm()
+            }
+        }
+    }
+
+    /// The Euclidean norm of each present parameter's gradient, in the order of declaration, as one f32 vector.
+    #[track_caller]
+    pub fn segment_norms(&self) -> Tensor<'t> {
+        let norm = |param| self.get(param).expect("present").norm().cast(DType::F32).reshape([1]);
+        let norms: Vec<Tensor<'t>> = self.present.iter().map(norm).collect();
+        if norms.is_empty() { self.tape.full([0], 0.0, DType::F32) } else { Tensor::concat(&norms, 0) }
+    }
+
+    /// Joins another condition to the verdict.
+    #[track_caller]
+    pub(crate) fn and_verdict(&mut self, condition: Tensor<'t>) {
+        self.verdict = Some(self.verdict.map_or(condition, |verdict| verdict.and(condition)));
+    }
+
+    /// The same gradients with other values.
+    pub(crate) fn with_flat(self, flat: Flat<'t>) -> Self {
+        Self { flat, ..self }
+    }
+}

@@ -1,0 +1,180 @@
+//! Closures that take part in recording: gradient hooks, gradient rules of compositions, checkpoints and probes.
+//!
+//! They run while the tape is recorded, never while the program runs: what they record is the program.
+
+use crate::{
+    Tensor,
+    op::{HookId, Op, RuleId},
+    tape::Tape,
+};
+use std::rc::Rc;
+
+/// One registered hook: the total cotangent, and the tensors it was registered with.
+type HookFn = Rc<dyn for<'t> Fn(Tensor<'t>, &[Tensor<'t>]) -> Tensor<'t>>;
+
+/// The hooks of one tensor, in the order in which they were registered, and which of the node's inputs each takes.
+#[derive(Clone, Default)]
+pub(crate) struct HookFns(Vec<(HookFn, std::ops::Range<usize>)>);
+
+/// What the rule of a composition is given.
+pub struct Vjp<'a, 't> {
+    /// The arguments.
+    pub inputs: &'a [Tensor<'t>],
+    /// The outputs.
+    pub outputs: &'a [Tensor<'t>],
+    /// The cotangents of the outputs; `None` where nothing flows back to one.
+    pub cotangents: &'a [Option<Tensor<'t>>],
+}
+
+pub(crate) type RuleFn = Rc<dyn for<'a, 't> Fn(Vjp<'a, 't>) -> Vec<Option<Tensor<'t>>>>;
+
+/// What a recording does with the tensors that modules mark as worth watching.
+pub(crate) type Probe = Rc<dyn for<'t> Fn(&str, Tensor<'t>) -> Tensor<'t>>;
+
+impl Tape {
+    /// A composition with a gradient rule of its own: `f` maps `inputs` to outputs and runs once, now; `rule` maps the
+    /// cotangents of the outputs to one cotangent per input (`None`: no gradient) and runs in each reverse sweep. The
+    /// rule is recorded like anything else, so it can be differentiated again.
+    ///
+    /// ```
+    /// # use wgrad::{DType, Tape};
+    /// // Identity forward, gradient times ten backward.
+    /// let t = Tape::default();
+    /// let x = t.input("x", [2], DType::F64);
+    /// let y = t.custom_vjp(&[x], |x| vec![x[0]], |v| vec![v.cotangents[0].map(|g| g * 10.0)]);
+    /// let dx = y[0].sum().grad_wrt(&[x]);
+    /// # assert!(dx[0].is_some());
+    /// ```
+    ///
+    /// # Panics
+    /// If `inputs` or the outputs are empty; in a sweep, if the rule gives another number of cotangents than inputs.
+    #[track_caller]
+    pub fn custom_vjp<'t>(
+        &'t self,
+        inputs: &[Tensor<'t>],
+        f: impl FnOnce(&[Tensor<'t>]) -> Vec<Tensor<'t>>,
+        rule: impl for<'a, 'u> Fn(Vjp<'a, 'u>) -> Vec<Option<Tensor<'u>>> + 'static,
+    ) -> Vec<Tensor<'t>> {
+        let outputs = f(inputs);
+        assert!(!inputs.is_empty() && !outputs.is_empty(), "custom_vjp: needs at least one input and one output");
+        let rule = self.new_rule(Rc::new(rule));
+        let all: Vec<Tensor<'t>> = inputs.iter().chain(&outputs).copied().collect();
+        let (args, outs) = (inputs.len(), outputs.len());
+        (0..outs).map(|out| self.push(Op::Custom { rule, args, outs, out }, &all)).collect()
+    }
+
+    pub(crate) fn run_rule<'t>(
+        &'t self,
+        rule: RuleId,
+        inputs: &[Tensor<'t>],
+        outputs: &[Tensor<'t>],
+        cotangents: &[Option<Tensor<'t>>],
+    ) -> Vec<Option<Tensor<'t>>> {
+        let rule = self.inner.borrow().rules[rule.0 as usize].clone();
+        let result = rule(Vjp { inputs, outputs, cotangents });
+        let (want, have) = (inputs.len(), result.len());
+        assert!(have == want, "custom_vjp: the rule gives {have} cotangents for {want} inputs");
+        result
+    }
+
+    pub(crate) fn run_hooks<'t>(&'t self, hook: HookId, g: Tensor<'t>, with: &[Tensor<'t>]) -> Tensor<'t> {
+        let fns = self.inner.borrow().hooks[hook.0 as usize].clone();
+        self.scoped("hook", || {
+            fns.0.iter().fold(g, |g, (f, inputs)| {
+                let replaced = f(g, &with[inputs.clone()]);
+                assert!(
+                    replaced.shape() == g.shape() && replaced.dtype() == g.dtype(),
+                    "a hook must keep shape and type: {}{} became {}{}",
+                    g.dtype(),
+                    g.shape(),
+                    replaced.dtype(),
+                    replaced.shape()
+                );
+                replaced
+            })
+        })
+    }
+
+    /// Records `f`; a reverse sweep recomputes what it recorded instead of reading it, so that nothing within needs to
+    /// be kept between forward and backward. Gradients are the same bits. Checkpoints nest.
+    pub fn checkpoint<R>(&self, f: impl FnOnce() -> R) -> R {
+        let start = self.len();
+        let result = f();
+        self.inner.borrow_mut().checkpoints.push(start..self.len());
+        result
+    }
+
+    /// Records `f` with a handler for [`Tensor::probe`]: it sees each probed tensor with its path, and returns what is
+    /// used in its place (the tensor itself, or the tensor with a hook).
+    pub fn with_probe<R>(
+        &self,
+        handler: impl for<'t> Fn(&str, Tensor<'t>) -> Tensor<'t> + 'static,
+        f: impl FnOnce() -> R,
+    ) -> R {
+        let before = self.inner.borrow_mut().probe.replace(Rc::new(handler));
+        let result = f();
+        self.inner.borrow_mut().probe = before;
+        result
+    }
+
+    /// The current scope's path, its parts joined by `/`.
+    pub fn scope_path(&self) -> String {
+        let mut parts = vec![];
+        let mut id = self.current_scope();
+        while id.0 != 0 {
+            let scope = self.scope(id);
+            parts.push(scope.turn.map_or(scope.name.clone(), |turn| format!("{}[{turn}]", scope.name)));
+            id = scope.parent;
+        }
+        parts.reverse();
+        parts.join("/")
+    }
+}
+
+impl<'t> Tensor<'t> {
+    /// Registers a hook on the gradient of this tensor: use the tensor that is returned. In each reverse sweep the hook
+    /// is given the total gradient of all uses of the returned tensor, and what it returns goes on in its place.
+    /// On a tensor that has hooks already, the new one is appended: hooks run in the order in which they were
+    /// registered.
+    ///
+    /// # Panics
+    /// In a sweep, if the hook changes the gradient's shape or type.
+    #[track_caller]
+    pub fn on_grad(self, hook: impl for<'a> Fn(Tensor<'a>) -> Tensor<'a> + 'static) -> Self {
+        self.on_grad_with([], move |g, []| hook(g))
+    }
+
+    /// A hook that uses other tensors of the tape; no gradient flows to them from here.
+    #[track_caller]
+    pub fn on_grad_with<const N: usize>(
+        self,
+        with: [Tensor<'t>; N],
+        hook: impl for<'a> Fn(Tensor<'a>, [Tensor<'a>; N]) -> Tensor<'a> + 'static,
+    ) -> Self {
+        assert!(self.dtype().is_float(), "on_grad: {} has no gradient", self.dtype());
+        let node = self.tape.node(self.id);
+        // On a hooked tensor: one node with the longer list, so that the order is that of registration.
+        let (mut fns, mut inputs) = match node.op {
+            Op::Hook(id) => (self.tape.inner.borrow().hooks[id.0 as usize].clone(), node.inputs.into_vec()),
+            _ => (HookFns::default(), vec![self.id]),
+        };
+        let start = inputs.len() - 1;
+        inputs.extend(with.map(|x| x.id));
+        let call: HookFn = Rc::new(move |g, x| hook(g, x.try_into().expect("as many as were registered")));
+        fns.0.push((call, start..start + N));
+        let hook = Op::Hook(self.tape.new_hook(fns));
+        let inputs: Vec<Tensor<'t>> = inputs.into_iter().map(|id| Tensor { tape: self.tape, id }).collect();
+        self.tape.push(hook, &inputs)
+    }
+
+    /// Marks this tensor as worth watching, under the current scope and this name; use the tensor that is returned.
+    /// It is the same one unless the recording has a handler: see [`Tape::with_probe`].
+    #[track_caller]
+    pub fn probe(self, name: &str) -> Self {
+        let handler = self.tape.inner.borrow().probe.clone();
+        let Some(handler) = handler else { return self };
+        let scope = self.tape.scope_path();
+        let path = if scope.is_empty() { name.to_string() } else { format!("{scope}/{name}") };
+        handler(&path, self)
+    }
+}

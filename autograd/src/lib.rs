@@ -1,0 +1,52 @@
+//! wgrad: autograd in which **the tape is the program**.
+//!
+//! A training step (forward, backward, gradient hooks, gradient passes, optimizer) is one append-only list of nodes that
+//! can be printed, differentiated, planned, replayed and fuzzed. Nothing that touches a gradient happens outside it.
+//!
+//! - [`op`], `vjp.rs` and `grad.rs` are the whole of automatic differentiation.
+//! - [`Tape`] and [`Tensor`] record; [`Program`] is what was recorded; [`plan::Plan`] is what a device compiles.
+//! - [`Store`] declares what outlives a step; [`Session`] runs programs over it on a [`Backend`].
+//! - [`Grads`] carries gradients through the passes to an [`Optimizer`].
+//!
+//! This crate knows no device. `wgrad-cpu` runs plans on CPU threads.
+
+pub mod backend;
+pub mod op;
+pub mod plan;
+pub mod print;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+mod array;
+mod compose;
+mod dot;
+mod dtype;
+mod error;
+mod grad;
+mod grads;
+mod hook;
+mod optimizer;
+mod passes;
+mod program;
+mod scaler;
+mod session;
+mod shape;
+mod store;
+mod tape;
+mod tensor;
+mod vjp;
+
+pub use array::{Array, Data};
+pub use backend::Backend;
+pub use dtype::DType;
+pub use error::{Error, Result};
+pub use grads::{Grads, Scaled, Unscaled};
+pub use hook::Vjp;
+pub use optimizer::{Optimizer, Rule};
+pub use program::{InputDecl, Pass, Program, TapDecl};
+pub use scaler::{LossScaler, ScaledLoss};
+pub use session::{Session, Step, Taps};
+pub use shape::Shape;
+pub use store::{ALIGN, Flat, Layout, Param, ParamDecl, ParamSet, StateDecl, StateId, Store};
+pub use tape::{Node, NodeId, Scope, ScopeId, Tape};
+pub use tensor::{Operand, Tensor};

@@ -1,0 +1,121 @@
+//! What every optimizer does: a pure update of parameters and state, gated by the verdict and by which parameters have a
+//! gradient; and a step, which is that update plus assignment.
+
+use crate::{
+    Tensor,
+    grads::{Grads, Unscaled},
+    store::{Flat, StateId},
+    tape::Tape,
+};
+
+/// What an optimizer's rule is given for one arena.
+pub struct Rule<'t> {
+    /// The arena.
+    pub arena: StateId,
+    /// The parameters, flat.
+    pub params: Tensor<'t>,
+    /// Their gradients, flat; zero in the padding.
+    pub grads: Tensor<'t>,
+    /// The optimizer's states for this arena, in the order of [`Optimizer::states`].
+    pub states: Vec<Tensor<'t>>,
+    /// How many updates have been made before this one (u32 scalar).
+    pub updates: Tensor<'t>,
+}
+
+/// An optimizer over the parameters of a store.
+///
+/// Implement `rule`, the plain mathematics for whole arenas; `update` and `step` follow.
+pub trait Optimizer {
+    /// The optimizer's name, the scope of what it records.
+    fn name(&self) -> &'static str;
+
+    /// The state that counts updates made (u32 scalar).
+    fn counter(&self) -> StateId;
+
+    /// The states that belong to an arena, each as long as the arena or with one element per segment.
+    fn states(&self, arena: StateId) -> Vec<StateId>;
+
+    /// The printed hyper-parameters.
+    fn parameters(&self) -> Vec<(&'static str, String)>;
+
+    /// New parameters and new states of one arena. Padding that is zero must stay zero.
+    fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>);
+
+    /// The present values of the optimizer's states for the arenas of a gradient, and of its counter.
+    fn current<'t>(&self, tape: &'t Tape, grads: &Flat<'t>) -> Flat<'t> {
+        let states = grads.parts().iter().flat_map(|(arena, _)| self.states(*arena));
+        Flat::new(states.chain([self.counter()]).map(|state| (state, tape.state(state))).collect())
+    }
+
+    /// The pure update: parameters, gradients and states in, parameters and states out. Differentiable in all of them.
+    ///
+    /// Where the verdict is false everything stays as it was, the counter too. A parameter without a gradient stands
+    /// still, and so does its state.
+    ///
+    /// # Panics
+    /// If a value is missing for an arena of the gradients, or for one of the optimizer's states.
+    #[track_caller]
+    fn update<'t>(&self, params: &Flat<'t>, grads: &Grads<'t, Unscaled>, states: &Flat<'t>) -> (Flat<'t>, Flat<'t>) {
+        let tape = grads.tape();
+        let value = |flat: &Flat<'t>, id: StateId| {
+            flat.get(id).unwrap_or_else(|| panic!("update: no value for {:?}", tape.layout.state(id).name))
+        };
+        let verdict = grads.verdict();
+        let gate = |new: Tensor<'t>, old: Tensor<'t>| verdict.map_or(new, |verdict| verdict.select(new, old));
+        let updates = value(states, self.counter());
+        let (mut new_params, mut new_states) = (vec![], vec![]);
+        for &(arena, g) in grads.flat().parts() {
+            let old: Vec<Tensor<'t>> = self.states(arena).into_iter().map(|id| value(states, id)).collect();
+            let p = value(params, arena);
+            let present = Presence::of(grads, arena);
+            let (new, new_old) = self.rule(Rule { arena, params: p, grads: g, states: old.clone(), updates });
+            new_params.push((arena, gate(present.keep(new, p), p)));
+            for ((id, old), new) in self.states(arena).into_iter().zip(old).zip(new_old) {
+                new_states.push((id, gate(present.keep(new, old), old)));
+            }
+        }
+        new_states.push((self.counter(), gate(updates + 1.0, updates)));
+        (Flat::new(new_params), Flat::new(new_states))
+    }
+
+    /// Updates the parameters and the optimizer's state, and consumes the gradients.
+    #[track_caller]
+    fn step(&self, grads: Grads<'_, Unscaled>) {
+        let tape = grads.tape();
+        tape.pass(self.name(), &self.parameters(), &grads.flat().tensors(), || {
+            let params = grads.flat().map(|arena, _| tape.state(arena));
+            let (params, states) = self.update(&params, &grads, &self.current(tape, grads.flat()));
+            let all = || params.parts().iter().chain(states.parts());
+            all().for_each(|&(state, value)| tape.assign(state, value));
+            all().map(|(_, value)| *value).collect()
+        });
+    }
+}
+
+/// Which segments of an arena have a gradient.
+struct Presence<'t> {
+    /// Bool per segment; `None` if all are present.
+    mask: Option<Tensor<'t>>,
+    segments: std::sync::Arc<crate::op::Segments>,
+}
+
+impl<'t> Presence<'t> {
+    fn of(grads: &Grads<'t, Unscaled>, arena: StateId) -> Self {
+        let layout = &grads.tape.layout;
+        let present: Vec<bool> = layout.members(arena).iter().map(|&p| grads.present.contains(p)).collect();
+        let mask = present.contains(&false).then(|| {
+            let table: Vec<f64> = present.iter().map(|&p| p as u8 as f64).collect();
+            grads.tape.table(&table, crate::DType::Bool)
+        });
+        Self { mask, segments: layout.segments(arena) }
+    }
+
+    /// `new` where a gradient is present, `old` elsewhere; for values per element or per segment.
+    #[track_caller]
+    fn keep(&self, new: Tensor<'t>, old: Tensor<'t>) -> Tensor<'t> {
+        let Some(mask) = self.mask else { return new };
+        let per_segment = *new.shape() == [self.segments.ranges.len()];
+        let mask = if per_segment { mask } else { mask.segment_broadcast(&self.segments) };
+        mask.select(new, old)
+    }
+}

@@ -1,0 +1,138 @@
+//! A recorded program: plain data, without the closures that recorded it.
+
+use crate::{
+    DType, Shape,
+    op::Op,
+    store::{Layout, Param, StateId},
+    tape::{Node, NodeId, Scope, ScopeId},
+};
+use std::{ops::Range, panic::Location, sync::Arc};
+
+/// A declared input.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InputDecl {
+    /// Its name.
+    pub name: String,
+    /// Its shape.
+    pub shape: Shape,
+    /// Its element type.
+    pub dtype: DType,
+}
+
+/// A value that is delivered to the host after each run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TapDecl {
+    /// Its name.
+    pub name: String,
+    /// The value.
+    pub node: NodeId,
+}
+
+/// A gradient pass: a region of the program, with what it was given.
+#[derive(Clone, Debug)]
+pub struct Pass {
+    /// The pass's name, as in code and specification.
+    pub name: &'static str,
+    /// Its parameters, printed; a parameter that is a tensor shows as its node.
+    pub parameters: Vec<(&'static str, String)>,
+    /// The nodes it works on.
+    pub inputs: Vec<NodeId>,
+    /// The nodes it gives.
+    pub outputs: Vec<NodeId>,
+    /// The nodes recorded within it. (A node that existed before is shared, and stays where it was.)
+    pub nodes: Range<u32>,
+    /// The caller's line.
+    pub site: &'static Location<'static>,
+}
+
+/// A recorded program: nodes in the order in which they run, what they commit, and what they show.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) scopes: Vec<Scope>,
+    pub(crate) inputs: Vec<InputDecl>,
+    pub(crate) commits: Vec<(StateId, NodeId)>,
+    pub(crate) taps: Vec<TapDecl>,
+    pub(crate) passes: Vec<Pass>,
+    pub(crate) unreached: Vec<Param>,
+    pub(crate) layout: Arc<Layout>,
+}
+
+impl Program {
+    /// The nodes; each reads only nodes before it.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// One node.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    /// The inputs, in the order of declaration.
+    pub fn inputs(&self) -> &[InputDecl] {
+        &self.inputs
+    }
+
+    /// The states that change, with the node that becomes the value of each when the program ends.
+    pub fn commits(&self) -> &[(StateId, NodeId)] {
+        &self.commits
+    }
+
+    /// The values that are delivered to the host.
+    pub fn taps(&self) -> &[TapDecl] {
+        &self.taps
+    }
+
+    /// The gradient passes, in the order in which they were recorded.
+    pub fn passes(&self) -> &[Pass] {
+        &self.passes
+    }
+
+    /// Parameters of which a gradient was asked though the loss does not reach them. They have no gradient, which is
+    /// not a gradient of zero: an optimizer leaves them and their state alone.
+    pub fn unreached(&self) -> &[Param] {
+        &self.unreached
+    }
+
+    /// The store's declarations.
+    pub fn layout(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
+    /// The scope of an id.
+    pub fn scope(&self, id: ScopeId) -> &Scope {
+        &self.scopes[id.0 as usize]
+    }
+
+    /// The scopes from the outermost to this one, without the root.
+    pub fn scope_path(&self, mut id: ScopeId) -> Vec<&Scope> {
+        let mut path = vec![];
+        while id.0 != 0 {
+            path.push(self.scope(id));
+            id = self.scope(id).parent;
+        }
+        path.reverse();
+        path
+    }
+
+    /// Marks the nodes that a commit or a tap depends on; a backend runs no others.
+    pub fn live(&self) -> Vec<bool> {
+        let mut live = vec![false; self.nodes.len()];
+        let roots = self.commits.iter().map(|(_, node)| *node).chain(self.taps.iter().map(|tap| tap.node));
+        roots.for_each(|root| live[root.index()] = true);
+        for i in (0..self.nodes.len()).rev() {
+            if live[i] {
+                self.nodes[i].inputs.iter().for_each(|input| live[input.index()] = true);
+            }
+        }
+        live
+    }
+
+    /// Drops commits that give a state the value it has.
+    pub(crate) fn without_idle_commits(mut self) -> Self {
+        let nodes = &self.nodes;
+        self.commits.retain(|(state, node)| nodes[node.index()].op != Op::State(*state));
+        self
+    }
+}

@@ -1,0 +1,298 @@
+//! A session: a device, the values of a store on it, and the programs compiled for it.
+
+use crate::{
+    Array, Data, Shape, Tensor,
+    backend::{Backend, BufferId, ExecutableId},
+    error::{Error, Result},
+    plan::Plan,
+    program::Program,
+    store::{Layout, Param, StateId, Store},
+    tape::Tape,
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::Deref,
+    panic::Location,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// How many runs' taps are kept for a caller who does not fetch them; older ones are dropped.
+const TAP_RING: usize = 64;
+
+/// A program compiled for a session. It reads as the [`Program`] it was made from.
+#[derive(Clone, Debug)]
+pub struct Step {
+    program: Arc<Program>,
+    executable: ExecutableId,
+    session: u64,
+}
+
+impl Deref for Step {
+    type Target = Program;
+    fn deref(&self) -> &Program {
+        &self.program
+    }
+}
+
+/// The tapped values of one run.
+#[derive(Clone, Debug)]
+pub struct Taps {
+    /// The run's number, from 0 on, counted by the session.
+    pub run: u64,
+    values: Vec<(Arc<str>, Array)>,
+}
+
+impl Taps {
+    /// The first value tapped under a name.
+    pub fn get(&self, name: &str) -> Option<&Array> {
+        self.values.iter().find(|(n, _)| **n == *name).map(|(_, value)| value)
+    }
+
+    /// The first element of the value tapped under a name, as `f64`.
+    pub fn scalar(&self, name: &str) -> Option<f64> {
+        self.get(name).map(|value| value.item(0))
+    }
+
+    /// All values, in the order in which they were tapped.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Array)> {
+        self.values.iter().map(|(name, value)| (&**name, value))
+    }
+}
+
+/// What identifies a program in the cache: a name and the inputs' shapes and types.
+type CacheKey = (String, Vec<(String, Shape, crate::DType)>);
+
+/// A device with the values of a store, and compiled programs.
+pub struct Session {
+    id: u64,
+    backend: Box<dyn Backend>,
+    layout: Arc<Layout>,
+    buffers: Vec<BufferId>,
+    cache: HashMap<CacheKey, (Step, &'static Location<'static>)>,
+    tap_names: HashMap<ExecutableId, Vec<(Arc<str>, Shape)>>,
+    taps: VecDeque<Taps>,
+    runs: u64,
+}
+
+impl Session {
+    /// Moves a store's values to a device. The store's declarations are final from here on.
+    ///
+    /// # Errors
+    /// If the device has no room, or lacks one of the element types.
+    pub fn new(mut backend: Box<dyn Backend>, store: Store) -> Result<Self> {
+        static SESSIONS: AtomicU64 = AtomicU64::new(0);
+        let (layout, values) = store.into_parts();
+        let buffers = values.iter().map(|value| backend.alloc(value)).collect::<Result<_>>()?;
+        Ok(Self {
+            id: SESSIONS.fetch_add(1, Ordering::Relaxed),
+            backend,
+            layout,
+            buffers,
+            cache: HashMap::new(),
+            tap_names: HashMap::new(),
+            taps: VecDeque::new(),
+            runs: 0,
+        })
+    }
+
+    /// The device's name.
+    pub fn device(&self) -> String {
+        self.backend.name()
+    }
+
+    /// The store's declarations.
+    pub fn layout(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
+    /// Records a program and compiles it.
+    ///
+    /// # Errors
+    /// If the device cannot run it.
+    pub fn record(&mut self, f: impl FnOnce(&Tape)) -> Result<Step> {
+        let tape = Tape::new(self.layout.clone());
+        f(&tape);
+        self.compile(tape.finish())
+    }
+
+    /// Compiles a recorded program.
+    ///
+    /// # Errors
+    /// If the device cannot run it.
+    pub fn compile(&mut self, program: Program) -> Result<Step> {
+        let executable = self.backend.compile(&Plan::new(&program), &self.buffers)?;
+        let names = program.taps().iter().map(|tap| (tap.name.as_str().into(), program.node(tap.node).shape.clone()));
+        self.tap_names.insert(executable, names.collect());
+        Ok(Step { program: Arc::new(program), executable, session: self.id })
+    }
+
+    /// Runs the program of this name for inputs of these shapes, recording it with `f` the first time. The name stands
+    /// for the recording function: one place in the code, one name.
+    ///
+    /// # Errors
+    /// As [`Session::record`] and [`Session::run`]; [`Error::NameTaken`] if two places in the code use one name.
+    #[track_caller]
+    pub fn run_cached(&mut self, name: &str, inputs: &[(&str, &Array)], f: impl FnOnce(&Tape)) -> Result<Step> {
+        let key: CacheKey =
+            (name.into(), inputs.iter().map(|(n, a)| (n.to_string(), a.shape().clone(), a.dtype())).collect());
+        let here = Location::caller();
+        let step = match self.cache.get(&key) {
+            Some((step, first)) if *first == here => step.clone(),
+            Some((_, first)) => return Err(Error::NameTaken { name: name.into(), first, second: here }),
+            None => {
+                let step = self.record(f)?;
+                self.cache.insert(key, (step.clone(), here));
+                step
+            }
+        };
+        self.run(&step, inputs)?;
+        Ok(step)
+    }
+
+    /// Enqueues one run of a program, with all its inputs by name. Returns the run's number.
+    ///
+    /// # Errors
+    /// If an input is missing, unknown, or of another shape or type; if the program is another session's; if the run
+    /// fails. No state has changed then.
+    pub fn run(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<u64> {
+        if step.session != self.id {
+            return Err(Error::ForeignProgram);
+        }
+        if let Some((name, _)) = inputs.iter().find(|(name, _)| step.inputs().iter().all(|i| i.name != *name)) {
+            let known: Vec<&str> = step.inputs().iter().map(|i| i.name.as_str()).collect();
+            let known = if known.is_empty() { "none".to_string() } else { known.join(", ") };
+            return Err(Error::UnknownInput { name: name.to_string(), known });
+        }
+        let mut data: Vec<&Data> = Vec::with_capacity(step.inputs().len());
+        for decl in step.inputs() {
+            let Some((_, array)) = inputs.iter().find(|(name, _)| *name == decl.name) else {
+                let (name, dtype, shape) = (decl.name.clone(), decl.dtype, decl.shape.clone());
+                return Err(Error::MissingInput { name, dtype, shape });
+            };
+            check(|| format!("input {:?}", decl.name), (&decl.shape, decl.dtype), array)?;
+            data.push(array.data());
+        }
+        let run = self.runs;
+        self.runs += 1;
+        self.backend.run(step.executable, &data, run)?;
+        self.collect_taps()?;
+        Ok(run)
+    }
+
+    fn collect_taps(&mut self) -> Result<()> {
+        for delivery in self.backend.deliveries()? {
+            let Some(names) = self.tap_names.get(&delivery.executable) else { continue };
+            let named = names.iter().zip(delivery.values);
+            let values = named.map(|((name, shape), data)| (name.clone(), Array::new(shape, data))).collect();
+            self.taps.push_back(Taps { run: delivery.run, values });
+            if self.taps.len() > TAP_RING {
+                self.taps.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    /// The tapped values that have arrived, oldest run first. Those of a run may arrive one or two runs later. Who does
+    /// not fetch them loses all but the last 64 runs' values.
+    ///
+    /// # Errors
+    /// If a run has failed on the device.
+    pub fn taps(&mut self) -> Result<Vec<Taps>> {
+        self.collect_taps()?;
+        Ok(self.taps.drain(..).collect())
+    }
+
+    /// Waits for the device and copies a state to the host.
+    ///
+    /// # Errors
+    /// If the device is lost, or a run has failed.
+    pub fn read(&mut self, state: StateId) -> Result<Array> {
+        let data = self.backend.read(self.buffers[state.0 as usize])?;
+        Ok(Array::new(&self.layout.state(state).shape, data))
+    }
+
+    /// Waits for the device and copies a parameter to the host.
+    ///
+    /// # Errors
+    /// If the device is lost, or a run has failed.
+    pub fn read_param(&mut self, param: Param) -> Result<Array> {
+        let decl = self.layout.param(param).clone();
+        let arena = self.read(decl.arena)?;
+        Ok(Array::new(&decl.shape, arena.data().slice(decl.offset..decl.offset + decl.shape.numel())))
+    }
+
+    /// Replaces a state's value.
+    ///
+    /// # Errors
+    /// If the shape or type differs, which leaves the state as it was; if the device is lost.
+    pub fn write(&mut self, state: StateId, value: &Array) -> Result<()> {
+        let decl = self.layout.state(state);
+        check(|| format!("state {:?}", decl.name), (&decl.shape, decl.dtype), value)?;
+        self.backend.write(self.buffers[state.0 as usize], value.data())
+    }
+
+    /// Replaces a parameter's value.
+    ///
+    /// # Errors
+    /// If the shape or type differs, which leaves the parameter as it was; if the device is lost.
+    pub fn write_param(&mut self, param: Param, value: &Array) -> Result<()> {
+        let decl = self.layout.param(param).clone();
+        let dtype = self.layout.state(decl.arena).dtype;
+        check(|| format!("parameter {:?}", decl.path), (&decl.shape, dtype), value)?;
+        let mut arena = self.backend.read(self.buffers[decl.arena.0 as usize])?;
+        arena.overwrite(decl.offset, value.data());
+        self.backend.write(self.buffers[decl.arena.0 as usize], &arena)
+    }
+
+    /// Computes one value, once: records, compiles, runs and forgets a program.
+    ///
+    /// # Errors
+    /// As [`Session::record`] and [`Session::run`].
+    pub fn eval(&mut self, inputs: &[(&str, &Array)], f: impl FnOnce(&Tape) -> Tensor<'_>) -> Result<Array> {
+        const RESULT: &str = "eval/result";
+        let earlier = self.taps()?;
+        let step = self.record(|t| {
+            let result = f(t);
+            t.tap(RESULT, result);
+        })?;
+        let outcome = self.run(&step, inputs);
+        let mut values = None;
+        if outcome.is_ok() {
+            while values.is_none() {
+                self.read_any()?;
+                values = self.taps()?.into_iter().find(|taps| taps.run == self.runs - 1);
+            }
+        }
+        self.backend.release(step.executable);
+        self.tap_names.remove(&step.executable);
+        self.taps.extend(earlier);
+        outcome?;
+        let values = values.expect("the run has delivered");
+        Ok(values.get(RESULT).expect("tapped above").clone())
+    }
+
+    /// Waits for the device.
+    fn read_any(&mut self) -> Result<()> {
+        match self.buffers.first() {
+            Some(&buffer) => self.backend.read(buffer).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Compares data with a declaration.
+fn check(what: impl Fn() -> String, (shape, dtype): (&Shape, crate::DType), have: &Array) -> Result<()> {
+    if have.shape() == shape && have.dtype() == dtype {
+        return Ok(());
+    }
+    Err(Error::Mismatch {
+        what: what(),
+        want_dtype: dtype,
+        want: shape.clone(),
+        have_dtype: have.dtype(),
+        have: have.shape().clone(),
+    })
+}

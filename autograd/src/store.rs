@@ -1,0 +1,272 @@
+//! The store: everything that outlives a step. Parameters lie one after another in arenas, one flat vector per dtype.
+
+use crate::{Array, DType, Data, Shape, Tensor, op::Segments};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Segments of an arena start at multiples of this many elements; the padding between them is zero, always.
+pub const ALIGN: usize = 128;
+
+/// Names a state of a store.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct StateId(pub(crate) u32);
+
+/// Names a parameter of a store.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Param(pub(crate) u32);
+
+/// A declared state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StateDecl {
+    /// Its name, unique in the store.
+    pub name: String,
+    /// Its shape.
+    pub shape: Shape,
+    /// Its element type.
+    pub dtype: DType,
+}
+
+/// A declared parameter: a segment of an arena.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParamDecl {
+    /// Its path, such as `rnn/weight_hh`, unique in the store.
+    pub path: String,
+    /// Its shape.
+    pub shape: Shape,
+    /// The arena that holds it.
+    pub arena: StateId,
+    /// Where its segment starts, in elements.
+    pub offset: usize,
+}
+
+/// What a store declares, without the values.
+#[derive(Clone, Default, Debug)]
+pub struct Layout {
+    states: Vec<StateDecl>,
+    params: Vec<ParamDecl>,
+}
+
+impl Layout {
+    /// A state's declaration.
+    pub fn state(&self, state: StateId) -> &StateDecl {
+        &self.states[state.0 as usize]
+    }
+
+    /// A parameter's declaration.
+    pub fn param(&self, param: Param) -> &ParamDecl {
+        &self.params[param.0 as usize]
+    }
+
+    /// All states, in the order of declaration.
+    pub fn states(&self) -> impl Iterator<Item = (StateId, &StateDecl)> {
+        self.states.iter().enumerate().map(|(i, decl)| (StateId(i as u32), decl))
+    }
+
+    /// All parameters, in the order of declaration.
+    pub fn params(&self) -> impl Iterator<Item = (Param, &ParamDecl)> {
+        self.params.iter().enumerate().map(|(i, decl)| (Param(i as u32), decl))
+    }
+
+    /// Whether a state is an arena of parameters.
+    pub fn is_arena(&self, state: StateId) -> bool {
+        self.params.iter().any(|p| p.arena == state)
+    }
+
+    /// The segments of an arena, in the order of its parameters.
+    pub fn segments(&self, arena: StateId) -> Arc<Segments> {
+        let ranges = self.params.iter().filter(|p| p.arena == arena).map(|p| (p.offset, p.shape.numel()));
+        Arc::new(Segments { total: self.state(arena).shape.numel(), ranges: ranges.collect() })
+    }
+
+    /// The parameters of an arena, in the order of its segments.
+    pub fn members(&self, arena: StateId) -> Vec<Param> {
+        self.params().filter(|(_, p)| p.arena == arena).map(|(id, _)| id).collect()
+    }
+}
+
+/// A set of parameters: what a gradient is taken of, what an optimizer steps.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ParamSet {
+    params: Vec<Param>,
+}
+
+impl ParamSet {
+    /// The parameters, in the order of declaration.
+    pub fn iter(&self) -> impl Iterator<Item = Param> {
+        self.params.iter().copied()
+    }
+
+    /// Whether a parameter is a member.
+    pub fn contains(&self, param: Param) -> bool {
+        self.params.binary_search(&param).is_ok()
+    }
+
+    /// The number of parameters.
+    pub fn len(&self) -> usize {
+        self.params.len()
+    }
+
+    /// Whether the set has no members.
+    pub fn is_empty(&self) -> bool {
+        self.params.is_empty()
+    }
+
+    /// The arenas that hold the members, ascending.
+    pub fn arenas(&self, layout: &Layout) -> Vec<StateId> {
+        let mut arenas: Vec<StateId> = self.iter().map(|p| layout.param(p).arena).collect();
+        arenas.sort_unstable();
+        arenas.dedup();
+        arenas
+    }
+}
+
+impl FromIterator<Param> for ParamSet {
+    fn from_iter<I: IntoIterator<Item = Param>>(params: I) -> Self {
+        let mut params: Vec<Param> = params.into_iter().collect();
+        params.sort_unstable();
+        params.dedup();
+        Self { params }
+    }
+}
+
+/// One flat vector per arena: parameters, gradients, moments.
+#[derive(Clone, Debug)]
+pub struct Flat<'t> {
+    parts: Vec<(StateId, Tensor<'t>)>,
+}
+
+impl<'t> Flat<'t> {
+    /// From one vector per arena.
+    pub fn new(parts: Vec<(StateId, Tensor<'t>)>) -> Self {
+        Self { parts }
+    }
+
+    /// The vectors, with the arena of each.
+    pub fn parts(&self) -> &[(StateId, Tensor<'t>)] {
+        &self.parts
+    }
+
+    /// The vectors alone.
+    pub fn tensors(&self) -> Vec<Tensor<'t>> {
+        self.parts.iter().map(|(_, x)| *x).collect()
+    }
+
+    /// Applies a function to each vector.
+    pub fn map(&self, f: impl Fn(StateId, Tensor<'t>) -> Tensor<'t>) -> Self {
+        Self { parts: self.parts.iter().map(|&(arena, x)| (arena, f(arena, x))).collect() }
+    }
+
+    /// The vector of an arena.
+    pub fn get(&self, arena: StateId) -> Option<Tensor<'t>> {
+        self.parts.iter().find(|(a, _)| *a == arena).map(|(_, x)| *x)
+    }
+}
+
+/// Declares what outlives a step, with first values; a [`crate::Session`] takes it.
+///
+/// ```
+/// use wgrad::{Array, Store};
+/// let mut store = Store::new();
+/// let weight = store.param("linear/weight", &Array::new([2, 3], vec![0.5f32; 6]));
+/// let count = store.state("count", &Array::scalar(0.0));
+/// # let _ = (weight, count);
+/// ```
+#[derive(Default)]
+pub struct Store {
+    layout: Layout,
+    values: Vec<Data>,
+    arenas: BTreeMap<DType, StateId>,
+    closed: bool,
+}
+
+impl Store {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Declares a state with its first value.
+    ///
+    /// # Panics
+    /// If the name is taken.
+    #[track_caller]
+    pub fn state(&mut self, name: &str, value: &Array) -> StateId {
+        assert!(self.layout.states.iter().all(|s| s.name != name), "state {name:?} is declared twice");
+        let decl = StateDecl { name: name.into(), shape: value.shape().clone(), dtype: value.dtype() };
+        self.layout.states.push(decl);
+        self.values.push(value.data().clone());
+        StateId(self.values.len() as u32 - 1)
+    }
+
+    /// Declares a parameter with its first value, in the arena of its dtype.
+    ///
+    /// # Panics
+    /// If the path is taken, the type is not a float, or a state with the arenas' lengths has been declared already.
+    #[track_caller]
+    pub fn param(&mut self, path: &str, value: &Array) -> Param {
+        assert!(self.layout.params.iter().all(|p| p.path != path), "parameter {path:?} is declared twice");
+        assert!(value.dtype().is_float(), "parameter {path:?}: {} has no gradient", value.dtype());
+        assert!(!self.closed, "parameter {path:?}: declare all parameters before the optimizer");
+        let dtype = value.dtype();
+        let arena = self.arenas.get(&dtype).copied().unwrap_or_else(|| {
+            let arena = self.state(&format!("params/{dtype}"), &Array::zeros([0], dtype));
+            self.arenas.insert(dtype, arena);
+            arena
+        });
+        let store = &mut self.values[arena.0 as usize];
+        let offset = store.len();
+        store.append_padded(value.data(), ALIGN);
+        self.layout.states[arena.0 as usize].shape = [store.len()].into();
+        self.layout.params.push(ParamDecl { path: path.into(), shape: value.shape().clone(), arena, offset });
+        Param(self.layout.params.len() as u32 - 1)
+    }
+
+    /// All parameters declared so far.
+    pub fn params(&self) -> ParamSet {
+        self.params_where(|_| true)
+    }
+
+    /// The parameters whose path a predicate accepts.
+    pub fn params_where(&self, accept: impl Fn(&str) -> bool) -> ParamSet {
+        self.layout.params().filter(|(_, p)| accept(&p.path)).map(|(id, _)| id).collect()
+    }
+
+    /// Declares one zero-filled state per arena that holds members of `params`, each as long as its arena. No parameter
+    /// can be declared afterwards.
+    #[track_caller]
+    pub fn like_arenas(&mut self, name: &str, params: &ParamSet) -> Vec<(StateId, StateId)> {
+        self.per_arena(name, params, |layout, arena| layout.state(arena).shape.numel())
+    }
+
+    /// Declares one zero-filled state per arena that holds members of `params`, with one element per segment.
+    #[track_caller]
+    pub fn like_segments(&mut self, name: &str, params: &ParamSet) -> Vec<(StateId, StateId)> {
+        self.per_arena(name, params, |layout, arena| layout.members(arena).len())
+    }
+
+    #[track_caller]
+    fn per_arena(
+        &mut self,
+        name: &str,
+        params: &ParamSet,
+        len: impl Fn(&Layout, StateId) -> usize,
+    ) -> Vec<(StateId, StateId)> {
+        self.closed = true;
+        let mut declared = vec![];
+        for arena in params.arenas(&self.layout) {
+            let dtype = self.layout.state(arena).dtype;
+            let zeros = Array::zeros([len(&self.layout, arena)], dtype);
+            declared.push((arena, self.state(&format!("{name}/{dtype}"), &zeros)));
+        }
+        declared
+    }
+
+    /// The declarations.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The declarations and the first values, in the order of declaration.
+    pub fn into_parts(self) -> (Arc<Layout>, Vec<Data>) {
+        (Arc::new(self.layout), self.values)
+    }
+}

@@ -1,0 +1,407 @@
+//! The tape: an append-only, hash-consed list of nodes, with the scope and source line of each.
+//!
+//! A node's inputs always have smaller ids than the node, so id order is a topological order, and a range of ids is a
+//! stretch of the program.
+
+use crate::{
+    Array, DType, Shape, Tensor,
+    hook::{HookFns, Probe, RuleFn},
+    op::{HookId, InputId, Op, RuleId, Typed},
+    program::{InputDecl, Pass, Program, TapDecl},
+    store::{Flat, Layout, Param, StateId},
+};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap},
+    fmt,
+    ops::Range,
+    panic::Location,
+    sync::Arc,
+};
+
+/// Names a node of a tape: its position.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct NodeId(pub(crate) u32);
+
+impl NodeId {
+    /// The node's position on its tape.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("%{}", self.0))
+    }
+}
+
+/// Names a scope: its position in the list of scopes. The first is the root.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ScopeId(pub(crate) u32);
+
+/// A place in the tree of names that a program is written in.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Scope {
+    /// The scope around it; the root is its own parent.
+    pub parent: ScopeId,
+    /// The name; empty for the root.
+    pub name: String,
+    /// The iteration, where the scope is one turn of a loop.
+    pub turn: Option<usize>,
+}
+
+/// One operation of a program, with its result's shape and type and where it was recorded.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The operation.
+    pub op: Op,
+    /// The nodes it reads.
+    pub inputs: Box<[NodeId]>,
+    /// The shape of its result.
+    pub shape: Shape,
+    /// The element type of its result.
+    pub dtype: DType,
+    /// The scope it was recorded in.
+    pub scope: ScopeId,
+    /// The caller's line that recorded it; for a gradient node, the line of the node it differentiates.
+    pub site: &'static Location<'static>,
+}
+
+/// A stretch of the tape that the reverse sweep recomputes instead of reading.
+pub(crate) type Checkpoint = Range<u32>;
+
+#[derive(Default)]
+pub(crate) struct Inner {
+    pub nodes: Vec<Node>,
+    seen: HashMap<(Op, Box<[NodeId]>, DType), NodeId>,
+    pub scopes: Vec<Scope>,
+    scope_ids: HashMap<Scope, ScopeId>,
+    scope: Option<ScopeId>,
+    site: Option<&'static Location<'static>>,
+    inputs: Vec<InputDecl>,
+    states: BTreeMap<StateId, NodeId>,
+    rebound: Vec<BTreeMap<StateId, NodeId>>,
+    param_hooks: HashMap<NodeId, NodeId>,
+    pub unreached: Vec<Param>,
+    taps: Vec<TapDecl>,
+    passes: Vec<Pass>,
+    pub hooks: Vec<HookFns>,
+    pub rules: Vec<RuleFn>,
+    pub probe: Option<Probe>,
+    pub checkpoints: Vec<Checkpoint>,
+    barriers: u32,
+}
+
+/// A program while it is being recorded.
+///
+/// ```
+/// use wgrad::{DType, Tape};
+/// let t = Tape::default();
+/// let x = t.input("x", [3], DType::F64);
+/// let y = (x * x).sum();
+/// let dx = y.grad_wrt(&[x])[0].expect("y reaches x");
+/// t.tap("dx", dx);
+/// println!("{}", t.finish());
+/// ```
+pub struct Tape {
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) inner: RefCell<Inner>,
+}
+
+impl Default for Tape {
+    fn default() -> Self {
+        Self::new(Arc::default())
+    }
+}
+
+impl Tape {
+    /// An empty tape over the states and parameters that a store declares.
+    pub fn new(layout: Arc<Layout>) -> Self {
+        let root = Scope { parent: ScopeId(0), name: String::new(), turn: None };
+        Self { layout, inner: RefCell::new(Inner { scopes: vec![root], ..Inner::default() }) }
+    }
+
+    /// The program recorded so far, without the closures that recorded it.
+    pub fn finish(self) -> Program {
+        let inner = self.inner.into_inner();
+        Program {
+            nodes: inner.nodes,
+            scopes: inner.scopes,
+            inputs: inner.inputs,
+            commits: inner.states.into_iter().collect(),
+            taps: inner.taps,
+            passes: inner.passes,
+            unreached: inner.unreached,
+            layout: self.layout,
+        }
+        .without_idle_commits()
+    }
+
+    // Recording.
+
+    /// Appends a node, or finds the equal one: same op, inputs and dtype compute the same value.
+    #[track_caller]
+    pub(crate) fn push_typed(&self, op: Op, inputs: Box<[NodeId]>, (shape, dtype): Typed) -> Tensor<'_> {
+        let mut inner = self.inner.borrow_mut();
+        let key = (op, inputs, dtype);
+        if let Some(&id) = inner.seen.get(&key) {
+            return Tensor { tape: self, id };
+        }
+        let id = NodeId(inner.nodes.len() as u32);
+        let (op, inputs, _) = key.clone();
+        inner.seen.insert(key, id);
+        let scope = inner.scope.unwrap_or(ScopeId(0));
+        let site = inner.site.unwrap_or(Location::caller());
+        inner.nodes.push(Node { op, inputs, shape, dtype, scope, site });
+        Tensor { tape: self, id }
+    }
+
+    /// Appends an op, its shape inferred.
+    ///
+    /// # Panics
+    /// If the inputs do not fit the op, naming the op and their shapes at the caller's line.
+    #[track_caller]
+    pub(crate) fn push(&self, op: Op, x: &[Tensor<'_>]) -> Tensor<'_> {
+        for x in x {
+            assert!(std::ptr::eq(x.tape, self), "{}: its inputs live on two tapes", op.name());
+        }
+        let typed: Vec<Typed> = x.iter().map(|x| (x.shape(), x.dtype())).collect();
+        match op.infer(&typed) {
+            Ok(result) => self.push_typed(op, x.iter().map(|x| x.id).collect(), result),
+            Err(why) => {
+                let inputs: Vec<String> = typed.iter().map(|(shape, dtype)| format!("{dtype}{shape}")).collect();
+                let line = self.inner.borrow().site.unwrap_or(Location::caller());
+                panic!("{} of {}: {why} (recorded at {line})", op.name(), inputs.join(" and "))
+            }
+        }
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> Node {
+        self.inner.borrow().nodes[id.index()].clone()
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.inner.borrow().nodes.len() as u32
+    }
+
+    // Leaves.
+
+    /// A scalar constant, rounded to `dtype`.
+    #[track_caller]
+    pub fn scalar(&self, value: f64, dtype: DType) -> Tensor<'_> {
+        self.push_typed(Op::Const(value.to_bits()), [].into(), (Shape::scalar(), dtype))
+    }
+
+    /// A tensor filled with one value.
+    #[track_caller]
+    pub fn full(&self, shape: impl Into<Shape>, value: f64, dtype: DType) -> Tensor<'_> {
+        self.scalar(value, dtype).broadcast_to(shape)
+    }
+
+    /// A small constant vector, one node per element: for tables of a few values. Give data as an input.
+    #[track_caller]
+    pub fn table(&self, values: &[f64], dtype: DType) -> Tensor<'_> {
+        let parts: Vec<Tensor<'_>> = values.iter().map(|&v| self.scalar(v, dtype).reshape([1])).collect();
+        if parts.is_empty() { self.full([0], 0.0, dtype) } else { Tensor::concat(&parts, 0) }
+    }
+
+    /// `0, 1, .., len - 1` (u32).
+    #[track_caller]
+    pub fn iota(&self, len: usize) -> Tensor<'_> {
+        self.push(Op::Iota(len), &[])
+    }
+
+    /// Host data that each run supplies under this name. Asking again for the same input gives the same node.
+    ///
+    /// # Panics
+    /// If the name was declared before with another shape or type.
+    #[track_caller]
+    pub fn input(&self, name: &str, shape: impl Into<Shape>, dtype: DType) -> Tensor<'_> {
+        let shape = shape.into();
+        let known = self.inner.borrow().inputs.iter().position(|i| i.name == name);
+        let id = known.unwrap_or_else(|| {
+            let mut inner = self.inner.borrow_mut();
+            inner.inputs.push(InputDecl { name: name.into(), shape: shape.clone(), dtype });
+            inner.inputs.len() - 1
+        });
+        let declared = self.inner.borrow().inputs[id].clone();
+        assert!(
+            declared.shape == shape && declared.dtype == dtype,
+            "input {name:?}: declared as {}{} before, and now as {dtype}{shape}",
+            declared.dtype,
+            declared.shape
+        );
+        self.push_typed(Op::Input(InputId(id as u32)), [].into(), (shape, dtype))
+    }
+
+    /// An input with the shape and type of an array.
+    #[track_caller]
+    pub fn input_like(&self, name: &str, array: &Array) -> Tensor<'_> {
+        self.input(name, array.shape(), array.dtype())
+    }
+
+    // State: single assignment within a program.
+
+    /// The latest value of a state on this tape: what was assigned last, else its value when the program starts.
+    #[track_caller]
+    pub fn state(&self, state: StateId) -> Tensor<'_> {
+        let (rebound, current) = {
+            let inner = self.inner.borrow();
+            (inner.rebound.iter().rev().find_map(|r| r.get(&state).copied()), inner.states.get(&state).copied())
+        };
+        if let Some(id) = rebound.or(current) {
+            return Tensor { tape: self, id };
+        }
+        let decl = self.layout.state(state);
+        self.push_typed(Op::State(state), [].into(), (decl.shape.clone(), decl.dtype))
+    }
+
+    /// Makes `value` the state's value: for later reads on this tape at once, for later runs when the program ends.
+    ///
+    /// # Panics
+    /// If the shape or type is not the state's.
+    #[track_caller]
+    pub fn assign(&self, state: StateId, value: Tensor<'_>) {
+        let decl = self.layout.state(state);
+        assert!(
+            decl.shape == value.shape() && decl.dtype == value.dtype(),
+            "assign to {:?} of {}{}: the value is {}{}",
+            decl.name,
+            decl.dtype,
+            decl.shape,
+            value.dtype(),
+            value.shape()
+        );
+        self.inner.borrow_mut().states.insert(state, value.id);
+    }
+
+    /// The value of a parameter, a slice of its arena's latest value.
+    #[track_caller]
+    pub fn param(&self, param: Param) -> Tensor<'_> {
+        let raw = self.unhooked_param(param);
+        let hooked = self.inner.borrow().param_hooks.get(&raw.id).copied();
+        hooked.map_or(raw, |id| Tensor { tape: self, id })
+    }
+
+    /// The parameter's slice itself: what its gradient is taken with respect to, after its hooks have run.
+    #[track_caller]
+    pub(crate) fn unhooked_param(&self, param: Param) -> Tensor<'_> {
+        let decl = self.layout.param(param);
+        self.state(decl.arena).slice(0, decl.offset, decl.shape.numel()).reshape(&decl.shape)
+    }
+
+    /// Registers a hook on a parameter: see [`Tensor::on_grad`]. It acts on reads of the parameter that follow; several
+    /// run in the order in which they were registered, on the total gradient, once per sweep.
+    #[track_caller]
+    pub fn on_param_grad(&self, param: Param, hook: impl for<'a> Fn(Tensor<'a>) -> Tensor<'a> + 'static) {
+        let hooked = self.param(param).on_grad(hook);
+        let raw = self.unhooked_param(param);
+        self.inner.borrow_mut().param_hooks.insert(raw.id, hooked.id);
+    }
+
+    /// Runs `f` with other values for whole arenas: a model on updated parameters, for gradients through an update.
+    pub fn with_params<'t, R>(&'t self, values: &Flat<'t>, f: impl FnOnce() -> R) -> R {
+        let bindings = values.parts().iter().map(|(arena, value)| (*arena, value.id)).collect();
+        self.inner.borrow_mut().rebound.push(bindings);
+        let result = f();
+        self.inner.borrow_mut().rebound.pop();
+        result
+    }
+
+    // Scopes.
+
+    /// Records what `f` does under a name.
+    pub fn scoped<R>(&self, name: &str, f: impl FnOnce() -> R) -> R {
+        let scope = self.child_scope(self.current_scope(), name, None);
+        self.in_scope(scope, f)
+    }
+
+    /// Records what `f` does as turn `turn` of a loop of this name; the printer folds turns that are alike.
+    pub fn scoped_turn<R>(&self, name: &str, turn: usize, f: impl FnOnce() -> R) -> R {
+        let scope = self.child_scope(self.current_scope(), name, Some(turn));
+        self.in_scope(scope, f)
+    }
+
+    pub(crate) fn current_scope(&self) -> ScopeId {
+        self.inner.borrow().scope.unwrap_or(ScopeId(0))
+    }
+
+    pub(crate) fn child_scope(&self, parent: ScopeId, name: &str, turn: Option<usize>) -> ScopeId {
+        let inner = &mut *self.inner.borrow_mut();
+        let scope = Scope { parent, name: name.into(), turn };
+        *inner.scope_ids.entry(scope).or_insert_with_key(|scope| {
+            inner.scopes.push(scope.clone());
+            ScopeId(inner.scopes.len() as u32 - 1)
+        })
+    }
+
+    pub(crate) fn scope(&self, id: ScopeId) -> Scope {
+        self.inner.borrow().scopes[id.0 as usize].clone()
+    }
+
+    pub(crate) fn in_scope<R>(&self, scope: ScopeId, f: impl FnOnce() -> R) -> R {
+        let before = self.inner.borrow_mut().scope.replace(scope);
+        let result = f();
+        self.inner.borrow_mut().scope = before;
+        result
+    }
+
+    /// Attributes what `f` records to another source line.
+    pub(crate) fn at_site<R>(&self, site: &'static Location<'static>, f: impl FnOnce() -> R) -> R {
+        let before = self.inner.borrow_mut().site.replace(site);
+        let result = f();
+        self.inner.borrow_mut().site = before;
+        result
+    }
+
+    // What a program shows of itself.
+
+    /// Delivers the value to the host after each run, under this name, without waiting for it. Within a scope the
+    /// name is the scope's path, then this one.
+    pub fn tap(&self, name: &str, value: Tensor<'_>) {
+        self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node: value.id });
+    }
+
+    /// Records a gradient pass as a region: what `f` records, under the pass's name, with its parameters. The nodes
+    /// it returns are the region's outputs; `inputs` are what it works on.
+    #[track_caller]
+    pub fn pass<'t>(
+        &'t self,
+        name: &'static str,
+        parameters: &[(&'static str, String)],
+        inputs: &[Tensor<'t>],
+        f: impl FnOnce() -> Vec<Tensor<'t>>,
+    ) -> Vec<Tensor<'t>> {
+        let start = self.len();
+        let outputs = self.scoped(name, f);
+        let pass = Pass {
+            name,
+            parameters: parameters.to_vec(),
+            inputs: inputs.iter().map(|x| x.id).collect(),
+            outputs: outputs.iter().map(|x| x.id).collect(),
+            nodes: start..self.len(),
+            site: Location::caller(),
+        };
+        self.inner.borrow_mut().passes.push(pass);
+        outputs
+    }
+
+    pub(crate) fn new_barrier(&self) -> Op {
+        let mut inner = self.inner.borrow_mut();
+        inner.barriers += 1;
+        Op::Barrier(inner.barriers - 1)
+    }
+
+    pub(crate) fn new_hook(&self, fns: HookFns) -> HookId {
+        let mut inner = self.inner.borrow_mut();
+        inner.hooks.push(fns);
+        HookId(inner.hooks.len() as u32 - 1)
+    }
+
+    pub(crate) fn new_rule(&self, rule: RuleFn) -> RuleId {
+        let mut inner = self.inner.borrow_mut();
+        inner.rules.push(rule);
+        RuleId(inner.rules.len() as u32 - 1)
+    }
+}

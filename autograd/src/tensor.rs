@@ -1,0 +1,504 @@
+//! What a user writes: primitive operations as methods and operators of [`Tensor`].
+//!
+//! Shapes broadcast as in NumPy; types never convert by themselves. Every method panics at the caller's line when the
+//! shapes or types do not fit, naming the op.
+
+use crate::{
+    DType, Shape,
+    grad::sweep,
+    grads::{Grads, Unscaled},
+    op::{Binary, Op, Place, Reduce, Segments, Unary},
+    store::ParamSet,
+    tape::{NodeId, Tape},
+};
+use std::{fmt, ops, sync::Arc};
+
+/// A value of a tape: a handle to one node, free to copy.
+#[derive(Clone, Copy)]
+pub struct Tensor<'t> {
+    pub(crate) tape: &'t Tape,
+    pub(crate) id: NodeId,
+}
+
+/// The other side of an operation: a tensor, or a number that takes the tensor's type.
+#[derive(Clone, Copy, Debug)]
+pub enum Operand<'t> {
+    /// A number, rounded to the type it meets.
+    Value(f64),
+    /// A tensor.
+    Tensor(Tensor<'t>),
+}
+
+impl<'t> Operand<'t> {
+    /// The operand as a tensor, a number taking the type of `like`.
+    #[track_caller]
+    pub fn like(self, like: Tensor<'t>) -> Tensor<'t> {
+        match self {
+            Operand::Value(value) => like.tape.scalar(value, like.dtype()),
+            Operand::Tensor(tensor) => tensor,
+        }
+    }
+
+    /// The number, if it is one.
+    pub fn value(self) -> Option<f64> {
+        if let Operand::Value(value) = self { Some(value) } else { None }
+    }
+}
+
+impl fmt::Display for Operand<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operand::Value(value) => write!(f, "{value}"),
+            Operand::Tensor(tensor) => write!(f, "{}", tensor.id),
+        }
+    }
+}
+
+impl From<f64> for Operand<'_> {
+    fn from(value: f64) -> Self {
+        Operand::Value(value)
+    }
+}
+
+impl<'t> From<Tensor<'t>> for Operand<'t> {
+    fn from(tensor: Tensor<'t>) -> Self {
+        Operand::Tensor(tensor)
+    }
+}
+
+impl fmt::Debug for Tensor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}{}", self.id, self.dtype(), self.shape())
+    }
+}
+
+/// Defines methods that apply a unary op.
+macro_rules! unary_methods {
+    ($($(#[$doc:meta])* $name:ident => $op:ident),* $(,)?) => { impl<'t> Tensor<'t> { $(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(self) -> Self {
+            self.tape.push(Op::Unary(Unary::$op), &[self])
+        }
+    )* } };
+}
+
+unary_methods! {
+    /// `1 / x`.
+    recip => Recip,
+    /// Square root. Its slope at 0 is infinite: guard the input where a gradient is wanted there.
+    sqrt => Sqrt,
+    /// `e^x`.
+    exp => Exp,
+    /// Natural logarithm.
+    log => Log,
+    /// Sine, of radians.
+    sin => Sin,
+    /// Cosine, of radians.
+    cos => Cos,
+    /// Hyperbolic tangent.
+    tanh => Tanh,
+    /// The error function.
+    erf => Erf,
+    /// Bool: whether each element is neither NaN nor infinite.
+    is_finite => IsFinite,
+}
+
+/// Defines methods that apply a binary op to broadcast operands.
+macro_rules! binary_methods {
+    ($($(#[$doc:meta])* $name:ident => $op:ident),* $(,)?) => { impl<'t> Tensor<'t> { $(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(self, other: impl Into<Operand<'t>>) -> Self {
+            self.binary(Binary::$op, other.into().like(self))
+        }
+    )* } };
+}
+
+binary_methods! {
+    /// `self^other`; `0^0` is 1, with gradient 0.
+    pow => Pow,
+    /// The larger of the two; NaN if either is. A tie sends half of the gradient to each. Logical or, of bools.
+    maximum => Max,
+    /// Bool: `self < other`.
+    less => Lt,
+    /// Bool: `self == other`.
+    equals => Eq,
+}
+
+impl<'t> Tensor<'t> {
+    /// The tape that this value lives on.
+    pub fn tape(self) -> &'t Tape {
+        self.tape
+    }
+
+    /// The node's id.
+    pub fn id(self) -> NodeId {
+        self.id
+    }
+
+    /// The extent of each dimension.
+    pub fn shape(self) -> Shape {
+        self.tape.inner.borrow().nodes[self.id.index()].shape.clone()
+    }
+
+    /// The element type.
+    pub fn dtype(self) -> DType {
+        self.tape.inner.borrow().nodes[self.id.index()].dtype
+    }
+
+    /// The number of dimensions.
+    pub fn rank(self) -> usize {
+        self.shape().rank()
+    }
+
+    /// The number of elements.
+    pub fn numel(self) -> usize {
+        self.shape().numel()
+    }
+
+    // Gradients.
+
+    /// Records the gradient of this scalar with respect to parameters: one flat vector per arena, and the set of
+    /// parameters that the loss reaches.
+    ///
+    /// # Panics
+    /// If this is not a float scalar.
+    #[track_caller]
+    pub fn grad(self, params: &ParamSet) -> Grads<'t, Unscaled> {
+        Grads::of(self, params)
+    }
+
+    /// Records the gradient of this scalar with respect to some tensors. `None`: it does not depend on that one.
+    ///
+    /// # Panics
+    /// If this is not a float scalar.
+    #[track_caller]
+    pub fn grad_wrt(self, wrt: &[Tensor<'t>]) -> Vec<Option<Tensor<'t>>> {
+        let (shape, dtype) = (self.shape(), self.dtype());
+        assert!(
+            shape.rank() == 0 && dtype.is_float(),
+            "grad: a gradient is taken of a float scalar, not of {dtype}{shape}: reduce it, or use `vjp`"
+        );
+        self.vjp(self.ones_like(), wrt)
+    }
+
+    /// Records the vector-Jacobian product: the cotangents of `wrt`, given this tensor's.
+    ///
+    /// # Panics
+    /// If the cotangent's shape or type is not this tensor's.
+    #[track_caller]
+    pub fn vjp(self, cotangent: Tensor<'t>, wrt: &[Tensor<'t>]) -> Vec<Option<Tensor<'t>>> {
+        assert!(
+            cotangent.shape() == self.shape() && cotangent.dtype() == self.dtype(),
+            "vjp: a cotangent of {}{} for a tensor of {}{}",
+            cotangent.dtype(),
+            cotangent.shape(),
+            self.dtype(),
+            self.shape()
+        );
+        sweep(self.tape, &[(self, cotangent)], wrt)
+    }
+
+    /// The same value, as a constant to the reverse sweep.
+    pub fn detach(self) -> Self {
+        self.tape.push(Op::Detach, &[self])
+    }
+
+    /// The same value, never merged with an equal one elsewhere on the tape.
+    pub fn barrier(self) -> Self {
+        self.tape.push(self.tape.new_barrier(), &[self])
+    }
+
+    // Elementwise.
+
+    #[track_caller]
+    pub(crate) fn binary(self, op: Binary, other: Tensor<'t>) -> Self {
+        let (a, b) = self.broadcast_with(other, op.name());
+        self.tape.push(Op::Binary(op), &[a, b])
+    }
+
+    #[track_caller]
+    fn broadcast_with(self, other: Tensor<'t>, op: &str) -> (Self, Self) {
+        let (a, b) = (self.shape(), other.shape());
+        let Some(shape) = a.broadcast(&b) else {
+            panic!("{op} of {}{a} and {}{b}: the shapes do not broadcast", self.dtype(), other.dtype())
+        };
+        (self.broadcast_to(&shape), other.broadcast_to(&shape))
+    }
+
+    /// `self ? a : b`, elementwise, for a bool tensor. The branch not taken has gradient exactly 0.
+    #[track_caller]
+    pub fn select(self, a: Tensor<'t>, b: Tensor<'t>) -> Self {
+        let (a, b) = a.broadcast_with(b, "select");
+        let (condition, a) = self.broadcast_with(a, "select");
+        self.tape.push(Op::Select, &[condition, a, b.broadcast_to(a.shape())])
+    }
+
+    /// The elements in another type; the same tensor if it has it.
+    #[track_caller]
+    pub fn cast(self, dtype: DType) -> Self {
+        if self.dtype() == dtype { self } else { self.tape.push(Op::Cast(dtype), &[self]) }
+    }
+
+    /// Zeros of the same shape and type.
+    #[track_caller]
+    pub fn zeros_like(self) -> Self {
+        self.tape.full(self.shape(), 0.0, self.dtype())
+    }
+
+    /// Ones of the same shape and type.
+    #[track_caller]
+    pub fn ones_like(self) -> Self {
+        self.tape.full(self.shape(), 1.0, self.dtype())
+    }
+
+    // Reductions.
+
+    /// The sum over some axes, which disappear.
+    #[track_caller]
+    pub fn sum_axes(self, axes: &[usize]) -> Self {
+        self.reduce(Reduce::Sum, axes)
+    }
+
+    /// The maximum over some axes, which disappear. Equal maxima share the gradient.
+    #[track_caller]
+    pub fn max_axes(self, axes: &[usize]) -> Self {
+        self.reduce(Reduce::Max, axes)
+    }
+
+    #[track_caller]
+    fn reduce(self, kind: Reduce, axes: &[usize]) -> Self {
+        if axes.is_empty() {
+            return self;
+        }
+        let mut axes = axes.to_vec();
+        axes.sort_unstable();
+        self.tape.push(Op::Reduce(kind, axes.into()), &[self])
+    }
+
+    /// The index of the first largest element along an axis (u32).
+    #[track_caller]
+    pub fn argmax(self, axis: usize) -> Self {
+        self.tape.push(Op::ArgMax(axis), &[self])
+    }
+
+    /// Repeats a reduced tensor over the axes (ascending) that a reduction of `shape` removed.
+    #[track_caller]
+    pub(crate) fn unreduce(self, axes: &[usize], shape: &Shape) -> Self {
+        let kept = axes.iter().fold(shape.clone(), |kept, &axis| kept.with(axis, 1));
+        self.reshape(kept).broadcast_to(shape)
+    }
+
+    // Movement.
+
+    /// The same elements, row-major, in another shape.
+    #[track_caller]
+    pub fn reshape(self, shape: impl Into<Shape>) -> Self {
+        let shape = shape.into();
+        if self.shape() == shape { self } else { self.tape.push(Op::Reshape(shape), &[self]) }
+    }
+
+    /// Reorders the dimensions: dimension `d` of the result is dimension `order[d]` of this tensor.
+    #[track_caller]
+    pub fn permute(self, order: &[usize]) -> Self {
+        self.tape.push(Op::Permute(order.into()), &[self])
+    }
+
+    /// Swaps the last two dimensions.
+    #[track_caller]
+    pub fn transpose(self) -> Self {
+        let rank = self.rank();
+        assert!(rank >= 2, "transpose of {}{}: needs two dimensions", self.dtype(), self.shape());
+        let mut order: Vec<usize> = (0..rank).collect();
+        order.swap(rank - 2, rank - 1);
+        self.permute(&order)
+    }
+
+    /// Repeats dimensions of extent 1, and adds leading ones, up to a shape.
+    #[track_caller]
+    pub fn broadcast_to(self, shape: impl Into<Shape>) -> Self {
+        let (from, to) = (self.shape(), shape.into());
+        if from == to {
+            return self;
+        }
+        assert!(
+            from.broadcast(&to).is_some_and(|both| both == to),
+            "broadcast of {}{from} to {to}: it does not repeat to that",
+            self.dtype()
+        );
+        let mut aligned = vec![1; to.rank() - from.rank()];
+        aligned.extend(from.iter());
+        let x = self.reshape(aligned);
+        if x.shape() == to { x } else { self.tape.push(Op::Expand(to), &[x]) }
+    }
+
+    /// `len` elements along an axis, from `start`.
+    #[track_caller]
+    pub fn slice(self, axis: usize, start: usize, len: usize) -> Self {
+        self.slice_step(axis, start, len, 1)
+    }
+
+    /// `len` elements along an axis: `start`, `start + step`, ..; negative steps walk backwards.
+    #[track_caller]
+    pub fn slice_step(self, axis: usize, start: usize, len: usize, step: isize) -> Self {
+        let whole = start == 0 && step == 1 && self.shape().get(axis) == Some(&len);
+        if whole { self } else { self.tape.push(Op::Slice { axis, start, len, step }, &[self]) }
+    }
+
+    /// One position of an axis, which disappears.
+    #[track_caller]
+    pub fn index(self, axis: usize, position: usize) -> Self {
+        let shape = self.shape();
+        self.slice(axis, position, 1).reshape(shape.without(&[axis]))
+    }
+
+    /// Joins tensors along an axis.
+    ///
+    /// # Panics
+    /// If there are none, or they differ in type or in another axis.
+    #[track_caller]
+    pub fn concat(parts: &[Tensor<'t>], axis: usize) -> Self {
+        assert!(!parts.is_empty(), "concat: of nothing");
+        let mut start = 0;
+        let placed: Vec<(Place, Tensor<'t>)> = parts
+            .iter()
+            .map(|&x| {
+                let place = Place { start, step: 1 };
+                start += x.shape().get(axis).copied().unwrap_or(0);
+                (place, x)
+            })
+            .collect();
+        Self::assemble(&placed, axis, start)
+    }
+
+    /// Joins tensors of one shape along a new leading axis.
+    #[track_caller]
+    pub fn stack(parts: &[Tensor<'t>]) -> Self {
+        let lifted: Vec<Tensor<'t>> = parts
+            .iter()
+            .map(|x| {
+                let mut dims = vec![1];
+                dims.extend(x.shape().iter());
+                x.reshape(dims)
+            })
+            .collect();
+        Self::concat(&lifted, 0)
+    }
+
+    /// Zeros before and after, along an axis.
+    #[track_caller]
+    pub fn pad(self, axis: usize, before: usize, after: usize) -> Self {
+        let extent = self.shape().get(axis).copied().unwrap_or(0);
+        Self::assemble(&[(Place { start: before, step: 1 }, self)], axis, before + extent + after)
+    }
+
+    /// Parts at disjoint places of an axis of extent `len`, zeros elsewhere. The caller sees to it that no two overlap.
+    #[track_caller]
+    pub(crate) fn assemble(parts: &[(Place, Tensor<'t>)], axis: usize, len: usize) -> Self {
+        if let [(Place { start: 0, step: 1 }, x)] = parts
+            && x.shape().get(axis) == Some(&len)
+        {
+            return *x;
+        }
+        let (places, x): (Vec<Place>, Vec<Tensor<'t>>) = parts.iter().copied().unzip();
+        x[0].tape.push(Op::Assemble { axis, len, places: places.into() }, &x)
+    }
+
+    // Indexing.
+
+    /// `out[.., i, ..] = self[.., index[.., i, ..], ..]` along an axis. The index (u32) has as many dimensions as this
+    /// tensor, and its extents in every other axis. An index out of range is an error when the program runs.
+    #[track_caller]
+    pub fn gather(self, index: Tensor<'t>, axis: usize) -> Self {
+        self.tape.push(Op::Gather(axis), &[self, index])
+    }
+
+    /// The transpose of [`Tensor::gather`]: adds each element at its index along an axis of extent `len`, in row-major
+    /// order.
+    #[track_caller]
+    pub fn scatter_add(self, index: Tensor<'t>, axis: usize, len: usize) -> Self {
+        self.tape.push(Op::ScatterAdd { axis, len }, &[self, index])
+    }
+
+    /// One sum per segment of a flat vector.
+    #[track_caller]
+    pub fn segment_sum(self, segments: &Arc<Segments>) -> Self {
+        self.tape.push(Op::SegmentSum(segments.clone()), &[self])
+    }
+
+    /// Repeats element `s` over segment `s` of a flat vector; the gaps are 0.
+    #[track_caller]
+    pub fn segment_broadcast(self, segments: &Arc<Segments>) -> Self {
+        self.tape.push(Op::SegmentBroadcast(segments.clone()), &[self])
+    }
+
+    // Contraction.
+
+    /// The matrix product over the last two dimensions; leading dimensions broadcast as a batch.
+    #[track_caller]
+    pub fn matmul(self, other: Tensor<'t>) -> Self {
+        self.matmul_broadcast(other, false)
+    }
+
+    /// `self` times the transpose of `other`: for weights stored `[out, in]`.
+    #[track_caller]
+    pub fn matmul_t(self, other: Tensor<'t>) -> Self {
+        self.matmul_broadcast(other, true)
+    }
+
+    #[track_caller]
+    fn matmul_broadcast(self, other: Tensor<'t>, tb: bool) -> Self {
+        let (a, b) = (self.shape(), other.shape());
+        let (ra, rb) = (a.rank(), b.rank());
+        if ra > 2 && rb == 2 {
+            // One matrix for the whole batch: its rows are one tall matrix.
+            let n = if tb { b[0] } else { b[1] };
+            let rows: usize = a[..ra - 1].iter().product();
+            return self.reshape([rows, a[ra - 1]]).matmul_with(other, false, tb).reshape(a.with(ra - 1, n));
+        }
+        if ra < 2 || rb < 2 || a[..ra - 2] == b[..rb - 2] {
+            return self.matmul_with(other, false, tb);
+        }
+        let Some(batch) = Shape::from(&a[..ra - 2]).broadcast(&Shape::from(&b[..rb - 2])) else {
+            panic!("matmul of {}{a} and {}{b}: the batches do not broadcast", self.dtype(), other.dtype())
+        };
+        let lift = |x: Self, matrix: &[usize]| x.broadcast_to([&batch[..], matrix].concat());
+        lift(self, &a[ra - 2..]).matmul_with(lift(other, &b[rb - 2..]), false, tb)
+    }
+
+    /// The matrix product of equal batches, either side transposed first.
+    #[track_caller]
+    pub(crate) fn matmul_with(self, other: Tensor<'t>, ta: bool, tb: bool) -> Self {
+        self.tape.push(Op::MatMul { ta, tb }, &[self, other])
+    }
+}
+
+/// Implements an operator between tensors, and between tensors and numbers.
+macro_rules! operators {
+    ($($trait:ident $method:ident $op:ident),* $(,)?) => { $(
+        impl<'t, R: Into<Operand<'t>>> ops::$trait<R> for Tensor<'t> {
+            type Output = Tensor<'t>;
+            #[track_caller]
+            fn $method(self, other: R) -> Tensor<'t> {
+                self.binary(Binary::$op, other.into().like(self))
+            }
+        }
+        impl<'t> ops::$trait<Tensor<'t>> for f64 {
+            type Output = Tensor<'t>;
+            #[track_caller]
+            fn $method(self, other: Tensor<'t>) -> Tensor<'t> {
+                other.tape.scalar(self, other.dtype()).binary(Binary::$op, other)
+            }
+        }
+    )* };
+}
+operators!(Add add Add, Sub sub Sub, Mul mul Mul, Div div Div);
+
+impl ops::Neg for Tensor<'_> {
+    type Output = Self;
+    #[track_caller]
+    fn neg(self) -> Self {
+        self.tape.push(Op::Unary(Unary::Neg), &[self])
+    }
+}

@@ -1,0 +1,1 @@
+//! Public proptest strategies (feature `testing`).

@@ -1,0 +1,110 @@
+//! The gradient rule of every op: given the cotangent of its result, the cotangents of its inputs.
+//!
+//! Rules are written with ordinary tensor operations, recorded on the same tape, so each is itself differentiable:
+//! second derivatives need nothing more. `None` says that no gradient flows to an input.
+
+use crate::{
+    Tensor,
+    op::{Binary, Op, Place, Reduce, Unary},
+};
+
+/// The cotangents of the inputs `x` of `op`, whose results are `y`, from those of its results, `g`. Ops with one result
+/// have a cotangent whenever they are asked.
+pub(crate) fn vjp<'t>(
+    op: &Op,
+    y: &[Tensor<'t>],
+    x: &[Tensor<'t>],
+    g: &[Option<Tensor<'t>>],
+) -> Vec<Option<Tensor<'t>>> {
+    if let Op::Custom { rule, args, .. } = op {
+        return y[0].tape.run_rule(*rule, &x[..*args], y, g);
+    }
+    let (y, Some(g)) = (y[0], g[0]) else { return vec![None; x.len()] };
+    let tape = y.tape;
+    let some = |d: Tensor<'t>| vec![Some(d)];
+    match op {
+        Op::Const(_) | Op::Input(_) | Op::State(_) | Op::Iota(_) => vec![],
+        Op::Unary(unary) => some(match unary {
+            Unary::Neg => -g,
+            Unary::Recip => -(g * y * y),
+            Unary::Sqrt => g / (y + y),
+            Unary::Exp => g * y,
+            Unary::Log => g / x[0],
+            Unary::Sin => g * x[0].cos(),
+            Unary::Cos => -(g * x[0].sin()),
+            Unary::Tanh => g * (1.0 - y * y),
+            Unary::Erf => g * (-(x[0] * x[0])).exp() * std::f64::consts::FRAC_2_SQRT_PI,
+            Unary::IsFinite => return vec![None],
+        }),
+        Op::Binary(binary) => match binary {
+            Binary::Add => vec![Some(g), Some(g)],
+            Binary::Sub => vec![Some(g), Some(-g)],
+            Binary::Mul => vec![Some(g * x[1]), Some(g * x[0])],
+            Binary::Div => vec![Some(g / x[1]), Some(-(g * y / x[1]))],
+            Binary::Pow => {
+                // x^0 is flat everywhere, and 0^p flat in p: no 0 * inf at either.
+                let (zero, base, power) = (g.zeros_like(), x[0], x[1]);
+                let d_base = power.equals(0.0).select(zero, power * base.pow(power - 1.0));
+                let d_power = base.equals(0.0).select(zero, y * base.equals(0.0).select(g.ones_like(), base).log());
+                vec![Some(g * d_base), Some(g * d_power)]
+            }
+            Binary::Max => {
+                let half = x[0].equals(x[1]).select(g * 0.5, g.zeros_like());
+                let first = x[0].less(x[1]).select(g.zeros_like(), g) - half;
+                vec![Some(first), Some(g - first)]
+            }
+            Binary::Lt | Binary::Eq => vec![None, None],
+        },
+        Op::Select => {
+            let zero = g.zeros_like();
+            vec![None, Some(x[0].select(g, zero)), Some(x[0].select(zero, g))]
+        }
+        Op::Cast(_) => vec![x[0].dtype().is_float().then(|| g.cast(x[0].dtype()))],
+        Op::Reduce(Reduce::Sum, axes) => some(g.unreduce(axes, &x[0].shape())),
+        Op::Reduce(Reduce::Max, axes) => {
+            let shape = x[0].shape();
+            let winners = x[0].equals(y.unreduce(axes, &shape)).cast(g.dtype());
+            some(winners * (g / winners.sum_axes(axes)).unreduce(axes, &shape))
+        }
+        Op::ArgMax(_) => vec![None],
+        Op::Reshape(_) => some(g.reshape(x[0].shape())),
+        Op::Permute(order) => {
+            let mut inverse = vec![0; order.len()];
+            order.iter().enumerate().for_each(|(to, &from)| inverse[from] = to);
+            some(g.permute(&inverse))
+        }
+        Op::Expand(to) => {
+            let from = x[0].shape();
+            let axes: Vec<usize> = (0..to.rank()).filter(|&d| from[d] != to[d]).collect();
+            some(g.sum_axes(&axes).reshape(from))
+        }
+        Op::Slice { axis, start, step, .. } => {
+            let place = Place { start: *start, step: *step };
+            some(Tensor::assemble(&[(place, g)], *axis, x[0].shape()[*axis]))
+        }
+        Op::Assemble { axis, places, .. } => {
+            let part = |(place, x): (&Place, &Tensor<'t>)| {
+                Some(g.slice_step(*axis, place.start, x.shape()[*axis], place.step))
+            };
+            places.iter().zip(x).map(part).collect()
+        }
+        Op::Gather(axis) => vec![Some(g.scatter_add(x[1], *axis, x[0].shape()[*axis])), None],
+        Op::ScatterAdd { axis, .. } => vec![Some(g.gather(x[1], *axis)), None],
+        Op::SegmentSum(segments) => some(tape.push(Op::SegmentBroadcast(segments.clone()), &[g])),
+        Op::SegmentBroadcast(segments) => some(tape.push(Op::SegmentSum(segments.clone()), &[g])),
+        Op::MatMul { ta, tb } => {
+            let (a, b) = (x[0], x[1]);
+            let da = if *ta { b.matmul_with(g, *tb, true) } else { g.matmul_with(b, false, !*tb) };
+            let db = if *tb { g.matmul_with(a, true, *ta) } else { a.matmul_with(g, !*ta, false) };
+            vec![Some(da), Some(db)]
+        }
+        Op::Detach => vec![None],
+        Op::Barrier(_) => some(g),
+        Op::Hook(hook) => {
+            let mut cotangents = vec![None; x.len()];
+            cotangents[0] = Some(tape.run_hooks(*hook, g, &x[1..]));
+            cotangents
+        }
+        Op::Custom { .. } => unreachable!("handled above: its rule may want a cotangent of any output"),
+    }
+}
