@@ -1,2 +1,124 @@
-//! xtask
-fn main() {}
+//! The `cargo xtask` command: what the project runs on itself, with no dependency so that it works before all else.
+
+mod check;
+mod command;
+mod core_crate;
+mod error;
+mod size;
+mod test;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use error::{Error, Result};
+
+/// What `cargo xtask --help` prints, and what follows the message on wrong usage.
+const USAGE: &str = "\
+Usage: cargo xtask <subcommand>
+
+Subcommands:
+  test [-- <args>]  run all tests of the workspace, doc tests too; <args> go to `cargo test`
+  check             run rustfmt, `size`, clippy and rustdoc; any warning is an error
+  size              check how small and how self-contained automatic differentiation is; list long files
+  help              print this text
+
+Exit status: that of the command that failed, 1 for a failed check, 2 for wrong usage.
+";
+
+/// One subcommand with its arguments.
+#[derive(Debug, PartialEq, Eq)]
+enum Task {
+    /// Run all tests, handing these arguments to `cargo test`.
+    Test(Vec<OsString>),
+    /// Run every static check.
+    Check,
+    /// Check the size and the dependencies of the core.
+    Size,
+    /// Print the usage text.
+    Help,
+}
+
+impl Task {
+    /// Reads the command line, without the program's name.
+    fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self> {
+        let mut args = args.into_iter();
+        let Some(name) = args.next() else {
+            return Err(Error::Usage("a subcommand is missing: expected test, check, size or help".into()));
+        };
+        let mut rest: Vec<OsString> = args.collect();
+        let task = match name.to_str() {
+            Some("test") => {
+                if rest.first().is_some_and(|first| first != "--") {
+                    return Err(Error::Usage("arguments of `test` go after `--`".into()));
+                }
+                return Ok(Task::Test(rest.split_off(rest.len().min(1))));
+            }
+            Some("check") => Task::Check,
+            Some("size") => Task::Size,
+            Some("help" | "--help" | "-h") => Task::Help,
+            _ => {
+                let name = name.display();
+                return Err(Error::Usage(format!("no subcommand `{name}`: expected test, check, size or help")));
+            }
+        };
+        match rest.first() {
+            Some(extra) => {
+                Err(Error::Usage(format!("`{}` takes no arguments, found `{}`", name.display(), extra.display())))
+            }
+            None => Ok(task),
+        }
+    }
+
+    /// Does the work.
+    fn run(self) -> Result<()> {
+        match self {
+            Task::Test(args) => test::run(&command::workspace_root()?, &args),
+            Task::Check => check::run(&command::workspace_root()?),
+            Task::Size => size::run(&command::workspace_root()?),
+            Task::Help => {
+                print!("{USAGE}");
+                Ok(())
+            }
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match Task::parse(std::env::args_os().skip(1)).and_then(Task::run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            if matches!(error, Error::Usage(_)) {
+                eprint!("\n{USAGE}");
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Task> {
+        Task::parse(line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn only_the_first_separator_is_dropped() {
+        assert_eq!(parse("test").unwrap(), Task::Test(vec![]));
+        assert_eq!(parse("test --").unwrap(), Task::Test(vec![]));
+        assert_eq!(
+            parse("test -- norm -- --exact").unwrap(),
+            Task::Test(["norm", "--", "--exact"].map(Into::into).into())
+        );
+    }
+
+    #[test]
+    fn wrong_usage_exits_with_2_and_names_what_is_allowed() {
+        for line in ["", "tests", "test norm", "check --fix", "size now"] {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line:?}");
+        }
+        assert!(parse("tests").unwrap_err().to_string().contains("expected test, check, size or help"));
+    }
+}
