@@ -1,1 +1,25 @@
-//! Public proptest strategies (feature `testing`).
+//! Proptest strategies for fuzzing whatever runs or transforms programs: shapes, arrays and whole random tapes.
+//!
+//! A backend is tested by recording a [`Recipe`] and comparing what it computes with the reference interpreter; a
+//! gradient rule by comparing the recorded gradient with finite differences of the recipe's [`Mode::Explicit`] form.
+//! A failing recipe shrinks to a short tape, and its `Debug` form shows that tape.
+//!
+//! ```
+//! use proptest::{prelude::*, test_runner::TestRunner};
+//! use wgrad::{Tape, testing::{Mode, recipe}};
+//! let mut runner = TestRunner::deterministic();
+//! let recipe = recipe(8).new_tree(&mut runner).unwrap().current();
+//! let tape = Tape::default();
+//! let recorded = recipe.record(&tape, Mode::Plain);
+//! tape.tap("loss", recorded.loss);
+//! let program = tape.finish();
+//! assert_eq!(recipe.arrays(&program).len(), program.inputs().len());
+//! ```
+
+mod recipe;
+mod record;
+mod shapes;
+
+pub use recipe::{Kind, Leaf, Recipe, Step, recipe, recipe_of, step};
+pub use record::{Mode, Recorded};
+pub use shapes::{array, away_from_zero, broadcastable, shape, shape_up_to};

@@ -1,0 +1,238 @@
+//! Random tapes as plain data: the leaves, and the steps that are recorded over them.
+//!
+//! A step refers to earlier values by how far back they lie, modulo how many there are, and what does not fit is
+//! resized. So any list of steps is a valid recipe, and proptest may remove any of them while it shrinks.
+
+use super::{
+    record::Mode,
+    shapes::{away_from_zero, narrowed, shape},
+};
+use crate::{Array, DType, Data, Program, Shape, Tape};
+use proptest::{collection::vec, prelude::*, sample::select};
+use std::fmt;
+
+/// What a step records. Functions with a limited domain are recorded on safe arguments such as `x * x + 0.5`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)] // Each is named after the op that it records.
+pub enum Kind {
+    Add,
+    Mul,
+    Sub,
+    Div,
+    Pow,
+    Max,
+    Neg,
+    Sin,
+    Cos,
+    Tanh,
+    Erf,
+    Exp,
+    Recip,
+    Sqrt,
+    Log,
+    SelectLess,
+    SelectEqual,
+    SelectFinite,
+    CastFloat,
+    CastInteger,
+    CastBool,
+    Sum,
+    ReduceMax,
+    ArgMax,
+    Reshape,
+    Permute,
+    Expand,
+    Slice,
+    /// Two overlapping slices of one value, one of them reversed.
+    Windows,
+    Concat,
+    Pad,
+    Assemble,
+    Gather,
+    ScatterAdd,
+    SegmentSum,
+    SegmentBroadcast,
+    MatMul,
+    Detach,
+    Barrier,
+    Hook,
+    /// Wraps the steps that follow.
+    Checkpoint,
+    Custom,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 42] = {
+        use Kind::*;
+        [
+            Add,
+            Mul,
+            Sub,
+            Div,
+            Pow,
+            Max,
+            Neg,
+            Sin,
+            Cos,
+            Tanh,
+            Erf,
+            Exp,
+            Recip,
+            Sqrt,
+            Log,
+            SelectLess,
+            SelectEqual,
+            SelectFinite,
+            CastFloat,
+            CastInteger,
+            CastBool,
+            Sum,
+            ReduceMax,
+            ArgMax,
+            Reshape,
+            Permute,
+            Expand,
+            Slice,
+            Windows,
+            Concat,
+            Pad,
+            Assemble,
+            Gather,
+            ScatterAdd,
+            SegmentSum,
+            SegmentBroadcast,
+            MatMul,
+            Detach,
+            Barrier,
+            Hook,
+            Checkpoint,
+            Custom,
+        ]
+    };
+}
+
+/// One step of a recipe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// What it records.
+    pub kind: Kind,
+    /// Its first operand: how many values back, modulo how many there are.
+    pub a: u8,
+    /// Its second operand, where the kind has one.
+    pub b: u8,
+    /// Whatever else the kind needs to know: axes, positions, extents, factors.
+    pub n: [u8; 4],
+}
+
+/// A leaf of a recipe.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Leaf {
+    /// Its shape.
+    pub shape: Shape,
+    /// Its elements, row-major.
+    pub values: Vec<f64>,
+}
+
+/// A random tape: leaves, and steps over them. See [`Recipe::record`].
+#[derive(Clone, PartialEq)]
+pub struct Recipe {
+    /// The float type of all values.
+    pub dtype: DType,
+    /// The leaves: the values that gradients are taken of. At least one.
+    pub leaves: Vec<Leaf>,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+}
+
+impl Recipe {
+    /// The same recipe in another float type.
+    pub fn with_dtype(mut self, dtype: DType) -> Self {
+        self.dtype = dtype;
+        self
+    }
+
+    /// The same recipe without the steps of some kinds.
+    pub fn without(mut self, kinds: &[Kind]) -> Self {
+        self.steps.retain(|step| !kinds.contains(&step.kind));
+        self
+    }
+
+    /// A leaf's value.
+    pub fn leaf(&self, i: usize) -> Array {
+        let Leaf { shape, values } = &self.leaves[i];
+        Array::new(shape, Data::from_f64(self.dtype, values))
+    }
+
+    /// The value of an input that [`Recipe::record`] declares: a leaf, or indices into an axis.
+    pub fn array(&self, input: &str) -> Option<Array> {
+        let number = |prefix: &str| input.strip_prefix(prefix)?.parse::<usize>().ok();
+        if let Some(extent) = number("index") {
+            let scattered = |i: usize| ((i * i * 3 + i * 7 + i / 5) % extent) as u32;
+            return Some(Array::new([Self::INDICES], (0..Self::INDICES).map(scattered).collect::<Vec<u32>>()));
+        }
+        number("x").filter(|&i| i < self.leaves.len()).map(|i| self.leaf(i))
+    }
+
+    /// The values of all of a program's inputs that this recipe knows, by name.
+    pub fn arrays(&self, program: &Program) -> Vec<(String, Array)> {
+        let known = |name: &String| self.array(name).map(|array| (name.clone(), array));
+        program.inputs().iter().filter_map(|input| known(&input.name)).collect()
+    }
+
+    /// How many indices an index input holds.
+    pub(super) const INDICES: usize = 96;
+}
+
+/// The recorded tape.
+impl fmt::Display for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tape = Tape::default();
+        let recorded = self.record(&tape, Mode::Plain);
+        tape.tap("loss", recorded.loss);
+        write!(f, "{}", tape.finish())
+    }
+}
+
+/// The recipe as Rust, then the recorded tape.
+impl fmt::Debug for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Recipe {{\n  dtype: DType::{:?},\n  leaves: vec![", self.dtype)?;
+        for Leaf { shape, values } in &self.leaves {
+            writeln!(f, "    Leaf {{ shape: {shape}.into(), values: vec!{values:?} }},")?;
+        }
+        writeln!(f, "  ],\n  steps: vec![")?;
+        for Step { kind, a, b, n } in &self.steps {
+            writeln!(f, "    Step {{ kind: Kind::{kind:?}, a: {a}, b: {b}, n: {n:?} }},")?;
+        }
+        writeln!(f, "  ],\n}}\n{self}")
+    }
+}
+
+/// A step of one of these kinds. Operands are mostly recent values, so that tapes are deep, and sometimes any.
+pub fn step(kinds: &'static [Kind]) -> impl Strategy<Value = Step> {
+    let back = || prop_oneof![5 => 0..4u8, 2 => 0..16u8];
+    (select(kinds), back(), back(), any::<[u8; 4]>()).prop_map(|(kind, a, b, n)| Step { kind, a, b, n })
+}
+
+/// A recipe in f64, of up to this many steps of any kind.
+pub fn recipe(steps: usize) -> impl Strategy<Value = Recipe> {
+    recipe_of(&Kind::ALL, steps)
+}
+
+/// A recipe in f64, of up to this many steps of these kinds. Most leaves broadcast with each other.
+pub fn recipe_of(kinds: &'static [Kind], steps: usize) -> impl Strategy<Value = Recipe> {
+    let leaf_shapes = (shape(), vec((any::<(u8, u8)>(), shape(), 0..4u8), 1..=3)).prop_map(|(base, others)| {
+        let pick = |((ones, drop), other, own): ((u8, u8), Shape, u8)| {
+            if own == 0 { other } else { narrowed(&base, ones & ones >> 4, drop) }
+        };
+        others.into_iter().map(pick).collect::<Vec<Shape>>()
+    });
+    let leaves = leaf_shapes.prop_flat_map(|shapes| {
+        let leaf = |shape: Shape| {
+            vec(away_from_zero(), shape.numel()).prop_map(move |values| Leaf { shape: shape.clone(), values })
+        };
+        shapes.into_iter().map(leaf).collect::<Vec<_>>()
+    });
+    (leaves, vec(step(kinds), 0..=steps)).prop_map(|(leaves, steps)| Recipe { dtype: DType::F64, leaves, steps })
+}
