@@ -29,12 +29,6 @@ impl<'t> Tensor<'t> {
         (self * 0.5).tanh() * 0.5 + 0.5
     }
 
-    /// Bool: logical not, of a bool tensor.
-    #[track_caller]
-    pub fn not(self) -> Self {
-        self.equals(0.0)
-    }
-
     /// Bool: logical and, of bool tensors.
     #[track_caller]
     pub fn and(self, other: Tensor<'t>) -> Self {
@@ -100,7 +94,7 @@ impl<'t> Tensor<'t> {
     /// Bool scalar: whether no element is NaN or infinite; true of none.
     #[track_caller]
     pub fn all_finite(self) -> Self {
-        self.is_finite().not().max().not()
+        !(!self.is_finite()).max()
     }
 
     /// The inner product of two tensors of one shape.
@@ -126,7 +120,7 @@ impl<'t> Tensor<'t> {
         }
         let max = self.abs().max_axes(axes).detach();
         let one = max.ones_like();
-        let usable = max.is_finite().and(max.equals(0.0).not());
+        let usable = max.is_finite().and(!max.equals(0.0));
         let scale = usable.select(max, one);
         let squares = (self / scale.unreduce(axes, &self.shape())).square().sum_axes(axes);
         squares.guarded_sqrt() * scale

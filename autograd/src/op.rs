@@ -1,7 +1,7 @@
 //! The closed set of operations, and the shape and dtype rule of each.
 //!
-//! Every operation is defined by the f64 reference interpreter of `wgrad-cpu`, differentiated by [`crate::vjp`],
-//! and printed by [`crate::print`]; each of these is one `match` over [`Op`].
+//! Every operation is defined by the f64 reference interpreter of `wgrad-cpu`, differentiated by `vjp.rs`,
+//! and printed by `print.rs`; each of these is one `match` over [`Op`].
 
 use crate::{DType, Shape, StateId};
 use std::sync::Arc;

@@ -193,7 +193,7 @@ impl<'p> Printer<'p> {
             let id = NodeId(i as u32);
             // A slice that only a parameter's reshape reads is that parameter.
             let part_of_param = matches!(node.op, Op::Slice { .. })
-                && self.params.get(&NodeId(id.0 + 1)).is_some()
+                && self.params.contains_key(&NodeId(id.0 + 1))
                 && self.program.nodes()[i + 1].inputs[0] == id;
             if !live[i] || part_of_param || self.inline(id).is_some() {
                 continue;

@@ -10,6 +10,13 @@ pub const ALIGN: usize = 128;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StateId(pub(crate) u32);
 
+impl StateId {
+    /// Its position in the order of declaration.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// Names a parameter of a store.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Param(pub(crate) u32);
@@ -263,6 +270,11 @@ impl Store {
     /// The declarations.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// The first values of all states, in the order of declaration.
+    pub fn values(&self) -> &[Data] {
+        &self.values
     }
 
     /// The declarations and the first values, in the order of declaration.

@@ -502,3 +502,13 @@ impl ops::Neg for Tensor<'_> {
         self.tape.push(Op::Unary(Unary::Neg), &[self])
     }
 }
+
+/// Logical not, of a bool tensor.
+impl ops::Not for Tensor<'_> {
+    type Output = Self;
+    #[track_caller]
+    fn not(self) -> Self {
+        assert!(self.dtype() == DType::Bool, "not of {}{}: needs bools", self.dtype(), self.shape());
+        self.equals(0.0)
+    }
+}
