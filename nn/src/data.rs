@@ -1,0 +1,69 @@
+//! Tasks: batches of data as pure functions of a seed and a step, so that a resumed run needs no generator state.
+
+mod adding;
+mod digits;
+mod temporal_order;
+
+pub use adding::Adding;
+pub use digits::Digits;
+pub use temporal_order::TemporalOrder;
+
+use wgrad::Array;
+
+/// Inputs and targets of some samples.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Batch {
+    /// The sequences, f32 `[time, batch, inputs]`.
+    pub x: Array,
+    /// The targets: classes, u32 `[batch]`, or values, f32 `[batch, outputs]`.
+    pub y: Array,
+}
+
+/// A task over sequences of one length.
+pub trait Task {
+    /// The task's name, as the command line has it.
+    fn name(&self) -> &'static str;
+
+    /// The number of time steps.
+    fn time(&self) -> usize;
+
+    /// The number of inputs per time step.
+    fn inputs(&self) -> usize;
+
+    /// The number of classes, or of values to predict.
+    fn outputs(&self) -> usize;
+
+    /// `size` training samples: the same for the same seed, step and size.
+    fn train(&self, size: usize, step: u64) -> Batch;
+
+    /// Samples that no training batch contains, or is likely to: about `size`, or all where the data is finite.
+    /// They do not depend on the seed.
+    fn held_out(&self, size: usize) -> Batch;
+}
+
+/// Draws held-out samples of generated tasks: training steps count from 0 and stay below.
+const HELD_OUT: u64 = u64::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_pure_functions_of_seed_and_step() {
+        let tasks = |seed| -> [Box<dyn Task>; 3] {
+            [Box::new(TemporalOrder::new(20, seed)), Box::new(Adding::new(20, seed)), Box::new(Digits::embedded(seed))]
+        };
+        for ((task, same), other) in tasks(1).into_iter().zip(tasks(1)).zip(tasks(2)) {
+            let name = task.name();
+            let batch = task.train(8, 5);
+            task.train(8, 6);
+            assert_eq!(batch, task.train(8, 5), "{name}: no hidden state");
+            assert_eq!(batch, same.train(8, 5), "{name}: the seed decides");
+            assert_ne!(batch, task.train(8, 6), "{name}: steps differ");
+            assert_ne!(batch, other.train(8, 5), "{name}: seeds differ");
+            assert_eq!(task.held_out(50), other.held_out(50), "{name}: held-out samples are fixed");
+            assert_eq!(**batch.x.shape(), [task.time(), 8, task.inputs()], "{name}");
+            assert_eq!(batch.y.shape()[0], 8, "{name}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What can go wrong with files and data. Misuse of shapes and hyper-parameters panics instead.
+
+use std::{io, path::PathBuf};
+
+/// An error of a checkpoint or a data set.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file that cannot be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried: `read`, `write`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file that is not safetensors, or not all of it.
+    #[error("{} is not a safetensors file, or it was cut short ({why})", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        why: String,
+    },
+    /// A safetensors file that another program wrote.
+    #[error("{} is a safetensors file, but not a checkpoint of wgrad: only its parameters can be loaded", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A checkpoint in a format that this version does not know.
+    #[error("{} is a checkpoint of format {found:?}; this version reads format {known:?}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: String,
+        /// The format that is read.
+        known: &'static str,
+    },
+    /// A tensor that the program declares and the file lacks.
+    #[error("{} has no tensor {tensor:?}, which this program needs", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor that the program does not declare.
+    #[error("{} has a tensor {tensor:?}, which this program does not know", path.display())]
+    Unexpected {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
+    /// Two tensors of a file that stand for one parameter.
+    #[error("{}: the tensors {first:?} and {second:?} are both mapped to the parameter {param:?}", path.display())]
+    Ambiguous {
+        /// The file.
+        path: PathBuf,
+        /// One tensor.
+        first: String,
+        /// The other.
+        second: String,
+        /// The parameter.
+        param: String,
+    },
+    /// A tensor of another shape or type than declared.
+    #[error("{}: the tensor {tensor:?} is {have}, and this program needs {want}", path.display())]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The declared type and shape, such as `f32[2, 3]`.
+        want: String,
+        /// The file's.
+        have: String,
+    },
+    /// The same parameters in another order of declaration, which the flat optimizer states depend on.
+    #[error("{}: its parameters were declared in another order: {have:?} stands where this program has {want:?}", path.display())]
+    Order {
+        /// The file.
+        path: PathBuf,
+        /// The first parameter that differs, in this program.
+        want: String,
+        /// The one in its place, in the file.
+        have: String,
+    },
+    /// A line of a table that does not read as expected.
+    #[error("line {line} of the table: {why}")]
+    Table {
+        /// The line, from 1 on.
+        line: usize,
+        /// What is wrong.
+        why: String,
+    },
+    /// What a session reports.
+    #[error(transparent)]
+    Session(#[from] wgrad::Error),
+}
+
+/// The result of what reads or writes data.
+pub type Result<T> = std::result::Result<T, Error>;

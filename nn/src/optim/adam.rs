@@ -1,0 +1,186 @@
+//! Adam, and AdamW with decoupled weight decay.
+
+use super::{States, check_eps, check_not_negative, check_rate, with_decay};
+use crate::Schedule;
+use std::sync::Arc;
+use wgrad::{Optimizer, ParamSet, Rule, StateId, Store, Tensor, op::Segments};
+
+/// Hyper-parameters of [`Adam`]; the defaults are PyTorch's.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AdamConfig {
+    /// The prefix of its states' names; each optimizer of a store needs its own.
+    pub name: String,
+    /// The learning rate.
+    pub lr: Schedule,
+    /// The decay rates of the running means of `g` and `g^2`, each in `[0, 1)`.
+    pub betas: (f64, f64),
+    /// Added to the root of the corrected second moment; positive.
+    pub eps: f64,
+    /// L2 decay, added to the gradient, so that the step's scaling applies to it. For decoupled decay take [`AdamW`].
+    pub weight_decay: f64,
+}
+
+impl Default for AdamConfig {
+    fn default() -> Self {
+        Self { name: "adam".into(), lr: 1e-3.into(), betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0 }
+    }
+}
+
+/// Hyper-parameters of [`AdamW`]; the defaults are PyTorch's.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AdamWConfig {
+    /// The prefix of its states' names; each optimizer of a store needs its own.
+    pub name: String,
+    /// The learning rate.
+    pub lr: Schedule,
+    /// The decay rates of the running means of `g` and `g^2`, each in `[0, 1)`.
+    pub betas: (f64, f64),
+    /// Added to the root of the corrected second moment; positive.
+    pub eps: f64,
+    /// Decoupled decay: each step first multiplies a parameter by `1 - lr * weight_decay`.
+    pub weight_decay: f64,
+}
+
+impl Default for AdamWConfig {
+    fn default() -> Self {
+        Self { name: "adamw".into(), lr: 1e-3.into(), betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.01 }
+    }
+}
+
+/// Adam (Kingma & Ba 2015):
+///
+/// ```text
+/// g += weight_decay * p
+/// m  = b1 * m + (1 - b1) * g
+/// v  = b2 * v + (1 - b2) * g^2
+/// p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
+/// ```
+///
+/// `t` counts the steps of each parameter: one without a gradient stands still.
+#[derive(Clone, Debug)]
+pub struct Adam {
+    config: AdamConfig,
+    states: States,
+}
+
+/// Adam with decoupled weight decay (Loshchilov & Hutter 2019): `p *= 1 - lr * weight_decay`, then [`Adam`]'s step
+/// without decay.
+#[derive(Clone, Debug)]
+pub struct AdamW {
+    config: AdamWConfig,
+    states: States,
+}
+
+/// The states of both, in order: the moments, and `1 - b^t` per segment, which is 0 at first as states are.
+const FLAT: [&str; 2] = ["m", "v"];
+const SEGMENTAL: [&str; 2] = ["correction_m", "correction_v"];
+
+#[track_caller]
+fn check(name: &str, lr: &Schedule, betas: (f64, f64), eps: f64, weight_decay: f64) {
+    lr.check();
+    check_rate(name, "betas.0", betas.0);
+    check_rate(name, "betas.1", betas.1);
+    check_eps(name, eps);
+    check_not_negative(name, "weight_decay", weight_decay);
+}
+
+/// What to subtract from the parameters, and the new states.
+#[track_caller]
+fn step<'t>(
+    g: Tensor<'t>,
+    lr: Tensor<'t>,
+    states: &[Tensor<'t>],
+    segments: &Arc<Segments>,
+    (betas, eps): ((f64, f64), f64),
+) -> (Tensor<'t>, Vec<Tensor<'t>>) {
+    let [m, v, correction_m, correction_v] = states else { panic!("adam: its states are {FLAT:?} and {SEGMENTAL:?}") };
+    let mean = |old: Tensor<'t>, new: Tensor<'t>, beta: f64| old * beta + new * (1.0 - beta);
+    let m = mean(*m, g, betas.0);
+    let v = mean(*v, g.square(), betas.1);
+    // 1 - b^t is the same running mean of ones.
+    let correction_m = *correction_m * betas.0 + (1.0 - betas.0);
+    let correction_v = *correction_v * betas.1 + (1.0 - betas.1);
+    // Reciprocals per segment: a division by what is broadcast would be 0 / 0 in the padding.
+    let rate = (lr / correction_m).segment_broadcast(segments);
+    let scale = correction_v.sqrt().recip().segment_broadcast(segments);
+    let change = rate * m / (v.guarded_sqrt() * scale + eps);
+    (change, vec![m, v, correction_m, correction_v])
+}
+
+impl Adam {
+    /// Declares the optimizer's states.
+    ///
+    /// # Panics
+    /// If a hyper-parameter is out of its range, or the name is taken.
+    #[track_caller]
+    pub fn new(store: &mut Store, params: &ParamSet, config: AdamConfig) -> Self {
+        check("adam", &config.lr, config.betas, config.eps, config.weight_decay);
+        let states = States::declare(store, params, &config.name, &FLAT, &SEGMENTAL);
+        Self { config, states }
+    }
+}
+
+impl AdamW {
+    /// Declares the optimizer's states.
+    ///
+    /// # Panics
+    /// If a hyper-parameter is out of its range, or the name is taken.
+    #[track_caller]
+    pub fn new(store: &mut Store, params: &ParamSet, config: AdamWConfig) -> Self {
+        check("adamw", &config.lr, config.betas, config.eps, config.weight_decay);
+        let states = States::declare(store, params, &config.name, &FLAT, &SEGMENTAL);
+        Self { config, states }
+    }
+}
+
+/// What the two optimizers share of the trait.
+macro_rules! common {
+    ($name:literal) => {
+        fn name(&self) -> &'static str {
+            $name
+        }
+
+        fn counter(&self) -> StateId {
+            self.states.counter
+        }
+
+        fn states(&self, arena: StateId) -> Vec<StateId> {
+            self.states.of(arena)
+        }
+
+        fn parameters(&self) -> Vec<(&'static str, String)> {
+            let c = &self.config;
+            vec![
+                ("lr", c.lr.to_string()),
+                ("betas", format!("{:?}", c.betas)),
+                ("eps", c.eps.to_string()),
+                ("weight_decay", c.weight_decay.to_string()),
+            ]
+        }
+    };
+}
+
+impl Optimizer for Adam {
+    common!("adam");
+
+    #[track_caller]
+    fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
+        let (c, p) = (&self.config, rule.params);
+        let lr = c.lr.lr(rule.updates, p.dtype());
+        let g = with_decay(rule.grads, p, c.weight_decay);
+        let (change, states) = step(g, lr, &rule.states, self.states.segments(rule.arena), (c.betas, c.eps));
+        (p - change, states)
+    }
+}
+
+impl Optimizer for AdamW {
+    common!("adamw");
+
+    #[track_caller]
+    fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
+        let (c, p) = (&self.config, rule.params);
+        let lr = c.lr.lr(rule.updates, p.dtype());
+        let (change, states) = step(rule.grads, lr, &rule.states, self.states.segments(rule.arena), (c.betas, c.eps));
+        (p * (1.0 - lr * c.weight_decay) - change, states)
+    }
+}

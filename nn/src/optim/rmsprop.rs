@@ -1,0 +1,126 @@
+//! RMSprop.
+
+use super::{States, check_eps, check_not_negative, check_rate, with_decay};
+use crate::Schedule;
+use wgrad::{Optimizer, ParamSet, Rule, StateId, Store, Tensor};
+
+/// Hyper-parameters of [`RmsProp`]; the defaults are PyTorch's.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RmsPropConfig {
+    /// The prefix of its states' names; each optimizer of a store needs its own.
+    pub name: String,
+    /// The learning rate.
+    pub lr: Schedule,
+    /// The decay rate of the running means, in `[0, 1)`.
+    pub alpha: f64,
+    /// Added to the root; positive.
+    pub eps: f64,
+    /// Momentum of the scaled gradient; 0 for none.
+    pub momentum: f64,
+    /// Whether to scale by an estimate of the standard deviation rather than of the root mean square.
+    pub centered: bool,
+    /// L2 decay, added to the gradient.
+    pub weight_decay: f64,
+}
+
+impl Default for RmsPropConfig {
+    fn default() -> Self {
+        Self {
+            name: "rmsprop".into(),
+            lr: 1e-2.into(),
+            alpha: 0.99,
+            eps: 1e-8,
+            momentum: 0.0,
+            centered: false,
+            weight_decay: 0.0,
+        }
+    }
+}
+
+/// RMSprop (Tieleman & Hinton 2012; centered: Graves 2013):
+///
+/// ```text
+/// g += weight_decay * p
+/// v  = alpha * v + (1 - alpha) * g^2
+/// a  = alpha * a + (1 - alpha) * g                     (if centered)
+/// d  = sqrt(centered ? max(v - a^2, 0) : v) + eps
+/// b  = momentum * b + g / d
+/// p -= lr * b                                          (lr * g / d without momentum)
+/// ```
+///
+/// Rounding can make `v - a^2` slightly negative, hence the maximum, which PyTorch lacks.
+#[derive(Clone, Debug)]
+pub struct RmsProp {
+    config: RmsPropConfig,
+    states: States,
+}
+
+impl RmsProp {
+    /// Declares the optimizer's states.
+    ///
+    /// # Panics
+    /// If a hyper-parameter is out of its range, or the name is taken.
+    #[track_caller]
+    pub fn new(store: &mut Store, params: &ParamSet, config: RmsPropConfig) -> Self {
+        config.lr.check();
+        check_rate("rmsprop", "alpha", config.alpha);
+        check_eps("rmsprop", config.eps);
+        check_not_negative("rmsprop", "momentum", config.momentum);
+        check_not_negative("rmsprop", "weight_decay", config.weight_decay);
+        let mut flat = vec!["v"];
+        flat.extend(config.centered.then_some("a"));
+        flat.extend((config.momentum > 0.0).then_some("momentum"));
+        let states = States::declare(store, params, &config.name, &flat, &[]);
+        Self { config, states }
+    }
+}
+
+impl Optimizer for RmsProp {
+    fn name(&self) -> &'static str {
+        "rmsprop"
+    }
+
+    fn counter(&self) -> StateId {
+        self.states.counter
+    }
+
+    fn states(&self, arena: StateId) -> Vec<StateId> {
+        self.states.of(arena)
+    }
+
+    fn parameters(&self) -> Vec<(&'static str, String)> {
+        let c = &self.config;
+        vec![
+            ("lr", c.lr.to_string()),
+            ("alpha", c.alpha.to_string()),
+            ("eps", c.eps.to_string()),
+            ("momentum", c.momentum.to_string()),
+            ("centered", c.centered.to_string()),
+            ("weight_decay", c.weight_decay.to_string()),
+        ]
+    }
+
+    #[track_caller]
+    fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
+        let (c, p) = (&self.config, rule.params);
+        let lr = c.lr.lr(rule.updates, p.dtype());
+        let g = with_decay(rule.grads, p, c.weight_decay);
+        let mean = |old: Tensor<'t>, new: Tensor<'t>| old * c.alpha + new * (1.0 - c.alpha);
+        let mut old = rule.states.into_iter();
+        let mut next = || old.next().expect("as many states as were declared");
+        let v = mean(next(), g.square());
+        let mut states = vec![v];
+        let mut spread = v;
+        if c.centered {
+            let a = mean(next(), g);
+            states.push(a);
+            spread = (v - a.square()).maximum(0.0);
+        }
+        let mut direction = g / (spread.guarded_sqrt() + c.eps);
+        if c.momentum > 0.0 {
+            direction = next() * c.momentum + direction;
+            states.push(direction);
+        }
+        (p - direction * lr, states)
+    }
+}

@@ -1,0 +1,113 @@
+//! Stochastic gradient descent, with momentum.
+
+use super::{States, check_not_negative, with_decay};
+use crate::Schedule;
+use wgrad::{Optimizer, ParamSet, Rule, StateId, Store, Tensor};
+
+/// Hyper-parameters of [`Sgd`]; the defaults are PyTorch's.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SgdConfig {
+    /// The prefix of its states' names; each optimizer of a store needs its own.
+    pub name: String,
+    /// The learning rate.
+    pub lr: Schedule,
+    /// `momentum`; 0 for none.
+    pub momentum: f64,
+    /// How much less than all of a gradient enters the momentum, from its second step on.
+    pub dampening: f64,
+    /// Whether to step along the momentum of the next step (Nesterov 1983, as in Sutskever et al. 2013).
+    pub nesterov: bool,
+    /// L2 decay, added to the gradient.
+    pub weight_decay: f64,
+}
+
+impl Default for SgdConfig {
+    fn default() -> Self {
+        let lr = 1e-3.into();
+        Self { name: "sgd".into(), lr, momentum: 0.0, dampening: 0.0, nesterov: false, weight_decay: 0.0 }
+    }
+}
+
+/// Stochastic gradient descent:
+///
+/// ```text
+/// g += weight_decay * p
+/// b  = g at a parameter's first step, later momentum * b + (1 - dampening) * g
+/// p -= lr * (nesterov ? g + momentum * b : b)          (lr * g without momentum)
+/// ```
+#[derive(Clone, Debug)]
+pub struct Sgd {
+    config: SgdConfig,
+    states: States,
+}
+
+impl Sgd {
+    /// Declares the optimizer's states.
+    ///
+    /// # Panics
+    /// If a hyper-parameter is negative or not finite, if Nesterov's method is asked for without momentum or with
+    /// dampening, or if the name is taken.
+    #[track_caller]
+    pub fn new(store: &mut Store, params: &ParamSet, config: SgdConfig) -> Self {
+        let SgdConfig { momentum, dampening, nesterov, .. } = config;
+        config.lr.check();
+        check_not_negative("sgd", "momentum", momentum);
+        check_not_negative("sgd", "weight_decay", config.weight_decay);
+        assert!(dampening.is_finite(), "sgd: dampening is {dampening}, and must be finite");
+        assert!(
+            !nesterov || (momentum > 0.0 && dampening == 0.0),
+            "sgd: nesterov needs momentum above 0 and dampening 0, not {momentum} and {dampening}"
+        );
+        let flat: &[&str] = if momentum > 0.0 { &["momentum"] } else { &[] };
+        // Zero momentum makes the first b equal g by itself, unless dampening would shrink g.
+        let segmental: &[&str] = if momentum > 0.0 && dampening != 0.0 { &["started"] } else { &[] };
+        let states = States::declare(store, params, &config.name, flat, segmental);
+        Self { config, states }
+    }
+}
+
+impl Optimizer for Sgd {
+    fn name(&self) -> &'static str {
+        "sgd"
+    }
+
+    fn counter(&self) -> StateId {
+        self.states.counter
+    }
+
+    fn states(&self, arena: StateId) -> Vec<StateId> {
+        self.states.of(arena)
+    }
+
+    fn parameters(&self) -> Vec<(&'static str, String)> {
+        let c = &self.config;
+        vec![
+            ("lr", c.lr.to_string()),
+            ("momentum", c.momentum.to_string()),
+            ("dampening", c.dampening.to_string()),
+            ("nesterov", c.nesterov.to_string()),
+            ("weight_decay", c.weight_decay.to_string()),
+        ]
+    }
+
+    #[track_caller]
+    fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
+        let (c, p) = (&self.config, rule.params);
+        let lr = c.lr.lr(rule.updates, p.dtype());
+        let g = with_decay(rule.grads, p, c.weight_decay);
+        let (b, states) = match rule.states[..] {
+            [] => return (p - g * lr, vec![]),
+            [b] => {
+                let b = b * c.momentum + g;
+                (b, vec![b])
+            }
+            [b, started, ..] => {
+                let share = 1.0 - started * c.dampening;
+                let b = b * c.momentum + g * share.segment_broadcast(self.states.segments(rule.arena));
+                (b, vec![b, started.ones_like()])
+            }
+        };
+        let direction = if c.nesterov { g + b * c.momentum } else { b };
+        (p - direction * lr, states)
+    }
+}
