@@ -100,7 +100,8 @@ impl Tape {
     pub fn checkpoint<R>(&self, f: impl FnOnce() -> R) -> R {
         let start = self.len();
         let result = f();
-        self.inner.borrow_mut().checkpoints.push(start..self.len());
+        let range = start..self.len();
+        self.inner.borrow_mut().checkpoints.push(range);
         result
     }
 

@@ -363,6 +363,9 @@ impl Place {
 
     /// The half-open range of positions that `len` elements placed here span.
     pub(crate) fn span(self, len: usize) -> (usize, usize) {
+        if len == 0 {
+            return (self.start, self.start);
+        }
         let last = (self.start as isize + (len as isize - 1) * self.step) as usize;
         (self.start.min(last), self.start.max(last) + 1)
     }
