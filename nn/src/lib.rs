@@ -36,6 +36,7 @@ mod embedding;
 mod error;
 mod linalg;
 mod linear;
+mod omega;
 mod random;
 mod recurrent;
 
@@ -44,5 +45,6 @@ pub use embedding::Embedding;
 pub use error::{Error, Result};
 pub use init::{Fan, Init};
 pub use linear::Linear;
+pub use omega::omega;
 pub use recurrent::{Cell, Outputs, Recurrent, RecurrentInit};
 pub use schedule::Schedule;

@@ -1,0 +1,44 @@
+//! Pascanu's regulariser against vanishing gradients.
+
+use crate::{Cell, Outputs, Recurrent};
+use wgrad::Tensor;
+
+/// The regulariser Omega of Pascanu, Mikolov & Bengio 2013 ("On the difficulty of training recurrent neural networks",
+/// equations 9 and 10): it asks that the error keep its norm on its way back through each time step.
+///
+/// `mean over t and samples of (|dL/dh_(t+1) dh_(t+1)/dh_t| / |dL/dh_(t+1)| - 1)^2`
+///
+/// As in the paper its gradient is the immediate one with respect to `weight_hh`: errors and activations are constants.
+/// The paper sums over the time steps; the mean makes a weight mean the same for every length. Add it to the loss with
+/// a weight (2 does for temporal order). A sample whose error is exactly 0 at some step asks nothing there.
+///
+/// # Panics
+/// If the layer is gated, or `loss` is not a float scalar.
+#[track_caller]
+pub fn omega<'t>(loss: Tensor<'t>, layer: &Recurrent, outputs: &Outputs<'t>) -> Tensor<'t> {
+    let tape = loss.tape();
+    tape.scoped("omega", || {
+        let errors: Vec<Tensor<'t>> = loss
+            .grad_wrt(&outputs.steps)
+            .into_iter()
+            .zip(&outputs.steps)
+            .map(|(error, h)| error.unwrap_or_else(|| h.zeros_like()))
+            .collect();
+        let after = |x: Tensor<'t>| x.detach().slice(0, 1, outputs.steps.len() - 1);
+        let (error, h) = (after(Tensor::stack(&errors)), after(outputs.stacked()));
+        let slope = match layer.cell {
+            Cell::Tanh => 1.0 - h.square(),
+            Cell::Sigmoid => h * (1.0 - h),
+            Cell::Irnn => h.equals(0.0).select(h.zeros_like(), h.ones_like()),
+            Cell::Lstm | Cell::Gru => {
+                panic!("omega: {} has gates; it is for plain recurrent layers", layer.cell.scope())
+            }
+        };
+        let one_back = (error * slope).matmul(tape.param(layer.weight_hh)).norm_axes(&[2]);
+        let norm = error.norm_axes(&[2]);
+        let silent = norm.equals(0.0);
+        let one = norm.ones_like();
+        let ratio = silent.select(one, one_back) / silent.select(one, norm);
+        (ratio - 1.0).square().mean()
+    })
+}
