@@ -94,7 +94,8 @@ fn written_out([w, u, b, x]: [&[f64]; 4], f: impl Fn(f64) -> f64) -> Vec<f64> {
 #[test]
 fn plain_cells_follow_the_recurrence() {
     let x: Vec<f64> = (0..15).map(|i| (i as f64 * 0.7).sin()).collect();
-    let functions: [(Cell, fn(f64) -> f64); 3] =
+    type Function = fn(f64) -> f64;
+    let functions: [(Cell, Function); 3] =
         [(Cell::Tanh, f64::tanh), (Cell::Sigmoid, |z| 1.0 / (1.0 + (-z).exp())), (Cell::Irnn, |z| z.max(0.0))];
     for (cell, f) in functions {
         let mut store = Store::new();
