@@ -1,1 +1,12 @@
-//! Placeholder
+//! What the `wgrad` command is made of: devices, examples, the measures that a run is judged by, and the tour.
+
+pub mod cli;
+pub mod device;
+pub mod interrupt;
+pub mod report;
+pub mod rnn;
+pub mod tour;
+
+mod error;
+
+pub use error::{Error, Result};

@@ -1,0 +1,99 @@
+//! The command line.
+
+use crate::{
+    device::Device,
+    rnn::{Case, CellName, Fix, TaskName},
+};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Vanishing and exploding gradients, and their cures, on the CPU. Without a subcommand: the tour.
+#[derive(Parser, Debug)]
+#[command(name = "wgrad", version, about, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What every subcommand takes.
+    #[command(flatten)]
+    pub common: Common,
+    /// What to do; without one, the tour.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// Options of every subcommand.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// auto (the best GPU, else the CPU), cpu, gpu or gpu:N
+    #[arg(long, global = true, default_value_t = Device::Auto, value_name = "DEVICE")]
+    pub device: Device,
+    /// CPU threads; 0 takes all cores
+    #[arg(long, global = true, default_value_t = 0, value_name = "N")]
+    pub threads: usize,
+    /// Decides parameters and data: the same seed gives the same bits
+    #[arg(long, global = true, default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+    /// The most training steps to make; each example has its own default
+    #[arg(long, global = true, value_name = "N")]
+    pub steps: Option<usize>,
+    /// Print one JSON object as the last line of standard output
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print the result only
+    #[arg(long, global = true)]
+    pub quiet: bool,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Train a recurrent network on a task over sequences
+    Rnn(RnnArgs),
+    /// Print one recorded step: forward, backward, passes, optimizer
+    Tape(TapeArgs),
+}
+
+/// Options of `wgrad rnn`, and of `wgrad tape rnn`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct RnnArgs {
+    /// What is wrong with the run (temporal order, tanh RNN)
+    #[arg(long, value_enum, default_value_t = Case::Healthy, value_name = "CASE")]
+    pub case: Case,
+    /// What cures it; exploding: clip-norm, omega; vanishing: omega, lstm
+    #[arg(long, value_enum, default_value_t = Fix::None, value_name = "FIX")]
+    pub fix: Fix,
+    /// The task
+    #[arg(long, value_enum, default_value_t = TaskName::TemporalOrder, value_name = "TASK")]
+    pub task: TaskName,
+    /// The recurrent layer; default: rnn for temporal-order, lstm for the others
+    #[arg(long, value_enum, value_name = "CELL")]
+    pub cell: Option<CellName>,
+    /// The number of time steps of a generated task; default: 50 for temporal-order, 30 for adding
+    #[arg(long, value_name = "T")]
+    pub length: Option<usize>,
+    /// Save the run here when it ends, when it is interrupted, and now and then
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// Go on from a file that --save has written
+    #[arg(long, value_name = "FILE")]
+    pub resume: Option<PathBuf>,
+}
+
+/// Options of `wgrad tape`.
+#[derive(Args, Debug)]
+pub struct TapeArgs {
+    /// The example
+    #[arg(value_enum)]
+    pub example: TapeExample,
+    /// Graphviz instead of text, for `dot -Tsvg`
+    #[arg(long)]
+    pub dot: bool,
+    /// Which run's step
+    #[command(flatten)]
+    pub rnn: RnnArgs,
+}
+
+/// The examples that have a step to print.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum TapeExample {
+    /// The recurrent network.
+    Rnn,
+}

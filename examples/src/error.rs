@@ -1,0 +1,42 @@
+//! What the command reports, as one plain sentence.
+
+use crate::device::Device;
+
+/// An error of the command.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Flags that do not go together: exit status 2.
+    #[error("{0}")]
+    Usage(String),
+    /// A device that is not there.
+    #[error("there is no device {0:?}: this version runs on the CPU only (--device cpu)")]
+    NoDevice(Device),
+    /// A checkpoint of another run.
+    #[error("{path} was saved by a run with {what} {saved}, and this one has {wanted}")]
+    OtherRun {
+        /// The file.
+        path: String,
+        /// What differs.
+        what: &'static str,
+        /// As saved.
+        saved: String,
+        /// As asked for.
+        wanted: String,
+    },
+    /// A run failed.
+    #[error(transparent)]
+    Session(#[from] wgrad::Error),
+    /// A model, its data or its file.
+    #[error(transparent)]
+    Nn(#[from] wgrad_nn::Error),
+}
+
+impl From<wgrad_cpu::Error> for Error {
+    fn from(error: wgrad_cpu::Error) -> Self {
+        Error::Session(error.into())
+    }
+}
+
+/// The result of what the command does.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,25 @@
+//! Ctrl-C: the first asks a run to stop at the next step, the second ends the process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+
+/// The exit status of a process that a second Ctrl-C ends, as shells expect it.
+const INTERRUPTED: i32 = 130;
+
+/// Starts listening. Where the system has no such signal, nothing happens.
+pub fn listen() {
+    let handler = || {
+        if REQUESTED.swap(true, Ordering::Relaxed) {
+            std::process::exit(INTERRUPTED);
+        }
+    };
+    if let Err(error) = ctrlc::set_handler(handler) {
+        eprintln!("wgrad: Ctrl-C will end a run at once: {error}");
+    }
+}
+
+/// Whether a stop has been asked for.
+pub fn requested() -> bool {
+    REQUESTED.load(Ordering::Relaxed)
+}

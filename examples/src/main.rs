@@ -1,0 +1,104 @@
+//! The `wgrad` command.
+
+use clap::Parser;
+use serde::Serialize;
+use std::process::ExitCode;
+use wgrad_examples::{
+    Error, Result,
+    cli::{Cli, Command, Common, RnnArgs, TapeArgs},
+    interrupt,
+    rnn::{self, Case, Config, Files, Fix, FlowColumn, Watch, flow_table},
+    tour,
+};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    interrupt::listen();
+    let outcome = match &cli.command {
+        None => the_tour(&cli.common),
+        Some(Command::Rnn(args)) => train(args, &cli.common),
+        Some(Command::Tape(args)) => print_tape(args, &cli.common),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("wgrad: {error}");
+            ExitCode::from(if matches!(error, Error::Usage(_)) { 2 } else { 1 })
+        }
+    }
+}
+
+fn the_tour(common: &Common) -> Result<()> {
+    #[derive(Serialize)]
+    struct Tour {
+        tour: Vec<wgrad_examples::report::Report>,
+    }
+    let reports = tour::tour(common)?;
+    if common.json {
+        print_json(&Tour { tour: reports });
+    } else if common.quiet {
+        reports.iter().for_each(|r| println!("{} {}: {}", r.case, r.fix, r.verdict));
+    }
+    Ok(())
+}
+
+fn train(args: &RnnArgs, common: &Common) -> Result<()> {
+    let config = Config::new(args, common.steps)?;
+    let files = Files { save: args.save.clone(), resume: args.resume.clone() };
+    let watch = if common.quiet { Watch::Silent } else { Watch::Bar };
+    // With a cure, what the case does without it is shown beside it.
+    let sick = if args.fix != Fix::None && !common.json && !common.quiet {
+        let uncured = Config::new(&RnnArgs { fix: Fix::None, ..args.clone() }, common.steps)?;
+        println!("First without the cure, for the comparison:");
+        let sick = rnn::run(&uncured, common, &Files::default(), watch)?;
+        println!("{}\n\nWith it:", tour::line(&sick));
+        Some(sick)
+    } else {
+        None
+    };
+    let finished = rnn::run(&config, common, &files, watch)?;
+    let report = &finished.report;
+    if finished.interrupted && !common.json {
+        match &files.save {
+            Some(path) => {
+                let path = path.display();
+                println!("Interrupted after {} steps and saved: go on with --resume {path}", report.steps);
+            }
+            None => println!("Interrupted after {} steps; nothing is saved without --save FILE", report.steps),
+        }
+    }
+    if common.json {
+        print_json(report);
+        return Ok(());
+    }
+    println!("{}", tour::line(&finished));
+    if common.quiet {
+        return Ok(());
+    }
+    let mut peak = vec![];
+    let mut typical = vec![];
+    for (name, run) in sick.iter().map(|run| ("without", run)).chain([("with", &finished)]) {
+        let name = if sick.is_some() { name } else { "|dL/dz|" };
+        peak.push(FlowColumn { name: name.into(), flow: run.history.flow_at_peak() });
+        typical.push(FlowColumn { name: name.into(), flow: run.history.typical_flow() });
+    }
+    println!("\nMean |dL/dz| per time step, at the step of the largest gradient:\n{}", flow_table(&peak));
+    println!("Mean |dL/dz| per time step, the median over the last tenth of steps:\n{}", flow_table(&typical));
+    println!("flow ratio, first third over last third: {:.1e}", report.flow_ratio);
+    println!("verdict: {}", report.verdict);
+    if report.case != "healthy" && args.fix == Fix::None {
+        let cure = if args.case == Case::Exploding { "clip-norm" } else { "omega" };
+        println!("The cure is one flag away: --fix {cure}");
+    }
+    Ok(())
+}
+
+fn print_tape(args: &TapeArgs, common: &Common) -> Result<()> {
+    let program = rnn::program(&Config::new(&args.rnn, common.steps)?, common.seed);
+    print!("{}", if args.dot { program.to_dot() } else { program.to_string() });
+    Ok(())
+}
+
+fn print_json(value: &impl Serialize) {
+    println!("{}", serde_json::to_string(value).expect("a report serializes"));
+}

@@ -1,0 +1,272 @@
+//! What a run is: the healthy configuration of a task, then what a case breaks, then what a cure mends.
+
+use crate::{Error, Result, cli::RnnArgs, report::Metric};
+use clap::ValueEnum;
+use wgrad_nn::{
+    Cell, Init, RecurrentInit,
+    data::{Adding, Digits, Task, TemporalOrder},
+};
+
+/// What is wrong with a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Case {
+    /// Nothing.
+    #[default]
+    Healthy,
+    /// Gradients explode, and nothing clips them.
+    Exploding,
+    /// The recurrent weights start so small that gradients die out on their way back.
+    Vanishing,
+}
+
+/// What cures it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Fix {
+    /// Nothing.
+    #[default]
+    None,
+    /// Clip the global gradient norm to 1.
+    ClipNorm,
+    /// Pascanu's regulariser, which keeps the error's norm on its way back.
+    Omega,
+    /// An LSTM in place of the tanh network, with Adam.
+    Lstm,
+}
+
+/// A task by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum TaskName {
+    /// Which of two marks came first and second, among distractors.
+    #[default]
+    TemporalOrder,
+    /// The sum of two marked numbers.
+    Adding,
+    /// Handwritten digits, pixel by pixel.
+    Digits,
+}
+
+/// A recurrent layer by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum CellName {
+    /// The tanh network.
+    Rnn,
+    /// ReLU units that start at the identity.
+    Irnn,
+    /// Long short-term memory.
+    Lstm,
+    /// Gated recurrent units.
+    Gru,
+}
+
+impl CellName {
+    fn cell(self) -> Cell {
+        match self {
+            CellName::Rnn => Cell::Tanh,
+            CellName::Irnn => Cell::Irnn,
+            CellName::Lstm => Cell::Lstm,
+            CellName::Gru => Cell::Gru,
+        }
+    }
+}
+
+/// The name of a flag's value, as the command line has it.
+pub(crate) fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().expect("every value has a name").get_name().to_string()
+}
+
+/// How parameters are updated.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Update {
+    /// Stochastic gradient descent with this learning rate.
+    Sgd(f64),
+    /// Adam with this learning rate.
+    Adam(f64),
+}
+
+/// A run's settings.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    /// The case.
+    pub case: Case,
+    /// The cure.
+    pub fix: Fix,
+    /// The task.
+    pub task: TaskName,
+    /// The number of time steps.
+    pub length: usize,
+    /// The recurrent layer.
+    pub cell: Cell,
+    /// The width of the hidden state.
+    pub hidden: usize,
+    /// First values of the recurrent layer.
+    pub init: RecurrentInit,
+    /// First values of the output weights.
+    pub head: Init,
+    /// Sequences per step.
+    pub batch: usize,
+    /// The optimizer.
+    pub update: Update,
+    /// The bound on the global gradient norm.
+    pub clip: Option<f64>,
+    /// The weight of Pascanu's regulariser.
+    pub omega: Option<f64>,
+    /// The most training steps.
+    pub steps: usize,
+    /// Steps between evaluations on held-out data; also between saves.
+    pub evaluate_every: usize,
+    /// Held-out sequences.
+    pub held_out: usize,
+    /// The metric, with its target.
+    pub metric: Metric,
+    /// A value of the metric at which the task counts as solved, and the run ends.
+    pub solved: f64,
+}
+
+/// Which cures a case has, the default one first.
+fn cures(case: Case) -> &'static [Fix] {
+    match case {
+        Case::Healthy => &[],
+        Case::Exploding => &[Fix::ClipNorm, Fix::Omega],
+        Case::Vanishing => &[Fix::Omega, Fix::Lstm],
+    }
+}
+
+const ACCURACY: &str = "accuracy";
+
+impl Config {
+    /// The settings that flags ask for.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the flags do not go together.
+    pub fn new(args: &RnnArgs, steps: Option<usize>) -> Result<Self> {
+        let usage = |text: String| Err(Error::Usage(text));
+        let RnnArgs { case, fix, task, .. } = *args;
+        if fix != Fix::None && !cures(case).contains(&fix) {
+            let allowed: Vec<String> = cures(case).iter().map(|f| name_of(*f)).collect();
+            return usage(match case {
+                Case::Healthy => format!("--fix {} needs a case to cure: --case exploding or vanishing", name_of(fix)),
+                _ => format!(
+                    "--fix {} does not cure --case {}: use {}",
+                    name_of(fix),
+                    name_of(case),
+                    allowed.join(" or ")
+                ),
+            });
+        }
+        if case != Case::Healthy && (task != TaskName::TemporalOrder || args.cell.is_some_and(|c| c != CellName::Rnn)) {
+            return usage(format!("--case {} is about --task temporal-order with --cell rnn", name_of(case)));
+        }
+        let least = if task == TaskName::TemporalOrder { 10 } else { 2 };
+        match (args.length, task) {
+            (Some(_), TaskName::Digits) => return usage("--length: the digits are 64 pixels long".into()),
+            (Some(length), _) if !(least..=10_000).contains(&length) => {
+                return usage(format!("--length {length}: expected {least} to 10000"));
+            }
+            _ => {}
+        }
+        if steps == Some(0) {
+            return usage("--steps 0: expected at least 1".into());
+        }
+        let mut config = Self::healthy(args);
+        config.steps = steps.unwrap_or(config.steps);
+        (config.case, config.fix) = (case, fix);
+        config.break_with(case);
+        config.mend_with(fix);
+        Ok(config)
+    }
+
+    fn healthy(args: &RnnArgs) -> Self {
+        let cell = match args.task {
+            TaskName::TemporalOrder => args.cell.unwrap_or(CellName::Rnn),
+            _ => args.cell.unwrap_or(CellName::Lstm),
+        };
+        let common = Self {
+            case: Case::Healthy,
+            fix: Fix::None,
+            task: args.task,
+            length: 0,
+            cell: cell.cell(),
+            hidden: 0,
+            init: RecurrentInit::of(cell.cell()),
+            head: Init::XavierUniform { gain: 1.0 },
+            batch: 20,
+            update: Update::Adam(1e-3),
+            clip: Some(1.0),
+            omega: None,
+            steps: 6000,
+            evaluate_every: 250,
+            held_out: 1000,
+            metric: Metric { name: ACCURACY, target: 0.9, rising: true },
+            solved: f64::NAN,
+        };
+        match args.task {
+            TaskName::TemporalOrder => {
+                let plain = Self {
+                    length: args.length.unwrap_or(50),
+                    hidden: 50,
+                    // An error counts as solved below 1 %, as in the paper.
+                    solved: 0.99,
+                    evaluate_every: 50,
+                    ..common
+                };
+                match cell {
+                    // Large output weights make the first errors large, so that what the recurrence does with them shows.
+                    CellName::Rnn => Self {
+                        init: RecurrentInit::smart_tanh(),
+                        head: Init::Normal(1.0),
+                        update: Update::Sgd(0.1),
+                        ..plain
+                    },
+                    _ => plain,
+                }
+            }
+            TaskName::Adding => Self {
+                length: args.length.unwrap_or(30),
+                hidden: if cell == CellName::Lstm { 40 } else { 64 },
+                metric: Metric { name: "mse", target: 0.02, rising: false },
+                solved: 0.005,
+                held_out: 2000,
+                ..common
+            },
+            TaskName::Digits => Self {
+                length: 64,
+                hidden: 64,
+                batch: 32,
+                update: Update::Adam(5e-3),
+                steps: 3000,
+                solved: 0.97,
+                ..common
+            },
+        }
+    }
+
+    fn break_with(&mut self, case: Case) {
+        match case {
+            Case::Healthy => {}
+            Case::Exploding => self.clip = None,
+            Case::Vanishing => self.init.hidden = Init::SparseSpectral { nonzeros: 15, radius: 0.5 },
+        }
+    }
+
+    fn mend_with(&mut self, fix: Fix) {
+        match fix {
+            Fix::None => {}
+            Fix::ClipNorm => self.clip = Some(1.0),
+            Fix::Omega => self.omega = Some(2.0),
+            Fix::Lstm => {
+                self.cell = Cell::Lstm;
+                self.init = RecurrentInit::of(Cell::Lstm);
+                self.update = Update::Adam(1e-3);
+            }
+        }
+    }
+
+    /// The task's data.
+    pub fn data(&self, seed: u64) -> Box<dyn Task> {
+        match self.task {
+            TaskName::TemporalOrder => Box::new(TemporalOrder::new(self.length, seed)),
+            TaskName::Adding => Box::new(Adding::new(self.length, seed)),
+            TaskName::Digits => Box::new(Digits::embedded(seed)),
+        }
+    }
+}

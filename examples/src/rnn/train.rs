@@ -1,0 +1,306 @@
+//! Training: one recorded step, run until the task is solved, the steps are used up, or somebody stops it.
+
+use super::{
+    config::{Config, Update, name_of},
+    model::Model,
+};
+use crate::{
+    Error, Result,
+    cli::Common,
+    device, interrupt,
+    report::{Ending, History, Identity, Observed, Report},
+};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+use wgrad::{Array, Optimizer, ParamSet, Session, Step, Store, Tape, Tensor};
+use wgrad_nn::{
+    checkpoint::{self, Metadata},
+    data::Task,
+    omega,
+    optim::{Adam, AdamConfig, Sgd, SgdConfig},
+};
+
+/// Where a run is saved, and where it goes on from.
+#[derive(Clone, Default, Debug)]
+pub struct Files {
+    /// Written when the run ends or is interrupted, and at every evaluation.
+    pub save: Option<PathBuf>,
+    /// Read before the first step.
+    pub resume: Option<PathBuf>,
+}
+
+/// A run that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// The judgement.
+    pub report: Report,
+    /// What it is based on.
+    pub history: History,
+    /// How long it took, without building and evaluation of the model before the first step.
+    pub seconds: f64,
+    /// Whether Ctrl-C ended it.
+    pub interrupted: bool,
+}
+
+/// Whether a run shows its progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Watch {
+    /// A progress bar, if standard error is a terminal.
+    Bar,
+    /// Nothing.
+    Silent,
+}
+
+/// A model with everything that trains it, before it moves to a device.
+struct Recipe {
+    model: Model,
+    params: ParamSet,
+    optimizer: Box<dyn Optimizer>,
+}
+
+impl Recipe {
+    fn new(store: &mut Store, config: &Config, data: &dyn Task, seed: u64) -> Self {
+        let model = Model::new(store, config, data, seed);
+        let params = store.params();
+        let optimizer: Box<dyn Optimizer> = match config.update {
+            Update::Sgd(lr) => Box::new(Sgd::new(store, &params, SgdConfig { lr: lr.into(), ..SgdConfig::default() })),
+            Update::Adam(lr) => {
+                Box::new(Adam::new(store, &params, AdamConfig { lr: lr.into(), ..AdamConfig::default() }))
+            }
+        };
+        Self { model, params, optimizer }
+    }
+
+    /// Records one training step, forward to optimizer.
+    fn step(&self, t: &Tape, config: &Config, example: (&Array, &Array)) {
+        let (x, y) = (t.input_like("x", example.0), t.input_like("y", example.1));
+        let (hidden, outputs) = t.with_probe(watch_flow, || self.model.forward(x));
+        let loss = self.model.loss(outputs, y);
+        t.tap("loss", loss);
+        let objective = match config.omega {
+            Some(weight) => loss + omega(loss, &self.model.recurrent, &hidden) * weight,
+            None => loss,
+        };
+        let mut grads = objective.grad(&self.params);
+        t.tap("grad_norm", grads.norm());
+        if let Some(max_norm) = config.clip {
+            grads = grads.clip_by_global_norm(max_norm);
+        }
+        t.tap("applied_norm", grads.norm());
+        self.optimizer.step(grads);
+    }
+
+    /// Records the metric on held-out data.
+    fn evaluation(&self, t: &Tape, example: (&Array, &Array)) {
+        let (x, y) = (t.input_like("x", example.0), t.input_like("y", example.1));
+        let (_, outputs) = self.model.forward(x);
+        t.tap("metric", self.model.metric(outputs, y));
+    }
+}
+
+/// Taps dL/dz of every time step, from the gradient of what enters the activations.
+fn watch_flow<'t>(_path: &str, z: Tensor<'t>) -> Tensor<'t> {
+    z.on_grad(|g| {
+        g.tape().tap("flow", g.abs().mean_axes(&[1, 2]));
+        g
+    })
+}
+
+/// The program of one training step.
+pub fn program(config: &Config, seed: u64) -> wgrad::Program {
+    let data = config.data(seed);
+    let mut store = Store::new();
+    let recipe = Recipe::new(&mut store, config, &*data, seed);
+    let batch = data.train(config.batch, 0);
+    let tape = Tape::new(store.into_parts().0);
+    recipe.step(&tape, config, (&batch.x, &batch.y));
+    tape.finish()
+}
+
+/// A run in progress.
+struct Run<'a> {
+    config: &'a Config,
+    common: &'a Common,
+    data: Box<dyn Task>,
+    session: Session,
+    training: Step,
+    evaluation: Step,
+    held_out: wgrad_nn::data::Batch,
+    history: History,
+    /// Time per training step made by this process.
+    times: Vec<Duration>,
+}
+
+/// Trains, and judges.
+///
+/// # Errors
+/// If there is no such device, a file cannot be read or written, or the device fails.
+pub fn run(config: &Config, common: &Common, files: &Files, watch: Watch) -> Result<Finished> {
+    let mut run = Run::new(config, common)?;
+    if let Some(path) = &files.resume {
+        run.resume(path)?;
+    }
+    let bar = run.bar(watch);
+    let start = Instant::now();
+    let mut value = f64::NAN;
+    let mut interrupted = false;
+    while run.history.len() < config.steps {
+        if interrupt::requested() && !run.history.is_empty() {
+            interrupted = true;
+            break;
+        }
+        let finite = run.step()?;
+        run.show(&bar, value);
+        let due = run.history.len() % config.evaluate_every == 0 || run.history.len() == config.steps;
+        if due {
+            value = run.evaluate()?;
+            if let Some(path) = &files.save {
+                run.save(path)?;
+            }
+            if config.metric.reaches(value, config.solved) {
+                break;
+            }
+        }
+        if !finite {
+            break; // A loss that is not a number has no way back.
+        }
+    }
+    bar.finish_and_clear();
+    if run.history.is_empty() {
+        let path = files.resume.as_ref().map_or(String::new(), |path| path.display().to_string());
+        return Err(Error::Usage(format!("{path} holds no step, and none was asked for")));
+    }
+    value = run.evaluate()?;
+    if let Some(path) = &files.save {
+        run.save(path)?;
+    }
+    let ending =
+        Ending { metric: config.metric, value, finite_params: run.finite_params()?, ms_per_step: run.ms_per_step() };
+    let report = Report::new(run.identity(), &run.history, &ending);
+    Ok(Finished { report, history: run.history, seconds: start.elapsed().as_secs_f64(), interrupted })
+}
+
+impl<'a> Run<'a> {
+    fn new(config: &'a Config, common: &'a Common) -> Result<Self> {
+        let data = config.data(common.seed);
+        let mut store = Store::new();
+        let recipe = Recipe::new(&mut store, config, &*data, common.seed);
+        let mut session = Session::new(device::open(common.device, common.threads)?, store)?;
+        let batch = data.train(config.batch, 0);
+        let held_out = data.held_out(config.held_out);
+        let training = session.record(|t| recipe.step(t, config, (&batch.x, &batch.y)))?;
+        let evaluation = session.record(|t| recipe.evaluation(t, (&held_out.x, &held_out.y)))?;
+        let (history, times) = (History::default(), vec![]);
+        Ok(Self { config, common, data, session, training, evaluation, held_out, history, times })
+    }
+
+    /// Makes one step; false if the loss is not finite.
+    fn step(&mut self) -> Result<bool> {
+        let batch = self.data.train(self.config.batch, self.history.len() as u64);
+        let start = Instant::now();
+        self.session.run(&self.training, &[("x", &batch.x), ("y", &batch.y)])?;
+        self.times.push(start.elapsed());
+        let taps = self.session.taps()?;
+        let taps = taps.last().expect("the CPU delivers at once");
+        let scalar = |name| taps.scalar(name).expect("tapped by the step");
+        let loss = scalar("loss");
+        self.history.push(Observed {
+            loss,
+            grad_norm: scalar("grad_norm"),
+            applied_norm: scalar("applied_norm"),
+            flow: &taps.get("flow").expect("tapped by the step").to_f64(),
+        });
+        Ok(loss.is_finite())
+    }
+
+    /// The metric on held-out data.
+    fn evaluate(&mut self) -> Result<f64> {
+        self.session.run(&self.evaluation, &[("x", &self.held_out.x), ("y", &self.held_out.y)])?;
+        let taps = self.session.taps()?;
+        Ok(taps.last().and_then(|taps| taps.scalar("metric")).expect("tapped by the evaluation"))
+    }
+
+    fn finite_params(&mut self) -> Result<bool> {
+        let layout = self.session.layout().clone();
+        for (arena, _) in layout.states().filter(|(id, _)| layout.is_arena(*id)) {
+            if self.session.read(arena)?.to_f64().iter().any(|v| !v.is_finite()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn ms_per_step(&self) -> f64 {
+        let mut times = self.times.clone();
+        times.sort_unstable();
+        times.get(times.len() / 2).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+    }
+
+    fn identity(&self) -> Identity {
+        Identity {
+            example: "rnn",
+            case: name_of(self.config.case),
+            fix: name_of(self.config.fix),
+            device: self.session.device(),
+            seed: self.common.seed,
+        }
+    }
+
+    // Files.
+
+    fn save(&mut self, path: &PathBuf) -> Result<()> {
+        let history = serde_json::to_string(&self.history).expect("integers serialize");
+        let entries =
+            [("task", name_of(self.config.task)), ("seed", self.common.seed.to_string()), ("history", history)];
+        let metadata: Metadata = entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
+        Ok(checkpoint::save(&mut self.session, path, &metadata)?)
+    }
+
+    fn resume(&mut self, path: &PathBuf) -> Result<()> {
+        let metadata = checkpoint::load(&mut self.session, path)?;
+        let entry = |key: &str| metadata.get(key).cloned().unwrap_or_default();
+        let wanted = [("task", name_of(self.config.task)), ("seed", self.common.seed.to_string())];
+        for (what, wanted) in wanted {
+            let saved = entry(what);
+            if saved != wanted {
+                return Err(Error::OtherRun { path: path.display().to_string(), what, saved, wanted });
+            }
+        }
+        self.history = serde_json::from_str(&entry("history")).map_err(|_| Error::OtherRun {
+            path: path.display().to_string(),
+            what: "history",
+            saved: "none that can be read".into(),
+            wanted: "to go on from it".into(),
+        })?;
+        Ok(())
+    }
+
+    // Progress.
+
+    fn bar(&self, watch: Watch) -> ProgressBar {
+        let target = if watch == Watch::Bar { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(self.config.steps as u64), target);
+        let style = ProgressStyle::with_template("{bar:30.cyan} {pos}/{len}  {per_sec}  {msg}");
+        bar.set_style(style.expect("the template is sound"));
+        bar.set_position(self.history.len() as u64);
+        bar.reset_eta();
+        bar
+    }
+
+    fn show(&self, bar: &ProgressBar, value: f64) {
+        if bar.is_hidden() {
+            return;
+        }
+        bar.set_position(self.history.len() as u64);
+        let (loss, _) = self.history.recent_loss();
+        let clipped = 100.0 * self.history.clipped as f64 / self.history.len() as f64;
+        let metric = self.config.metric.name;
+        let norm = self.history.grad_norm_max();
+        bar.set_message(format!(
+            "loss {loss:.4}  largest norm {norm:.1e}  clipped {clipped:.0} %  {metric} {value:.3}"
+        ));
+    }
+}

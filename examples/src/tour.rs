@@ -1,0 +1,109 @@
+//! The tour: the exploding network without and with clipping, the vanishing one without and with its cure.
+
+use crate::{
+    Result,
+    cli::{Common, RnnArgs},
+    report::Report,
+    rnn::{Case, Config, Files, Finished, Fix, FlowColumn, Watch, flow_table, run},
+};
+use std::time::Instant;
+
+/// Most steps of each run, where the command line does not say.
+const STEPS: usize = 6000;
+/// Most steps of a run that is there to fail.
+const FAILING_STEPS: usize = 1500;
+
+/// One stop of the tour.
+struct Stop {
+    case: Case,
+    fix: Fix,
+    title: &'static str,
+    text: &'static str,
+}
+
+const STOPS: [Stop; 4] = [
+    Stop {
+        case: Case::Exploding,
+        fix: Fix::None,
+        title: "exploding",
+        text: "A tanh network with recurrent weights near the edge of stability, and nothing that bounds a step.",
+    },
+    Stop {
+        case: Case::Exploding,
+        fix: Fix::ClipNorm,
+        title: "+ clip-norm",
+        text: "The same network from the same weights, the global gradient norm clipped to 1.",
+    },
+    Stop {
+        case: Case::Vanishing,
+        fix: Fix::None,
+        title: "vanishing",
+        text: "Clipped, but the recurrent weights start small: the error dies out on its way back.",
+    },
+    Stop {
+        case: Case::Vanishing,
+        fix: Fix::Omega,
+        title: "+ omega",
+        text: "The same, with Pascanu's regulariser, which keeps the error's norm from step to step.",
+    },
+];
+
+/// Runs the tour, and gives back the reports of the runs that were made.
+///
+/// # Errors
+/// As [`run`].
+pub fn tour(common: &Common) -> Result<Vec<Report>> {
+    let start = Instant::now();
+    let say = |text: &str| {
+        if !common.quiet && !common.json {
+            println!("{text}");
+        }
+    };
+    say("The task: 50 symbols, two of them marks among distractors; say in which order the marks came.\n");
+    let mut runs: Vec<(&Stop, Finished)> = vec![];
+    for (i, stop) in STOPS.iter().enumerate() {
+        say(&format!("{}. {}\n   {}", i + 1, stop.title, stop.text));
+        let args = RnnArgs { case: stop.case, fix: stop.fix, ..RnnArgs::default() };
+        let default = if stop.fix == Fix::None { FAILING_STEPS } else { STEPS };
+        let config = Config::new(&args, Some(common.steps.unwrap_or(default)))?;
+        let watch = if common.quiet || common.json { Watch::Silent } else { Watch::Bar };
+        let finished = run(&config, common, &Files::default(), watch)?;
+        say(&format!("   {}\n", line(&finished)));
+        let interrupted = finished.interrupted;
+        runs.push((stop, finished));
+        if interrupted {
+            say("Interrupted: the rest of the tour is left out.\n");
+            break;
+        }
+    }
+    say(&format!(
+        "{:<14} {:>9}  {:>9}  {:>13}  {:>10}  verdict",
+        "", "steps", "accuracy", "largest norm", "flow ratio"
+    ));
+    for (stop, Finished { report: r, .. }) in &runs {
+        say(&format!(
+            "{:<14} {:>9}  {:>9.3}  {:>13.1e}  {:>10.1e}  {}",
+            stop.title, r.steps, r.metric, r.applied_norm_max, r.flow_ratio, r.verdict
+        ));
+    }
+    let columns = |flow: fn(&Finished) -> Vec<f64>| -> Vec<FlowColumn> {
+        runs.iter().map(|(stop, run)| FlowColumn { name: stop.title.into(), flow: flow(run) }).collect()
+    };
+    say("\nMean |dL/dz| per time step, at the step of the largest gradient:");
+    say(&flow_table(&columns(|run| run.history.flow_at_peak())));
+    say("Mean |dL/dz| per time step, the median over the last tenth of steps:");
+    say(&flow_table(&columns(|run| run.history.typical_flow())));
+    let (device, seconds) = (&runs[0].1.report.device, start.elapsed().as_secs_f64());
+    say(&format!(
+        "On {device}, in {seconds:.0} seconds. The recorded step, clip and optimizer included: wgrad tape rnn"
+    ));
+    Ok(runs.into_iter().map(|(_, finished)| finished.report).collect())
+}
+
+/// A run in one line.
+pub fn line(Finished { report: r, seconds, .. }: &Finished) -> String {
+    format!(
+        "{}: {} {:.3} after {} steps ({seconds:.1} s, {:.2} ms a step); loss {:.3} to {:.3}, largest applied norm {:.1e}",
+        r.verdict, r.metric_name, r.metric, r.steps, r.ms_per_step, r.loss_first, r.loss_last, r.applied_norm_max
+    )
+}
