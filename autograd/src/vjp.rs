@@ -42,10 +42,12 @@ pub(crate) fn vjp<'t>(
             Binary::Mul => vec![Some(g * x[1]), Some(g * x[0])],
             Binary::Div => vec![Some(g / x[1]), Some(-(g * y / x[1]))],
             Binary::Pow => {
-                // x^0 is flat everywhere, and 0^p flat in p: no 0 * inf at either.
-                let (zero, base, power) = (g.zeros_like(), x[0], x[1]);
-                let d_base = power.equals(0.0).select(zero, power * base.pow(power - 1.0));
-                let d_power = base.equals(0.0).select(zero, y * base.equals(0.0).select(g.ones_like(), base).log());
+                // x^0 is flat at 0 too, and 0^p flat in p. Inputs are replaced there, not results: no 0 * inf then, of any
+                // order, and the derivative of p x^(p-1) in p is kept where p is 0.
+                let (zero, one, base, power) = (g.zeros_like(), g.ones_like(), x[0], x[1]);
+                let corner = base.equals(0.0).and(power.equals(0.0));
+                let d_base = power * corner.select(one, base).pow(power - 1.0);
+                let d_power = base.equals(0.0).select(zero, y * base.equals(0.0).select(one, base).log());
                 vec![Some(g * d_base), Some(g * d_power)]
             }
             Binary::Max => {
