@@ -129,7 +129,8 @@ pub(crate) fn reduce<T: Copy + Send + Sync, M: Monoid<T>>(nest: &ReduceNest, x: 
                     let mut sums = [M::START; COLUMNS];
                     nest.reduced.visit(0..each, |_, rows, [row]| {
                         for r in 0..rows {
-                            let first = base + crate::map::at(row, r, nest.reduced.strides[0]) + c * COLUMNS;
+                            let row = crate::map::at(row, r, nest.reduced.strides[0]);
+                            let first = forth(base, row) + c * COLUMNS;
                             let xs = &x[first..][..out.len()];
                             sums.iter_mut().zip(xs).for_each(|(sum, &x)| *sum = M::add(*sum, x));
                         }
@@ -144,7 +145,7 @@ pub(crate) fn reduce<T: Copy + Send + Sync, M: Monoid<T>>(nest: &ReduceNest, x: 
         let range = block * BLOCK..each.min((block + 1) * BLOCK);
         let mut total = M::START;
         nest.reduced.visit(range, |_, len, [i]| {
-            total = M::merge(total, run::<T, M>(x, base + i, len, nest.reduced.strides[0]));
+            total = M::merge(total, run::<T, M>(x, forth(base, i), len, nest.reduced.strides[0]));
         });
         total
     };
@@ -164,6 +165,11 @@ pub(crate) fn reduce<T: Copy + Send + Sync, M: Monoid<T>>(nest: &ReduceNest, x: 
             }
         });
     });
+}
+
+/// Where a walk that began at `base` has got to. Its distance is negative, in two's complement, where it walks backwards.
+fn forth(base: usize, distance: usize) -> usize {
+    base.wrapping_add(distance)
 }
 
 /// Combines one run of evenly spaced elements.
