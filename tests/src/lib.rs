@@ -1,1 +1,12 @@
-//! Placeholder
+//! Shared by the tests across crates: running programs on the reference and on devices, comparing what they give, and
+//! checking gradients against finite differences.
+
+mod cases;
+mod compare;
+mod gradcheck;
+mod run;
+
+pub use cases::proptest_config;
+pub use compare::{Tolerance, compare, same_bits};
+pub use gradcheck::{Domain, Gradcheck, central_difference};
+pub use run::{Machine, Outputs, named, reference};

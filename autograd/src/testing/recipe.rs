@@ -184,13 +184,20 @@ impl Recipe {
     pub(super) const INDICES: usize = 96;
 }
 
-/// The recorded tape.
+/// The recorded tape, or that recording panics.
 impl fmt::Display for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tape = Tape::default();
-        let recorded = self.record(&tape, Mode::Plain);
-        tape.tap("loss", recorded.loss);
-        write!(f, "{}", tape.finish())
+        let record = || {
+            let tape = Tape::default();
+            let recorded = self.record(&tape, Mode::Plain);
+            tape.tap("loss", recorded.loss);
+            tape.finish().to_string()
+        };
+        // Failing cases are printed by a thread that is panicking already: a second panic there would abort it.
+        match std::thread::scope(|scope| scope.spawn(record).join()) {
+            Ok(program) => f.write_str(&program),
+            Err(_) => f.write_str("(recording it panics)"),
+        }
     }
 }
 
@@ -234,5 +241,6 @@ pub fn recipe_of(kinds: &'static [Kind], steps: usize) -> impl Strategy<Value = 
         };
         shapes.into_iter().map(leaf).collect::<Vec<_>>()
     });
-    (leaves, vec(step(kinds), 0..=steps)).prop_map(|(leaves, steps)| Recipe { dtype: DType::F64, leaves, steps })
+    // Steps shrink first: the tape matters more than its numbers.
+    (vec(step(kinds), 0..=steps), leaves).prop_map(|(steps, leaves)| Recipe { dtype: DType::F64, leaves, steps })
 }

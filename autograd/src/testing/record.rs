@@ -54,7 +54,8 @@ impl Recipe {
     pub fn record_over<'t>(&self, leaves: &[Tensor<'t>], mode: Mode) -> Recorded<'t> {
         let tape = leaves[0].tape();
         let pool = leaves.iter().map(|&x| Entry { x, bound: 2.0, used: false }).collect();
-        let mut player = Player { tape, dtype: self.dtype, mode, pool, branches: vec![], frozen: vec![] };
+        let mut player =
+            Player { tape, dtype: self.dtype, mode, pool, picked: vec![], branches: vec![], frozen: vec![] };
         player.play(&self.steps);
         let loss = player.loss();
         Recorded { loss, leaves: leaves.to_vec(), branches: player.branches, frozen: player.frozen }
@@ -75,6 +76,8 @@ struct Player<'t> {
     dtype: DType,
     mode: Mode,
     pool: Vec<Entry<'t>>,
+    /// The values that the present step uses.
+    picked: Vec<usize>,
     branches: Vec<Tensor<'t>>,
     frozen: Vec<Tensor<'t>>,
 }
@@ -90,8 +93,13 @@ impl<'t> Player<'t> {
                     Mode::Explicit => self.play(inside),
                 }
                 steps = after;
-            } else if let Some((x, bound)) = self.step(first) {
-                self.push(x, bound);
+            } else {
+                let result = self.step(first);
+                let picked = std::mem::take(&mut self.picked);
+                if let Some((x, bound)) = result {
+                    picked.into_iter().for_each(|i| self.pool[i].used = true);
+                    self.push(x, bound);
+                }
             }
         }
     }
@@ -114,9 +122,9 @@ impl<'t> Player<'t> {
     /// The value that lies this many values back.
     fn pick(&mut self, back: u8) -> (Tensor<'t>, f64) {
         let last = self.pool.len() - 1;
-        let entry = &mut self.pool[last - back as usize % (last + 1)];
-        entry.used = true;
-        (entry.x, entry.bound)
+        let i = last - back as usize % (last + 1);
+        self.picked.push(i);
+        (self.pool[i].x, self.pool[i].bound)
     }
 
     /// A constant to the sweep, and to the explicit recording an input.

@@ -1,0 +1,42 @@
+//! Comparing values: within a bound that is relative to the largest of them, or bit for bit.
+
+use wgrad::{Array, Data};
+
+/// How far values may lie apart, relative to the larger of 1 and the largest expected magnitude.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Tolerance(pub f64);
+
+impl Tolerance {
+    /// f64 against f64: a different order of summation, another implementation of a function.
+    pub const F64: Self = Self(1e-12);
+    /// f32 against f64.
+    pub const F32: Self = Self(1e-4);
+}
+
+/// Compares values with expected ones. NaN equals NaN, and infinities equal themselves.
+///
+/// # Errors
+/// The first pair that lies further apart than the tolerance.
+pub fn compare(what: &str, have: &[f64], want: &[f64], tolerance: Tolerance) -> Result<(), String> {
+    if have.len() != want.len() {
+        return Err(format!("{what}: {} values instead of {}", have.len(), want.len()));
+    }
+    let scale = want.iter().filter(|v| v.is_finite()).fold(1.0f64, |scale, v| scale.max(v.abs()));
+    for (i, (&h, &w)) in have.iter().zip(want).enumerate() {
+        let equal = h == w || (h.is_nan() && w.is_nan()) || (h - w).abs() <= tolerance.0 * scale;
+        if !equal {
+            return Err(format!("{what}[{i}]: {h} instead of {w} (scale {scale:.3e}, {tolerance:?})"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether two arrays hold the same bits in the same shape: unlike `==`, NaN equals NaN, and -0 is not 0.
+pub fn same_bits(a: &Array, b: &Array) -> bool {
+    a.shape() == b.shape()
+        && match (a.data(), b.data()) {
+            (Data::F64(a), Data::F64(b)) => a.iter().map(|v| v.to_bits()).eq(b.iter().map(|v| v.to_bits())),
+            (Data::F32(a), Data::F32(b)) => a.iter().map(|v| v.to_bits()).eq(b.iter().map(|v| v.to_bits())),
+            (a, b) => a == b,
+        }
+}

@@ -1,0 +1,87 @@
+//! Running a program: on the reference interpreter, and on a device through a session.
+
+use wgrad::{Array, Backend, Data, Program, Session, StateId, Step, Store};
+use wgrad_cpu::{CpuBackend, reference::Outcome};
+
+/// What a run gives: the tapped values by name, and all states after it.
+#[derive(Clone, Debug)]
+pub struct Outputs {
+    /// The tapped values, in the order in which they were tapped.
+    pub taps: Vec<(String, Array)>,
+    /// The states, in the order of declaration.
+    pub states: Vec<Array>,
+}
+
+impl Outputs {
+    /// The value tapped under a name.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn tap(&self, name: &str) -> &Array {
+        let found = self.taps.iter().find(|(n, _)| n == name);
+        &found.unwrap_or_else(|| panic!("nothing is tapped as {name:?}")).1
+    }
+}
+
+/// Borrows inputs in the form in which runs take them.
+pub fn named(inputs: &[(String, Array)]) -> Vec<(&str, &Array)> {
+    inputs.iter().map(|(name, array)| (name.as_str(), array)).collect()
+}
+
+/// Runs a program on the reference interpreter, which gives f64 values whatever the program's types.
+///
+/// # Panics
+/// If an input is missing, or an index out of range.
+pub fn reference(program: &Program, states: &[Data], inputs: &[(String, Array)]) -> Outcome {
+    wgrad_cpu::reference::run(program, states, &named(inputs)).expect("the reference runs")
+}
+
+/// A session on the CPU, with its states at hand.
+pub struct Machine {
+    /// The session.
+    pub session: Session,
+    states: Vec<StateId>,
+}
+
+impl Machine {
+    /// A session whose transient slots are filled with garbage before each run, so that nothing can live on reading
+    /// what it has not written.
+    pub fn poisoned(threads: usize, store: Store) -> Self {
+        Self::on(Box::new(CpuBackend::poisoned(threads).expect("the threads start")), store)
+    }
+
+    /// A session on CPU threads.
+    pub fn new(threads: usize, store: Store) -> Self {
+        Self::on(Box::new(CpuBackend::new(threads).expect("the threads start")), store)
+    }
+
+    fn on(backend: Box<dyn Backend>, store: Store) -> Self {
+        let states = store.layout().states().map(|(id, _)| id).collect();
+        Self { session: Session::new(backend, store).expect("the device has room"), states }
+    }
+
+    /// Runs a program once.
+    ///
+    /// # Panics
+    /// If the run fails.
+    pub fn run(&mut self, step: &Step, inputs: &[(String, Array)]) -> Outputs {
+        self.session.run(step, &named(inputs)).expect("the run succeeds");
+        let states = self.states();
+        let taps = self.session.taps().expect("the run has succeeded").pop().expect("the run has delivered");
+        Outputs { taps: taps.iter().map(|(name, value)| (name.to_string(), value.clone())).collect(), states }
+    }
+
+    /// The present values of all states, in the order of declaration.
+    ///
+    /// # Panics
+    /// If the device is lost.
+    pub fn states(&mut self) -> Vec<Array> {
+        let read = |&id: &StateId| self.session.read(id).expect("the state can be read");
+        self.states.iter().map(read).collect()
+    }
+
+    /// Whether all states hold these bits.
+    pub fn states_are(&mut self, expected: &[Array]) -> bool {
+        self.states().iter().zip(expected).all(|(a, b)| crate::same_bits(a, b))
+    }
+}

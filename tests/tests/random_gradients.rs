@@ -1,0 +1,127 @@
+//! Random tapes: the recorded gradient, and the gradient of a slope (a Hessian-vector product), agree with finite
+//! differences along random directions.
+
+use proptest::prelude::*;
+use wgrad::{
+    Array, DType, Program, Tape, Tensor,
+    testing::{Kind, Mode, Recipe, Recorded, recipe},
+};
+use wgrad_cpu::reference::Outcome;
+use wgrad_tests::{Tolerance, central_difference, compare, proptest_config as config, reference};
+
+/// `sum over leaves of gradient . direction`, the directions being inputs.
+fn slope<'t>(tape: &'t Tape, gradients: &[Option<Tensor<'t>>], leaves: &[Tensor<'t>], name: &str) -> Tensor<'t> {
+    let zero = tape.scalar(0.0, DType::F64);
+    leaves.iter().zip(gradients).enumerate().fold(zero, |sum, (i, (leaf, g))| {
+        let direction = tape.input(&format!("{name}{i}"), leaf.shape(), leaf.dtype());
+        g.map_or(sum, |g| sum + (g * direction).sum())
+    })
+}
+
+/// Records the loss, its slope along `u`, its slope along `v`, and the slope along `u` of the slope along `v`.
+fn differentiated(recipe: &Recipe, mode: Mode) -> Program {
+    let tape = Tape::default();
+    let Recorded { loss, leaves, branches, frozen } = recipe.record(&tape, mode);
+    tape.tap("loss", loss);
+    branches.iter().for_each(|b| tape.tap("branch", *b));
+    frozen.iter().enumerate().for_each(|(i, x)| tape.tap(&format!("frozen{i}"), *x));
+    let gradients = loss.grad_wrt(&leaves);
+    tape.tap("slope u", slope(&tape, &gradients, &leaves, "u"));
+    let along_v = slope(&tape, &gradients, &leaves, "v");
+    tape.tap("slope v", along_v);
+    tape.tap("curvature", slope(&tape, &along_v.grad_wrt(&leaves), &leaves, "u"));
+    tape.finish()
+}
+
+fn tap<'o>(outcome: &'o Outcome, name: &str) -> &'o [f64] {
+    &outcome.taps.iter().find(|(n, ..)| n == name).expect("tapped").2
+}
+
+fn branches(outcome: &Outcome) -> Vec<&[f64]> {
+    outcome.taps.iter().filter(|(n, ..)| n == "branch").map(|(.., values)| &values[..]).collect()
+}
+
+/// A direction for each leaf, of length 1 taken together.
+fn directions(recipe: &Recipe, name: &str, seed: u64) -> Vec<(String, Array)> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as f64 / (1u64 << 30) as f64 - 1.0
+    };
+    let mut all: Vec<Vec<f64>> =
+        recipe.leaves.iter().map(|leaf| leaf.values.iter().map(|_| next()).collect()).collect();
+    let norm = all.iter().flatten().map(|v| v * v).sum::<f64>().sqrt().max(1e-9);
+    all.iter_mut().flatten().for_each(|v| *v /= norm);
+    let leaves = recipe.leaves.iter().zip(all).enumerate();
+    leaves.map(|(i, (leaf, v))| (format!("{name}{i}"), Array::new(&leaf.shape, v))).collect()
+}
+
+fn check(recipe: &Recipe, seed: u64) -> Result<(), TestCaseError> {
+    let (plain, explicit) = (differentiated(recipe, Mode::Plain), differentiated(recipe, Mode::Explicit));
+    let along = directions(recipe, "u", seed);
+    let fixed: Vec<(String, Array)> = along.iter().cloned().chain(directions(recipe, "v", seed ^ 0x5eed)).collect();
+    let base = reference(&plain, &[], &[recipe.arrays(&plain), fixed.clone()].concat());
+    let frozen: Vec<(String, Array)> = base
+        .taps
+        .iter()
+        .filter(|(name, ..)| name.starts_with("frozen"))
+        .map(|(name, shape, values)| (name.clone(), Array::new(shape, values.clone())))
+        .collect();
+    let at = |h: f64| {
+        let mut inputs = [recipe.arrays(&explicit), fixed.clone(), frozen.clone()].concat();
+        for (name, array) in &mut inputs {
+            if let Some((_, u)) = name.strip_prefix('x').and_then(|i| along.iter().find(|(n, _)| n[1..] == *i)) {
+                let moved = array.to_f64().iter().zip(u.to_f64()).map(|(x, u)| x + h * u).collect::<Vec<f64>>();
+                *array = Array::new(array.shape(), moved);
+            }
+        }
+        reference(&explicit, &[], &inputs)
+    };
+    const H: f64 = 2e-4;
+    let straight = [-H, -H / 2.0, 0.0, H / 2.0, H].iter().all(|&h| branches(&at(h)) == branches(&base));
+    prop_assume!(straight, "a kink is near");
+    compare("explicit loss", tap(&at(0.0), "loss"), tap(&base, "loss"), Tolerance::F64).map_err(TestCaseError::fail)?;
+    for (value, derivative) in [("loss", "slope u"), ("slope v", "curvature")] {
+        let (want, error) = central_difference(|h| tap(&at(h), value)[0], H);
+        let have = tap(&base, derivative)[0];
+        let scale = want.abs().max(tap(&base, value)[0].abs()).max(1.0);
+        prop_assume!(error < 1e-3 * scale, "too curved for finite differences");
+        prop_assert!(
+            (have - want).abs() <= 1e-7 * scale + error,
+            "{} is {}, by finite differences {} (error {:.1e})\n{}",
+            derivative,
+            have,
+            want,
+            error,
+            plain
+        );
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(config(256))]
+
+    #[test]
+    fn gradients_and_curvature_agree_with_finite_differences(recipe in recipe(12), seed in any::<u64>()) {
+        // Rounding to f32 has no derivative: see the test below.
+        check(&recipe.without(&[Kind::CastFloat]), seed)?;
+    }
+
+    #[test]
+    fn rounding_to_f32_passes_gradients_through(recipe in recipe(10), seed in any::<u64>()) {
+        let wide = recipe.clone().with_dtype(DType::F64);
+        let mut narrow = wide.clone();
+        narrow.steps.iter_mut().filter(|s| s.kind == Kind::CastFloat).for_each(|s| s.kind = Kind::Sin);
+        let value = |recipe: &Recipe| {
+            let program = differentiated(recipe, Mode::Plain);
+            let along = [directions(recipe, "u", seed), directions(recipe, "v", !seed)].concat();
+            reference(&program, &[], &[recipe.arrays(&program), along].concat())
+        };
+        let (rounded, exact) = (value(&wide), value(&narrow));
+        prop_assume!(branches(&rounded) == branches(&exact));
+        for name in ["loss", "slope u", "slope v"] {
+            compare(name, tap(&rounded, name), tap(&exact, name), Tolerance(1e-4)).map_err(TestCaseError::fail)?;
+        }
+    }
+}
