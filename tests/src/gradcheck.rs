@@ -1,7 +1,8 @@
-//! Gradients against central differences in f64 on the reference interpreter, first and second order.
+//! Gradients against central differences in f64 on the reference interpreter, first and second order; and the CPU
+//! executor against the reference on the same programs.
 
-use crate::reference;
-use wgrad::{Array, DType, Program, Shape, Tape, Tensor};
+use crate::{Machine, Tolerance, compare, reference};
+use wgrad::{Array, DType, Program, Shape, Store, Tape, Tensor};
 
 /// Which numbers a check feeds in. All of them are at least 0.03 apart from each other and from 0, so that no maximum
 /// or comparison is near a tie.
@@ -65,7 +66,7 @@ impl Gradcheck {
     /// Checks a function with its arguments as leaves, mid-graph and strided.
     ///
     /// # Errors
-    /// The first derivative that finite differences contradict.
+    /// The first derivative that finite differences contradict, or the first value that the CPU computes differently.
     pub fn run(&self, f: impl for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t>) -> Result<(), String> {
         for setting in [Setting::Leaf, Setting::MidGraph, Setting::Strided] {
             self.run_in(setting, &f).map_err(|error| format!("{setting:?}: {error}"))?;
@@ -73,38 +74,53 @@ impl Gradcheck {
         Ok(())
     }
 
+    /// What a check of this function runs, with the arguments as leaves.
+    pub fn program(&self, f: impl for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t>) -> Program {
+        self.record(Setting::Leaf, &self.leaves(Setting::Leaf), &f)
+    }
+
     fn run_in(&self, setting: Setting, f: &impl for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t>) -> Result<(), String> {
         let leaves: Vec<Array> = self.leaves(setting);
         let program = self.record(setting, &leaves, f);
-        let run = |leaves: &[Array]| {
+        let inputs = |leaves: &[Array]| -> Vec<(String, Array)> {
             let floats = leaves.iter().enumerate().map(|(i, x)| (format!("x{i}"), x.clone()));
-            let directions = leaves.iter().enumerate().map(|(i, x)| (format!("v{i}"), direction(x.shape(), i)));
+            let directions = leaves
+                .iter()
+                .enumerate()
+                .map(|(i, x)| (format!("v{i}"), Array::new(x.shape(), dense(x.shape().numel(), i))));
             let indices = self.indices.iter().enumerate().map(|(i, x)| (format!("index{i}"), x.clone()));
-            let inputs: Vec<(String, Array)> = floats.chain(directions).chain(indices).collect();
-            let outcome = reference(&program, &[], &inputs);
-            move |name: &str| {
-                let found = outcome.taps.iter().find(|(n, ..)| n == name);
-                found.map(|(_, _, values)| values.clone())
-            }
+            let declared = |name: &str| program.inputs().iter().any(|input| input.name == name);
+            floats.chain(directions).chain(indices).filter(|(name, _)| declared(name)).collect()
         };
-        let base = run(&leaves);
+        let outcome = reference(&program, &[], &inputs(&leaves));
+        let mut cpu = Machine::poisoned(1, Store::new());
+        let step = cpu.session.compile(program.clone()).expect("the plan compiles");
+        for ((name, have), (.., want)) in cpu.run(&step, &inputs(&leaves)).taps.iter().zip(&outcome.taps) {
+            compare(&format!("{name} on the CPU"), &have.to_f64(), want, Tolerance::F64)?;
+        }
+        let base = |name: &str| outcome.taps.iter().find(|(n, ..)| n == name).map(|(.., values)| values.clone());
+        let moved = |leaves: &[Array], name: &str| {
+            let outcome = reference(&program, &[], &inputs(leaves));
+            outcome.taps.iter().find(|(n, ..)| n == name).expect("tapped").2[0]
+        };
         let orders: &[(&str, &str)] = if self.second { &[("loss", "dx"), ("slope", "ddx")] } else { &[("loss", "dx")] };
         for &(value, gradient) in orders {
             for (i, leaf) in leaves.iter().enumerate() {
-                let recorded = base(&format!("{gradient}{i}"));
-                for element in 0..leaf.shape().numel() {
+                // Absent means that the sweep holds the derivative to be exactly 0.
+                let recorded = base(&format!("{gradient}{i}")).unwrap_or_else(|| vec![0.0; leaf.shape().numel()]);
+                for direction in directions(leaf.shape().numel()) {
                     let at = |h: f64| {
-                        let mut moved = leaves.clone();
-                        let mut values = leaf.to_f64();
-                        values[element] += h;
-                        moved[i] = Array::new(leaf.shape(), values);
-                        run(&moved)(value).expect("tapped")[0]
+                        let mut leaves = leaves.clone();
+                        let values = leaf.to_f64().iter().zip(&direction).map(|(x, d)| x + h * d).collect::<Vec<f64>>();
+                        leaves[i] = Array::new(leaf.shape(), values);
+                        moved(&leaves, value)
                     };
                     let (want, error) = central_difference(at, 1e-3);
-                    // Absent means that the sweep holds the derivative to be exactly 0.
-                    let have = recorded.as_ref().map_or(0.0, |g| g[element]);
+                    let have: f64 = recorded.iter().zip(&direction).map(|(g, d)| g * d).sum();
                     if (have - want).abs() > 1e-7 * want.abs().max(1.0) + 0.1 * error || have.is_nan() {
-                        return Err(format!("{gradient}{i}[{element}] is {have}, by differences {want}\n{program}"));
+                        return Err(format!(
+                            "{gradient}{i} . {direction:?} is {have}, by differences {want}\n{program}"
+                        ));
                     }
                 }
             }
@@ -184,10 +200,17 @@ fn argument<'t>(setting: Setting, x: Tensor<'t>) -> Tensor<'t> {
     }
 }
 
-/// A fixed direction, in which every element moves.
-fn direction(shape: &Shape, salt: usize) -> Array {
-    let values = (0..shape.numel()).map(|i| ((i * 37 + salt * 11 + 5) % 17) as f64 / 8.5 - 0.97);
-    Array::new(shape, values.collect::<Vec<f64>>())
+/// A direction in which every element moves.
+fn dense(numel: usize, salt: usize) -> Vec<f64> {
+    (0..numel).map(|i| ((i * 37 + salt * 11 + 5) % 17) as f64 / 8.5 - 0.97).collect()
+}
+
+/// The directions in which a leaf is moved: a dense one, and single elements, a few of them if there are many.
+fn directions(numel: usize) -> Vec<Vec<f64>> {
+    const SINGLE: usize = 8;
+    let stride = numel.div_ceil(SINGLE).max(1);
+    let single = (0..numel).step_by(stride).map(|element| (0..numel).map(|i| (i == element) as u8 as f64).collect());
+    std::iter::once(dense(numel, 3)).chain(single).collect()
 }
 
 fn gcd(a: usize, b: usize) -> usize {
