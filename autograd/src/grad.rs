@@ -107,7 +107,9 @@ fn needed(tape: &Tape, wrt: &[Tensor<'_>], top: u32) -> Vec<bool> {
     }
     for (i, node) in nodes[..top as usize].iter().enumerate() {
         let inputs = &node.inputs[..node.op.differentiable_inputs(node.inputs.len())];
-        needed[i] |= node.dtype.is_float() && inputs.iter().any(|input| needed[input.index()]);
+        // A rule with several outputs runs when the sweep reaches the first, whatever its type.
+        let carries = node.dtype.is_float() || matches!(node.op, Op::Custom { .. });
+        needed[i] |= carries && inputs.iter().any(|input| needed[input.index()]);
     }
     needed
 }
@@ -186,8 +188,9 @@ impl<'t> Sweep<'t> {
                 .map(|&id| {
                     *copies.entry(id).or_insert_with(|| {
                         let original = self.recomputed.get(&id).copied().unwrap_or(Tensor { tape, id });
-                        let leaf = tape.node(id).inputs.is_empty();
-                        if leaf { original } else { tape.push(tape.new_barrier(), &[original]) }
+                        // Leaves too: what reads only leaves would be found equal to the original, and kept after all.
+                        let constant = matches!(tape.node(id).op, Op::Const(_) | Op::Iota(_));
+                        if constant { original } else { tape.push(tape.new_barrier(), &[original]) }
                     })
                 })
                 .collect();
