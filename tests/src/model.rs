@@ -1,0 +1,87 @@
+//! Small models to train: one whose gradient is given, and a perceptron.
+
+use wgrad::{Array, DType, Data, Grads, Param, ParamSet, Store, Tape, Tensor};
+
+/// Parameters `p0`, `p1`, .. with a loss that is linear in them, so that the gradient is whatever the inputs `g0`,
+/// `g1`, .. say.
+pub struct Linear {
+    /// The parameters.
+    pub params: Vec<Param>,
+}
+
+impl Linear {
+    /// Declares one parameter per value.
+    pub fn new(store: &mut Store, values: &[Array]) -> Self {
+        Self { params: values.iter().enumerate().map(|(i, value)| store.param(&format!("p{i}"), value)).collect() }
+    }
+
+    /// Records the loss.
+    pub fn loss<'t>(&self, tape: &'t Tape) -> Tensor<'t> {
+        let terms = self.params.iter().enumerate().map(|(i, &param)| {
+            let p = tape.param(param);
+            (p * tape.input(&format!("g{i}"), p.shape(), p.dtype())).sum()
+        });
+        terms.reduce(|a, b| a + b).expect("at least one parameter")
+    }
+
+    /// Records the gradient: the inputs, as they are.
+    pub fn grads<'t>(&self, tape: &'t Tape) -> Grads<'t> {
+        self.loss(tape).grad(&self.params.iter().copied().collect())
+    }
+
+    /// The inputs that make these the gradients.
+    pub fn inputs(gradients: &[Array]) -> Vec<(String, Array)> {
+        gradients.iter().enumerate().map(|(i, g)| (format!("g{i}"), g.clone())).collect()
+    }
+}
+
+/// A perceptron with one hidden layer of `tanh`, and its data: inputs `x` and `y`.
+pub struct Mlp {
+    dtype: DType,
+    /// Weight and bias of the first layer, and the weight of the second, stored `[out, in]`.
+    pub params: [Param; 3],
+}
+
+impl Mlp {
+    const ROWS: usize = 7;
+    const SIZES: [usize; 3] = [4, 5, 3];
+
+    /// Declares the parameters, with fixed values.
+    pub fn new(store: &mut Store, dtype: DType) -> Self {
+        let [inputs, hidden, outputs] = Self::SIZES;
+        let shapes = [vec![hidden, inputs], vec![hidden], vec![outputs, hidden]];
+        let mut declare = |i: usize| {
+            let value = pattern(&shapes[i], i + 1, 0.9);
+            store.param(["first/weight", "first/bias", "second/weight"][i], &value.cast(dtype))
+        };
+        Self { dtype, params: [declare(0), declare(1), declare(2)] }
+    }
+
+    /// All parameters.
+    pub fn params(&self) -> ParamSet {
+        self.params.into_iter().collect()
+    }
+
+    /// Records the loss.
+    pub fn loss<'t>(&self, tape: &'t Tape) -> Tensor<'t> {
+        let [w1, b1, w2] = self.params.map(|param| tape.param(param));
+        let x = tape.input("x", [Self::ROWS, Self::SIZES[0]], self.dtype);
+        let y = tape.input("y", [Self::ROWS, Self::SIZES[2]], self.dtype);
+        let hidden = tape.scoped("first", || (x.matmul_t(w1) + b1).tanh());
+        tape.scoped("second", || hidden.matmul_t(w2)).mse(y)
+    }
+
+    /// A batch of data; `salt` chooses which.
+    pub fn batch(&self, salt: usize) -> Vec<(String, Array)> {
+        let data = |name: &str, columns: usize, salt: usize| {
+            (name.to_string(), pattern(&[Self::ROWS, columns], salt, 2.0).cast(self.dtype))
+        };
+        vec![data("x", Self::SIZES[0], salt * 2 + 11), data("y", Self::SIZES[2], salt * 2 + 12)]
+    }
+}
+
+/// Numbers in `[-scale, scale]` that look random and are not.
+fn pattern(shape: &[usize], salt: usize, scale: f64) -> Array {
+    let value = |i: usize| ((i * 2654435761 + salt * 40503 + 12345) % 10007) as f64 / 5003.0 - 1.0;
+    Array::new(shape, Data::F64((0..shape.iter().product()).map(|i| scale * value(i)).collect()))
+}
