@@ -71,7 +71,9 @@ pub struct Session {
     backend: Box<dyn Backend>,
     layout: Arc<Layout>,
     buffers: Vec<BufferId>,
-    cache: HashMap<CacheKey, (Step, &'static Location<'static>)>,
+    cache: HashMap<CacheKey, Step>,
+    /// Where each name of the cache is used.
+    places: HashMap<String, &'static Location<'static>>,
     tap_names: HashMap<ExecutableId, Vec<(Arc<str>, Shape)>>,
     taps: VecDeque<Taps>,
     runs: u64,
@@ -92,6 +94,7 @@ impl Session {
             layout,
             buffers,
             cache: HashMap::new(),
+            places: HashMap::new(),
             tap_names: HashMap::new(),
             taps: VecDeque::new(),
             runs: 0,
@@ -139,12 +142,15 @@ impl Session {
         let key: CacheKey =
             (name.into(), inputs.iter().map(|(n, a)| (n.to_string(), a.shape().clone(), a.dtype())).collect());
         let here = Location::caller();
+        let first = *self.places.entry(name.into()).or_insert(here);
+        if first != here {
+            return Err(Error::NameTaken { name: name.into(), first, second: here });
+        }
         let step = match self.cache.get(&key) {
-            Some((step, first)) if *first == here => step.clone(),
-            Some((_, first)) => return Err(Error::NameTaken { name: name.into(), first, second: here }),
+            Some(step) => step.clone(),
             None => {
                 let step = self.record(f)?;
-                self.cache.insert(key, (step.clone(), here));
+                self.cache.insert(key, step.clone());
                 step
             }
         };
