@@ -21,7 +21,8 @@ impl Linear {
             let p = tape.param(param);
             (p * tape.input(&format!("g{i}"), p.shape(), p.dtype())).sum()
         });
-        terms.reduce(|a, b| a + b).expect("at least one parameter")
+        // Terms of different types meet in the first one's: a cast hands a gradient of 1 on as 1.
+        terms.reduce(|a, b| a + b.cast(a.dtype())).expect("at least one parameter")
     }
 
     /// Records the gradient: the inputs, as they are.
