@@ -190,7 +190,7 @@ impl<'t> Sweep<'t> {
                         let original = self.recomputed.get(&id).copied().unwrap_or(Tensor { tape, id });
                         // Leaves too: what reads only leaves would be found equal to the original, and kept after all.
                         let constant = matches!(tape.node(id).op, Op::Const(_) | Op::Iota(_));
-                        if constant { original } else { tape.push(tape.new_barrier(), &[original]) }
+                        if constant { original } else { tape.at_site(node.site, || original.barrier()) }
                     })
                 })
                 .collect();

@@ -60,7 +60,12 @@ impl Tape {
         let rule = self.new_rule(Rc::new(rule));
         let all: Vec<Tensor<'t>> = inputs.iter().chain(&outputs).copied().collect();
         let (args, outs) = (inputs.len(), outputs.len());
-        (0..outs).map(|out| self.push(Op::Custom { rule, args, outs, out }, &all)).collect()
+        // A loop, not a closure: the nodes name the caller's line.
+        let mut nodes = Vec::with_capacity(outs);
+        for out in 0..outs {
+            nodes.push(self.push(Op::Custom { rule, args, outs, out }, &all));
+        }
+        nodes
     }
 
     pub(crate) fn run_rule<'t>(

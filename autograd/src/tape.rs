@@ -202,7 +202,10 @@ impl Tape {
     /// A small constant vector, one node per element: for tables of a few values. Give data as an input.
     #[track_caller]
     pub fn table(&self, values: &[f64], dtype: DType) -> Tensor<'_> {
-        let parts: Vec<Tensor<'_>> = values.iter().map(|&v| self.scalar(v, dtype).reshape([1])).collect();
+        let mut parts = Vec::with_capacity(values.len());
+        for &value in values {
+            parts.push(self.scalar(value, dtype).reshape([1]));
+        }
         if parts.is_empty() { self.full([0], 0.0, dtype) } else { Tensor::concat(&parts, 0) }
     }
 

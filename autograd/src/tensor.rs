@@ -201,11 +201,13 @@ impl<'t> Tensor<'t> {
     }
 
     /// The same value, as a constant to the reverse sweep.
+    #[track_caller]
     pub fn detach(self) -> Self {
         self.tape.push(Op::Detach, &[self])
     }
 
     /// The same value, never merged with an equal one elsewhere on the tape.
+    #[track_caller]
     pub fn barrier(self) -> Self {
         self.tape.push(self.tape.new_barrier(), &[self])
     }
@@ -375,14 +377,10 @@ impl<'t> Tensor<'t> {
     /// Joins tensors of one shape along a new leading axis.
     #[track_caller]
     pub fn stack(parts: &[Tensor<'t>]) -> Self {
-        let lifted: Vec<Tensor<'t>> = parts
-            .iter()
-            .map(|x| {
-                let mut dims = vec![1];
-                dims.extend(x.shape().iter());
-                x.reshape(dims)
-            })
-            .collect();
+        let mut lifted = Vec::with_capacity(parts.len());
+        for x in parts {
+            lifted.push(x.reshape([&[1], &x.shape()[..]].concat()));
+        }
         Self::concat(&lifted, 0)
     }
 
@@ -463,8 +461,9 @@ impl<'t> Tensor<'t> {
         let Some(batch) = Shape::from(&a[..ra - 2]).broadcast(&Shape::from(&b[..rb - 2])) else {
             panic!("matmul of {}{a} and {}{b}: the batches do not broadcast", self.dtype(), other.dtype())
         };
-        let lift = |x: Self, matrix: &[usize]| x.broadcast_to([&batch[..], matrix].concat());
-        lift(self, &a[ra - 2..]).matmul_with(lift(other, &b[rb - 2..]), false, tb)
+        let lifted = |matrix: &[usize]| Shape::from([&batch[..], matrix].concat());
+        let (x, y) = (self.broadcast_to(lifted(&a[ra - 2..])), other.broadcast_to(lifted(&b[rb - 2..])));
+        x.matmul_with(y, false, tb)
     }
 
     /// The matrix product of equal batches, either side transposed first.
