@@ -329,3 +329,15 @@ fn the_slope_of_pow_in_its_base_depends_on_a_power_of_0() {
     let outcome = wgrad_tests::reference(&t.finish(), &[], &inputs);
     assert!((outcome.taps[0].2[0] - 1.0 / 0.8).abs() < 1e-12, "{outcome:?}");
 }
+
+#[test]
+fn every_node_names_a_line_of_its_caller() {
+    // A gradient node names the line of the node that it differentiates.
+    let mut inside = BTreeSet::new();
+    for row in table() {
+        let program = row.check.program(&row.f);
+        let sites = program.nodes().iter().map(|node| (node.op.name(), node.site.to_string()));
+        inside.extend(sites.filter(|(_, site)| site.contains("autograd")));
+    }
+    assert!(inside.is_empty(), "{inside:#?}");
+}
