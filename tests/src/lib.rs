@@ -5,10 +5,12 @@ mod cases;
 mod compare;
 mod gradcheck;
 mod model;
+mod optimizer;
 mod run;
 
 pub use cases::proptest_config;
 pub use compare::{Tolerance, compare, same_bits};
 pub use gradcheck::{Domain, Gradcheck, central_difference};
 pub use model::{Linear, Mlp};
+pub use optimizer::{AnyOptimizer, MakeOptimizer, Step};
 pub use run::{Machine, Outputs, named, reference};

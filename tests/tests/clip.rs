@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 use wgrad::{Array, DType, LossScaler, Optimizer, Program, Store, Tape};
 use wgrad_nn::optim::{Adam, AdamConfig, Sgd, SgdConfig};
-use wgrad_tests::{Linear, Machine, Tolerance, compare, proptest_config as config, reference, same_bits};
+use wgrad_tests::{
+    Linear, Machine, MakeOptimizer, Tolerance, compare, proptest_config as config, reference, same_bits,
+};
 
 /// Clips given gradients, and taps `g0`, `g1`, .. as they come out.
 fn clipped(gradients: &[Array], max_norm: f64) -> (Vec<Array>, f64, f64) {
@@ -109,7 +111,7 @@ fn a_bound_that_is_negative_or_nan_or_not_a_scalar_is_refused() {
 }
 
 /// A verdict of false leaves everything that an optimizer owns as it was, bit for bit.
-fn skips(verdict_by: &str, bad: f32, optimizer: impl Fn(&mut Store, &wgrad::ParamSet) -> Box<dyn StepWith>) {
+fn skips(verdict_by: &str, bad: f32, optimizer: MakeOptimizer) {
     let mut store = Store::new();
     let model = Linear::new(&mut store, &[f32s(&[1.0, -2.0, 0.5]), f32s(&[4.0])]);
     let params = store.params();
@@ -122,7 +124,7 @@ fn skips(verdict_by: &str, bad: f32, optimizer: impl Fn(&mut Store, &wgrad::Para
             "check" => model.grads(t).check_finite().clip_by_global_norm(1.0),
             _ => scaler.scale(model.loss(t)).grad(&params).unscale(&scaler).clip_by_global_norm(1.0),
         };
-        optimizer.step_with(grads);
+        optimizer.step(grads);
     });
     let step = step.expect("the plan compiles");
     let good = [f32s(&[0.3, 0.1, -0.2]), f32s(&[0.5])];
@@ -136,17 +138,6 @@ fn skips(verdict_by: &str, bad: f32, optimizer: impl Fn(&mut Store, &wgrad::Para
     cpu.run(&step, &Linear::inputs(&good));
     assert!(!cpu.states_are(&moved), "training goes on");
     assert!(cpu.states().iter().flat_map(Array::to_f64).all(f64::is_finite));
-}
-
-/// [`Optimizer`] without its generics.
-trait StepWith {
-    fn step_with(&self, grads: wgrad::Grads<'_>);
-}
-
-impl<O: Optimizer> StepWith for O {
-    fn step_with(&self, grads: wgrad::Grads<'_>) {
-        self.step(grads);
-    }
 }
 
 #[test]

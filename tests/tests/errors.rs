@@ -18,7 +18,10 @@ fn panicking(f: impl FnOnce()) -> (String, String, u32) {
     HOOK.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            let message = info.payload_as_str().unwrap_or_default().to_string();
+            let text = |p: &dyn std::any::Any| {
+                p.downcast_ref::<String>().cloned().or_else(|| p.downcast_ref::<&str>().map(|s| s.to_string()))
+            };
+            let message = text(info.payload()).unwrap_or_default();
             let at = info.location().expect("panics have a place");
             LAST.with(|last| *last.borrow_mut() = Some((message, at.file().into(), at.line())));
             before(info);

@@ -11,7 +11,7 @@ use wgrad::{
     testing::{Mode, recipe},
 };
 use wgrad_nn::optim::{Adam, AdamConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig};
-use wgrad_tests::{Linear, Machine, Mlp, proptest_config as config, same_bits};
+use wgrad_tests::{Linear, Machine, MakeOptimizer, Mlp, proptest_config as config, same_bits};
 
 const F32: DType = DType::F32;
 
@@ -55,19 +55,15 @@ fn passes_are_listed_in_the_order_in_which_they_act() {
 
 #[test]
 fn an_optimizer_leaves_alone_what_the_loss_does_not_reach() {
-    let optimizers: [fn(&mut Store, &wgrad::ParamSet) -> Box<dyn Fn(wgrad::Grads<'_>)>; 3] = [
+    let optimizers: [MakeOptimizer; 3] = [
         |store, params| {
-            let sgd = Sgd::new(store, params, SgdConfig { momentum: 0.9, weight_decay: 0.1, ..SgdConfig::default() });
-            Box::new(move |g| sgd.step(g))
+            let config = SgdConfig { momentum: 0.9, weight_decay: 0.1, ..SgdConfig::default() };
+            Box::new(Sgd::new(store, params, config))
         },
-        |store, params| {
-            let adam = Adam::new(store, params, AdamConfig { weight_decay: 0.1, ..AdamConfig::default() });
-            Box::new(move |g| adam.step(g))
-        },
+        |store, params| Box::new(Adam::new(store, params, AdamConfig { weight_decay: 0.1, ..AdamConfig::default() })),
         |store, params| {
             let config = RmsPropConfig { momentum: 0.9, centered: true, weight_decay: 0.1, ..RmsPropConfig::default() };
-            let rms = RmsProp::new(store, params, config);
-            Box::new(move |g| rms.step(g))
+            Box::new(RmsProp::new(store, params, config))
         },
     ];
     for optimizer in optimizers {
@@ -75,7 +71,7 @@ fn an_optimizer_leaves_alone_what_the_loss_does_not_reach() {
         let used = store.param("used", &Array::new([3], vec![1.0f32, 2.0, 3.0]));
         let unused = store.param("unused", &Array::new([2], vec![4.0f32, 5.0]));
         let params = store.params();
-        let step_with = optimizer(&mut store, &params);
+        let optimizer = optimizer(&mut store, &params);
         let offset = store.layout().param(unused).offset;
         let arena = store.layout().param(unused).arena;
         let mut cpu = Machine::poisoned(1, store);
@@ -87,7 +83,7 @@ fn an_optimizer_leaves_alone_what_the_loss_does_not_reach() {
                 let loss = if both { loss + t.param(unused).square().sum() } else { loss };
                 let grads = loss.grad(&params);
                 absent = grads.absent().iter().collect();
-                step_with(grads);
+                optimizer.step(grads);
             });
             let step = step.expect("the plan compiles");
             assert_eq!(step.unreached().to_vec(), if both { vec![] } else { vec![unused] });
