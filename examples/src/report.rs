@@ -179,6 +179,12 @@ impl History {
         (mean, variance.sqrt())
     }
 
+    /// Whether the loss spreads no more than its mean over the last tenth of steps.
+    pub fn settled(&self) -> bool {
+        let (mean, deviation) = self.recent_loss();
+        deviation <= mean
+    }
+
     /// The median flow ratio over the last tenth of steps.
     pub fn flow_ratio(&self) -> f64 {
         median(values(&self.ratios[self.last_tenth(&self.ratios)..]))
@@ -275,13 +281,12 @@ impl Report {
         let diverged = non_finite || loss_last > DIVERGED * loss_first;
         let reached = ending.metric.reaches(ending.value, ending.metric.target);
         let flow_ratio = history.flow_ratio();
-        let (mean, deviation) = history.recent_loss();
         // The first that holds, in the order of the specification.
         let rules = [
             (non_finite, Verdict::NonFinite),
             (diverged || history.applied_norm_max() > EXPLODING_NORM, Verdict::Exploding),
             (flow_ratio < VANISHING_RATIO && !reached, Verdict::Vanishing),
-            (deviation > mean, Verdict::Unstable),
+            (!history.settled(), Verdict::Unstable),
             (!reached, Verdict::Stalled),
         ];
         let verdict = rules.into_iter().find(|(holds, _)| *holds).map_or(Verdict::Healthy, |(_, verdict)| verdict);

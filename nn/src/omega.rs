@@ -13,10 +13,14 @@ use wgrad::Tensor;
 /// a weight (2 does for temporal order). A sample whose error is exactly 0 at some step asks nothing there.
 ///
 /// # Panics
-/// If the layer is gated, or `loss` is not a float scalar.
+/// If the layer is gated, if there is only one time step, or if `loss` is not a float scalar.
 #[track_caller]
 pub fn omega<'t>(loss: Tensor<'t>, layer: &Recurrent, outputs: &Outputs<'t>) -> Tensor<'t> {
     let tape = loss.tape();
+    assert!(
+        outputs.steps.len() > 1,
+        "omega: an error goes back through at least one time step, and this layer ran one"
+    );
     tape.scoped("omega", || {
         let errors: Vec<Tensor<'t>> = loss
             .grad_wrt(&outputs.steps)

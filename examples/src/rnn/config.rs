@@ -15,7 +15,7 @@ pub enum Case {
     Healthy,
     /// Gradients explode, and nothing clips them.
     Exploding,
-    /// The recurrent weights start so small that gradients die out on their way back.
+    /// The weights start so small that gradients die out on their way back.
     Vanishing,
 }
 
@@ -210,10 +210,10 @@ impl Config {
                     ..common
                 };
                 match cell {
-                    // Large output weights make the first errors large, so that what the recurrence does with them shows.
+                    // Large output weights make large errors, so that what the recurrence does with them shows.
                     CellName::Rnn => Self {
                         init: RecurrentInit::smart_tanh(),
-                        head: Init::Normal(1.0),
+                        head: Init::Normal(2.0),
                         update: Update::Sgd(0.1),
                         ..plain
                     },
@@ -244,7 +244,10 @@ impl Config {
         match case {
             Case::Healthy => {}
             Case::Exploding => self.clip = None,
-            Case::Vanishing => self.init.hidden = Init::SparseSpectral { nonzeros: 15, radius: 0.5 },
+            Case::Vanishing => {
+                self.init.hidden = Init::SparseSpectral { nonzeros: 15, radius: 0.5 };
+                self.head = Init::Normal(0.1);
+            }
         }
     }
 
@@ -256,6 +259,7 @@ impl Config {
             Fix::Lstm => {
                 self.cell = Cell::Lstm;
                 self.init = RecurrentInit::of(Cell::Lstm);
+                self.head = Init::XavierUniform { gain: 1.0 };
                 self.update = Update::Adam(1e-3);
             }
         }

@@ -160,7 +160,7 @@ pub fn run(config: &Config, common: &Common, files: &Files, watch: Watch) -> Res
             if let Some(path) = &files.save {
                 run.save(path)?;
             }
-            if config.metric.reaches(value, config.solved) {
+            if config.metric.reaches(value, config.solved) && run.history.settled() {
                 break;
             }
         }
