@@ -98,6 +98,22 @@ pub(crate) fn sweep<'t>(
     wrt.iter().map(|w| found.get(&w.id).copied()).collect()
 }
 
+/// Whether a gradient can flow from `y` to `x`.
+pub(crate) fn reaches<'t>(y: Tensor<'t>, x: Tensor<'t>) -> bool {
+    needed(y.tape, &[x], y.id.0 + 1)[y.id.index()]
+}
+
+/// Whether a gradient can flow from `y` to `x` other than through slices of `x`.
+pub(crate) fn reads_whole<'t>(y: Tensor<'t>, x: Tensor<'t>) -> bool {
+    let readers: Vec<Tensor<'t>> = {
+        let nodes = &y.tape.inner.borrow().nodes;
+        let reads = |i: &usize| nodes[*i].inputs.contains(&x.id) && !matches!(nodes[*i].op, Op::Slice { .. });
+        (x.id.index()..=y.id.index()).filter(reads).map(|i| Tensor { tape: y.tape, id: NodeId(i as u32) }).collect()
+    };
+    let flows = |reader: &Tensor<'t>| needed(y.tape, &[x], reader.id.0 + 1)[reader.id.index()];
+    readers.into_iter().any(|reader| flows(&reader) && reaches(y, reader))
+}
+
 /// Marks the nodes through which a gradient can flow to `wrt`.
 fn needed(tape: &Tape, wrt: &[Tensor<'_>], top: u32) -> Vec<bool> {
     let nodes = &tape.inner.borrow().nodes;

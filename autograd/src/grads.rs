@@ -5,6 +5,7 @@
 
 use crate::{
     DType, Tensor,
+    grad::{reaches, reads_whole},
     op::Place,
     scaler::LossScaler,
     store::{Flat, Param, ParamSet},
@@ -39,8 +40,24 @@ impl<'t, S> Grads<'t, S> {
     #[track_caller]
     pub(crate) fn of(loss: Tensor<'t>, params: &ParamSet) -> Self {
         let tape = loss.tape();
-        let slices: Vec<Tensor<'t>> = params.iter().map(|p| tape.unhooked_param(p)).collect();
-        let found = loss.grad_wrt(&slices);
+        // What stands for each parameter in the sweep: its slice of the arena, or the arena where the loss reads it whole.
+        let mut stands: Vec<(Param, Tensor<'t>, bool)> = vec![];
+        for arena in params.arenas(&tape.layout) {
+            // A loss recorded before a step reads the parameters as they were then: take the newest value of the arena
+            // that the loss reaches.
+            let versions = tape.versions(arena);
+            let version = *versions.iter().find(|version| reaches(loss, **version)).unwrap_or(&versions[0]);
+            let whole = reads_whole(loss, version);
+            for param in params.iter().filter(|p| tape.layout.param(*p).arena == arena) {
+                stands.push((param, if whole { version } else { tape.param_within(param, version) }, whole));
+            }
+        }
+        stands.sort_by_key(|(param, ..)| *param);
+        let found = loss.grad_wrt(&stands.iter().map(|(_, stand, _)| *stand).collect::<Vec<_>>());
+        let own = |(&(param, _, whole), g): (&(Param, Tensor<'t>, bool), Option<Tensor<'t>>)| {
+            g.map(|g| if whole { tape.param_within(param, g) } else { g })
+        };
+        let found: Vec<Option<Tensor<'t>>> = stands.iter().zip(found).map(own).collect();
         let of_param = |wanted: bool| {
             let pairs = params.iter().zip(&found);
             pairs.filter(|(_, g)| g.is_some() == wanted).map(|(p, _)| p).collect::<ParamSet>()

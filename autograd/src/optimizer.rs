@@ -4,7 +4,7 @@
 use crate::{
     Tensor,
     grads::{Grads, Unscaled},
-    store::{Flat, StateId},
+    store::{Flat, ParamSet, StateId},
     tape::Tape,
 };
 
@@ -28,6 +28,9 @@ pub struct Rule<'t> {
 pub trait Optimizer {
     /// The optimizer's name, the scope of what it records.
     fn name(&self) -> &'static str;
+
+    /// The parameters that it steps. It leaves others alone, whatever gradients it is given.
+    fn params(&self) -> &ParamSet;
 
     /// The state that counts updates made (u32 scalar).
     fn counter(&self) -> StateId;
@@ -67,7 +70,7 @@ pub trait Optimizer {
         for &(arena, g) in grads.flat().parts() {
             let old: Vec<Tensor<'t>> = self.states(arena).into_iter().map(|id| value(states, id)).collect();
             let p = value(params, arena);
-            let present = Presence::of(grads, arena);
+            let present = Presence::of(grads, self.params(), arena);
             let (new, new_old) = self.rule(Rule { arena, params: p, grads: g, states: old.clone(), updates });
             new_params.push((arena, gate(present.keep(new, p), p)));
             for ((id, old), new) in self.states(arena).into_iter().zip(old).zip(new_old) {
@@ -92,7 +95,7 @@ pub trait Optimizer {
     }
 }
 
-/// Which segments of an arena have a gradient.
+/// Which segments of an arena an optimizer steps: its own, where they have a gradient.
 struct Presence<'t> {
     /// Bool per segment; `None` if all are present.
     mask: Option<Tensor<'t>>,
@@ -100,9 +103,10 @@ struct Presence<'t> {
 }
 
 impl<'t> Presence<'t> {
-    fn of(grads: &Grads<'t, Unscaled>, arena: StateId) -> Self {
+    fn of(grads: &Grads<'t, Unscaled>, params: &ParamSet, arena: StateId) -> Self {
         let layout = &grads.tape.layout;
-        let present: Vec<bool> = layout.members(arena).iter().map(|&p| grads.present.contains(p)).collect();
+        let present: Vec<bool> =
+            layout.members(arena).iter().map(|&p| grads.present.contains(p) && params.contains(p)).collect();
         let mask = present.contains(&false).then(|| {
             let table: Vec<f64> = present.iter().map(|&p| p as u8 as f64).collect();
             grads.tape.table(&table, crate::DType::Bool)

@@ -81,6 +81,8 @@ pub(crate) struct Inner {
     site: Option<&'static Location<'static>>,
     inputs: Vec<InputDecl>,
     states: BTreeMap<StateId, NodeId>,
+    /// Every value that a state has been given, in order.
+    assigned: Vec<(StateId, NodeId)>,
     rebound: Vec<BTreeMap<StateId, NodeId>>,
     param_hooks: HashMap<NodeId, NodeId>,
     pub unreached: Vec<Param>,
@@ -276,7 +278,9 @@ impl Tape {
             value.dtype(),
             value.shape()
         );
-        self.inner.borrow_mut().states.insert(state, value.id);
+        let mut inner = self.inner.borrow_mut();
+        inner.states.insert(state, value.id);
+        inner.assigned.push((state, value.id));
     }
 
     /// The value of a parameter, a slice of its arena's latest value.
@@ -289,9 +293,34 @@ impl Tape {
 
     /// The parameter's slice itself: what its gradient is taken with respect to, after its hooks have run.
     #[track_caller]
-    pub(crate) fn unhooked_param(&self, param: Param) -> Tensor<'_> {
+    fn unhooked_param(&self, param: Param) -> Tensor<'_> {
+        self.param_within(param, self.state(self.layout.param(param).arena))
+    }
+
+    /// A parameter as a value of its arena has it.
+    #[track_caller]
+    pub(crate) fn param_within<'t>(&'t self, param: Param, arena: Tensor<'t>) -> Tensor<'t> {
         let decl = self.layout.param(param);
-        self.state(decl.arena).slice(0, decl.offset, decl.shape.numel()).reshape(&decl.shape)
+        arena.slice(0, decl.offset, decl.shape.numel()).reshape(&decl.shape)
+    }
+
+    /// The values that an arena has had on this tape, the one in force first, then from the latest to the first.
+    #[track_caller]
+    pub(crate) fn versions(&self, arena: StateId) -> Vec<Tensor<'_>> {
+        let decl = self.layout.state(arena);
+        let first = self.push_typed(Op::State(arena), [].into(), (decl.shape.clone(), decl.dtype));
+        let assigned: Vec<NodeId> = {
+            let inner = self.inner.borrow();
+            inner.assigned.iter().rev().filter(|(state, _)| *state == arena).map(|(_, id)| *id).collect()
+        };
+        let earlier = assigned.into_iter().map(|id| Tensor { tape: self, id });
+        let mut versions = vec![self.state(arena)];
+        for version in earlier.chain([first]) {
+            if versions.iter().all(|known| known.id != version.id) {
+                versions.push(version);
+            }
+        }
+        versions
     }
 
     /// Registers a hook on a parameter: see [`Tensor::on_grad`]. It acts on reads of the parameter that follow; several

@@ -14,6 +14,7 @@ use wgrad::{Array, ParamSet, StateId, Store, Tensor, op::Segments};
 /// The states of an optimizer: a counter, flat vectors, and vectors with one element per segment.
 #[derive(Clone, Debug)]
 struct States {
+    params: ParamSet,
     counter: StateId,
     per_arena: Vec<(StateId, Vec<StateId>, Arc<Segments>)>,
 }
@@ -33,7 +34,7 @@ impl States {
         flat.iter().for_each(|kind| add(store.like_arenas(&format!("{name}/{kind}"), params)));
         segmental.iter().for_each(|kind| add(store.like_segments(&format!("{name}/{kind}"), params)));
         let counter = store.state(&format!("{name}/updates"), &Array::new([], vec![0u32]));
-        Self { counter, per_arena }
+        Self { params: params.clone(), counter, per_arena }
     }
 
     fn find(&self, arena: StateId) -> &(StateId, Vec<StateId>, Arc<Segments>) {

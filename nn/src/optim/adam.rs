@@ -140,6 +140,10 @@ macro_rules! common {
             $name
         }
 
+        fn params(&self) -> &ParamSet {
+            &self.states.params
+        }
+
         fn counter(&self) -> StateId {
             self.states.counter
         }

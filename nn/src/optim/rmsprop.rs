@@ -80,6 +80,10 @@ impl Optimizer for RmsProp {
         "rmsprop"
     }
 
+    fn params(&self) -> &ParamSet {
+        &self.states.params
+    }
+
     fn counter(&self) -> StateId {
         self.states.counter
     }

@@ -71,6 +71,10 @@ impl Optimizer for Sgd {
         "sgd"
     }
 
+    fn params(&self) -> &ParamSet {
+        &self.states.params
+    }
+
     fn counter(&self) -> StateId {
         self.states.counter
     }
