@@ -100,7 +100,7 @@ fn check(recipe: &Recipe, seed: u64) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(config(256))]
+    #![proptest_config(config(1024))]
 
     #[test]
     fn gradients_and_curvature_agree_with_finite_differences(recipe in recipe(12), seed in any::<u64>()) {

@@ -88,7 +88,7 @@ fn agrees_with_reference(recipe: &Recipe, runs: usize, tolerance: Tolerance) -> 
 }
 
 proptest! {
-    #![proptest_config(config(256))]
+    #![proptest_config(config(1024))]
 
     #[test]
     fn cpu_in_f64_agrees_with_the_reference(recipe in recipe(14)) {
