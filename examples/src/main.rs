@@ -7,7 +7,7 @@ use wgrad_examples::{
     Error, Result,
     cli::{Cli, Command, Common, RnnArgs, TapeArgs},
     interrupt,
-    rnn::{self, Case, Config, Files, Fix, FlowColumn, Watch, flow_table},
+    rnn::{self, Case, CellName, Config, Files, Fix, FlowColumn, TaskName, Watch, flow_table},
     tour,
 };
 
@@ -46,15 +46,15 @@ fn train(args: &RnnArgs, common: &Common) -> Result<()> {
     let config = Config::new(args, common.steps)?;
     let files = Files { save: args.save.clone(), resume: args.resume.clone() };
     let watch = if common.quiet { Watch::Silent } else { Watch::Bar };
-    // With a cure, what the case does without it is shown beside it.
-    let sick = if args.fix != Fix::None && !common.json && !common.quiet {
-        let uncured = Config::new(&RnnArgs { fix: Fix::None, ..args.clone() }, common.steps)?;
-        println!("First without the cure, for the comparison:");
-        let sick = rnn::run(&uncured, common, &Files::default(), watch)?;
-        println!("{}\n\nWith it:", tour::line(&sick));
-        Some(sick)
-    } else {
-        None
+    let beside = if common.json || common.quiet { None } else { comparison(args, common)? };
+    let beside = match beside {
+        Some((title, other)) => {
+            println!("First {title}, for the comparison:");
+            let other = rnn::run(&other, common, &Files::default(), watch)?;
+            println!("{}\n\nNow as asked:", tour::line(&other));
+            Some((title, other))
+        }
+        None => None,
     };
     let finished = rnn::run(&config, common, &files, watch)?;
     let report = &finished.report;
@@ -77,8 +77,8 @@ fn train(args: &RnnArgs, common: &Common) -> Result<()> {
     }
     let mut peak = vec![];
     let mut typical = vec![];
-    for (name, run) in sick.iter().map(|run| ("without", run)).chain([("with", &finished)]) {
-        let name = if sick.is_some() { name } else { "|dL/dz|" };
+    let asked = if beside.is_some() { "as asked" } else { "|dL/dz|" };
+    for (name, run) in beside.iter().map(|(title, run)| (*title, run)).chain([(asked, &finished)]) {
         peak.push(FlowColumn { name: name.into(), flow: run.history.flow_at_peak() });
         typical.push(FlowColumn { name: name.into(), flow: run.history.typical_flow() });
     }
@@ -91,6 +91,19 @@ fn train(args: &RnnArgs, common: &Common) -> Result<()> {
         println!("The cure is one flag away: --fix {cure}");
     }
     Ok(())
+}
+
+/// The run that this one is shown beside: a cured one beside the same without the cure, a gated cell on the digits beside
+/// the tanh network.
+fn comparison(args: &RnnArgs, common: &Common) -> Result<Option<(&'static str, Config)>> {
+    let (title, other) = match (args.fix, args.task, args.cell) {
+        (Fix::None, TaskName::Digits, None | Some(CellName::Lstm | CellName::Gru)) => {
+            ("the tanh network", RnnArgs { cell: Some(CellName::Rnn), ..args.clone() })
+        }
+        (Fix::None, ..) => return Ok(None),
+        _ => ("without the cure", RnnArgs { fix: Fix::None, ..args.clone() }),
+    };
+    Ok(Some((title, Config::new(&other, common.steps)?)))
 }
 
 fn print_tape(args: &TapeArgs, common: &Common) -> Result<()> {
