@@ -104,26 +104,9 @@ impl<'t> Tensor<'t> {
     }
 
     /// The Euclidean norm of all elements, which overflows only if the norm itself does; its gradient at 0 is 0.
-    ///
-    /// `m * sqrt(sum((x / m)^2))` with `m = max |x|`. The maximum is a constant to the sweep, which is exact, since the
-    /// formula does not depend on `m`. Where `m` is 0 or not finite, 1 takes its place.
     #[track_caller]
     pub fn norm(self) -> Self {
         self.norm_axes(&self.axes())
-    }
-
-    /// The Euclidean norm over some axes, which disappear: see [`Tensor::norm`].
-    #[track_caller]
-    pub fn norm_axes(self, axes: &[usize]) -> Self {
-        if self.numel() == 0 {
-            return self.square().sum_axes(axes);
-        }
-        let max = self.abs().max_axes(axes).detach();
-        let one = max.ones_like();
-        let usable = max.is_finite().and(!max.equals(0.0));
-        let scale = usable.select(max, one);
-        let squares = (self / scale.unreduce(axes, &self.shape())).square().sum_axes(axes);
-        squares.guarded_sqrt() * scale
     }
 
     /// The square root, with gradient 0 at 0: the input is replaced there, not the output, so that no order of

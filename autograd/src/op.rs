@@ -60,6 +60,9 @@ pub enum Reduce {
     /// The maximum; NaN if any is NaN; minus infinity (or `false`, or the least integer) over nothing.
     /// Equal maxima share the gradient equally.
     Max,
+    /// The Euclidean norm: 0 over nothing; NaN if any is NaN, else infinite if any is infinite. Scaled by the maximum
+    /// inside, so that it overflows only where the norm itself does. Its gradient at 0 is 0, of any order.
+    Norm,
 }
 
 /// Where one part of an [`Op::Assemble`] goes: its element `i` along the axis lands at `start + i * step`.
@@ -263,6 +266,9 @@ impl Op {
                 axes.iter().try_for_each(|&a| axis_in(a))?;
                 if !axes.is_sorted_by(|a, b| a < b) {
                     return Err("an axis is named twice".into());
+                }
+                if *kind == Reduce::Norm {
+                    float(0)?;
                 }
                 if *kind == Reduce::Sum && dtype(0) == DType::Bool {
                     return Err("bools have no arithmetic: cast them first".into());

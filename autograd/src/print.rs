@@ -62,6 +62,7 @@ impl Op {
             Op::Cast(_) => "cast",
             Op::Reduce(Reduce::Sum, _) => "sum",
             Op::Reduce(Reduce::Max, _) => "reduce_max",
+            Op::Reduce(Reduce::Norm, _) => "norm",
             Op::ArgMax(_) => "argmax",
             Op::Reshape(_) => "reshape",
             Op::Permute(_) => "permute",

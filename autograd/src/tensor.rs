@@ -269,6 +269,12 @@ impl<'t> Tensor<'t> {
         self.reduce(Reduce::Max, axes)
     }
 
+    /// The Euclidean norm over some axes, which disappear: see [`Tensor::norm`].
+    #[track_caller]
+    pub fn norm_axes(self, axes: &[usize]) -> Self {
+        if axes.is_empty() { self.abs() } else { self.reduce(Reduce::Norm, axes) }
+    }
+
     #[track_caller]
     fn reduce(self, kind: Reduce, axes: &[usize]) -> Self {
         if axes.is_empty() {

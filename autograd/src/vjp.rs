@@ -68,6 +68,13 @@ pub(crate) fn vjp<'t>(
             let winners = x[0].equals(y.unreduce(axes, &shape)).cast(g.dtype());
             some(winners * (g / winners.sum_axes(axes)).unreduce(axes, &shape))
         }
+        Op::Reduce(Reduce::Norm, axes) => {
+            // x / |x|; both are replaced where the norm is 0, so that no order of derivative meets 0 / 0.
+            let (shape, zero) = (x[0].shape(), y.equals(0.0));
+            let unit = zero.unreduce(axes, &shape).select(g.zeros_like().unreduce(axes, &shape), x[0])
+                / zero.select(y.ones_like(), y).unreduce(axes, &shape);
+            some(g.unreduce(axes, &shape) * unit)
+        }
         Op::ArgMax(_) => vec![None],
         Op::Reshape(_) => some(g.reshape(x[0].shape())),
         Op::Permute(order) => {

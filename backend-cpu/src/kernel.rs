@@ -5,7 +5,7 @@ use crate::{
     index::{Axis, OutOfRange, gather, place, scatter_add, segment_broadcast},
     map::{map1, map2, select},
     nest::Nest,
-    reduce::{Larger, Max, ReduceNest, Sum, argmax, reduce},
+    reduce::{Larger, Max, Norm, ReduceNest, Sum, argmax, reduce},
 };
 use std::sync::Arc;
 use wgrad::{
@@ -235,6 +235,9 @@ impl Compiled {
             }),
             Body::Reduce(Reduce::Max, nest) => by_type!(out, o, [F64, F32, U32, I32, Bool] => {
                 reduce::<_, Max>(nest, Element::slice(x[0]), &mut o[..len])
+            }),
+            Body::Reduce(Reduce::Norm, nest) => by_type!(out, o, [F64, F32] => {
+                reduce::<_, Norm>(nest, Element::slice(x[0]), &mut o[..len])
             }),
             Body::ArgMax { kept, axis } => by_type!(x[0], a, [F64, F32, U32, I32, Bool] => {
                 by_type!(out, o, [U32] => argmax(kept, axis.extent, axis.stride, a, &mut o[..len]))

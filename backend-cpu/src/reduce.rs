@@ -61,6 +61,50 @@ monoids! {
     i32, i32, i32::MIN, i32::wrapping_add;
 }
 
+/// Euclidean norms.
+pub(crate) struct Norm;
+
+/// The squares of f32 neither overflow f64 nor vanish in it.
+impl Monoid<f32> for Norm {
+    type A = f64;
+    const START: f64 = 0.0;
+    fn add(a: f64, x: f32) -> f64 {
+        a + x as f64 * x as f64
+    }
+    fn merge(a: f64, b: f64) -> f64 {
+        a + b
+    }
+    fn finish(a: f64) -> f32 {
+        a.sqrt() as f32
+    }
+}
+
+/// A sum of squares, in units of the square of the largest element so far.
+#[derive(Clone, Copy)]
+pub(crate) struct Squares {
+    scale: f64,
+    sum: f64,
+}
+
+impl Monoid<f64> for Norm {
+    type A = Squares;
+    const START: Squares = Squares { scale: 0.0, sum: 0.0 };
+    fn add(a: Squares, x: f64) -> Squares {
+        <Self as Monoid<f64>>::merge(a, Squares { scale: x.abs(), sum: 1.0 })
+    }
+    fn merge(a: Squares, b: Squares) -> Squares {
+        let scale = a.scale.larger(b.scale);
+        if scale == 0.0 || !scale.is_finite() {
+            return Squares { scale, sum: 1.0 };
+        }
+        let square = |v: f64| v * v;
+        Squares { scale, sum: a.sum * square(a.scale / scale) + b.sum * square(b.scale / scale) }
+    }
+    fn finish(a: Squares) -> f64 {
+        a.scale * a.sum.sqrt()
+    }
+}
+
 impl Monoid<bool> for Max {
     type A = bool;
     const START: bool = false;

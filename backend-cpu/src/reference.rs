@@ -167,15 +167,32 @@ fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f64>> {
         Op::Select => (0..shape.numel()).map(|i| if x[0][i] != 0.0 { x[1][i] } else { x[2][i] }).collect(),
         Op::Cast(to) => x[0].iter().map(|&a| round(*to, a)).collect(),
         Op::Reduce(kind, axes) => {
-            let start = if *kind == Reduce::Sum { 0.0 } else { least(dtype) };
+            let start = if *kind == Reduce::Max { least(dtype) } else { 0.0 };
             let mut out = vec![start; shape.numel()];
-            for (flat, index) in indices(shapes[0]).enumerate() {
+            let kept = |index: &[usize]| -> usize {
                 let kept: Vec<usize> = (0..index.len()).filter(|d| !axes.contains(d)).map(|d| index[d]).collect();
-                let to = &mut out[position(shape, &kept)];
+                position(shape, &kept)
+            };
+            // What a norm divides by before it squares: its largest element, where that is of any use.
+            let mut scale = vec![0.0; shape.numel()];
+            if *kind == Reduce::Norm {
+                indices(shapes[0]).zip(x[0]).for_each(|(index, v)| {
+                    let to = &mut scale[kept(&index)];
+                    *to = larger(*to, v.abs());
+                });
+                scale.iter_mut().filter(|s| **s == 0.0 || !s.is_finite()).for_each(|s| *s = 1.0);
+            }
+            for (flat, index) in indices(shapes[0]).enumerate() {
+                let (v, at) = (x[0][flat], kept(&index));
+                let to = &mut out[at];
                 *to = match kind {
-                    Reduce::Sum => binary(Binary::Add, dtype, *to, x[0][flat]),
-                    Reduce::Max => larger(*to, x[0][flat]),
+                    Reduce::Sum => binary(Binary::Add, dtype, *to, v),
+                    Reduce::Max => larger(*to, v),
+                    Reduce::Norm => *to + (v / scale[at]).powi(2),
                 };
+            }
+            if *kind == Reduce::Norm {
+                out.iter_mut().zip(scale).for_each(|(o, scale)| *o = o.sqrt() * scale);
             }
             out
         }

@@ -38,6 +38,7 @@ pub enum Kind {
     CastBool,
     Sum,
     ReduceMax,
+    Norm,
     ArgMax,
     Reshape,
     Permute,
@@ -63,7 +64,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 42] = {
+    pub const ALL: [Kind; 43] = {
         use Kind::*;
         [
             Add,
@@ -89,6 +90,7 @@ impl Kind {
             CastBool,
             Sum,
             ReduceMax,
+            Norm,
             ArgMax,
             Reshape,
             Permute,

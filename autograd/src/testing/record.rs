@@ -163,7 +163,7 @@ impl<'t> Player<'t> {
             }
             Kind::SelectLess | Kind::SelectEqual | Kind::SelectFinite => return Some(self.select(step, x, b)),
             Kind::CastFloat | Kind::CastInteger | Kind::CastBool => self.cast(step, x, b),
-            Kind::Sum | Kind::ReduceMax | Kind::ArgMax => return self.reduce(step, x, b),
+            Kind::Sum | Kind::ReduceMax | Kind::Norm | Kind::ArgMax => return self.reduce(step, x, b),
             Kind::Reshape | Kind::Permute | Kind::Expand | Kind::Slice | Kind::Windows | Kind::Pad => {
                 return movement(step, x, b);
             }
@@ -234,6 +234,8 @@ impl<'t> Player<'t> {
         let count: usize = axes.iter().map(|&a| shape[a]).product();
         match step.kind {
             Kind::Sum => Some((x.sum_axes(&axes), b * count as f64)),
+            // Of positive elements: the norm has a kink at 0.
+            Kind::Norm => Some(((x * x + 0.5).norm_axes(&axes), (b * b + 0.5) * (count as f64).sqrt())),
             // The maximum of nothing is infinite.
             Kind::ReduceMax if count > 0 => {
                 let max = x.max_axes(&axes);
