@@ -187,6 +187,32 @@ fn a_sweep_reads_nothing_within_a_checkpoint_but_its_result() {
 }
 
 #[test]
+fn an_inner_checkpoint_is_recomputed_from_the_recomputation_of_the_outer() {
+    let t = Tape::default();
+    let x = t.input("x", [2], F64);
+    let y = t.checkpoint(|| {
+        let h = x.tanh();
+        t.checkpoint(|| h.erf().exp())
+    });
+    t.tap("dx", (y * y).sum().grad_wrt(&[x])[0].expect("reached"));
+    let program = t.finish();
+    let live = program.live();
+    // How many barriers lie between a value and the leaves.
+    let mut barriers = vec![0; program.nodes().len()];
+    for (i, node) in program.nodes().iter().enumerate() {
+        let deepest = node.inputs.iter().map(|input| barriers[input.index()]).max().unwrap_or(0);
+        barriers[i] = deepest + matches!(node.op, Op::Barrier(_)) as usize;
+    }
+    let mut depths = vec![];
+    for (i, node) in program.nodes().iter().enumerate().filter(|(i, _)| live[*i]) {
+        if node.op.name() == "erf" {
+            depths.push(barriers[i]);
+        }
+    }
+    assert_eq!(depths, [0, 2], "{program}");
+}
+
+#[test]
 fn detach_is_a_constant_to_the_sweep() {
     let out = taps(&[1.5, -2.0], |t, x| {
         assert!(x.detach().sum().grad_wrt(&[x])[0].is_none());

@@ -112,8 +112,12 @@ proptest! {
         let (one, again, two) = (train(&recipe, 1, 2), train(&recipe, 1, 2), train(&recipe, 2, 2));
         for other in [again, two] {
             for (a, b) in one.iter().zip(&other) {
-                prop_assert!(a.taps.iter().zip(&b.taps).all(|(a, b)| a.0 == b.0 && same_bits(&a.1, &b.1)));
-                prop_assert!(a.states.iter().zip(&b.states).all(|(a, b)| same_bits(a, b)));
+                for (a, b) in a.taps.iter().zip(&b.taps) {
+                    prop_assert!(a.0 == b.0 && same_bits(&a.1, &b.1), "{:?} and {:?}", a, b);
+                }
+                for (a, b) in a.states.iter().zip(&b.states) {
+                    prop_assert!(same_bits(a, b), "{:?} and {:?}", a, b);
+                }
             }
         }
     }
