@@ -110,12 +110,12 @@ impl<'t> Grads<'t, Unscaled> {
         let (flat, values) = self.pass("clip_by_global_norm", &parameters, |flat| {
             let norm = self.norm();
             let coefficient = (max_norm.like(norm) / (norm + 1e-6)).minimum(1.0);
-            (flat.map(|_, g| g * coefficient.cast(g.dtype())), vec![norm, coefficient])
+            (flat.map(|_, g| g * coefficient.cast(g.dtype())), vec![norm, coefficient, norm.is_finite()])
         });
         self.tape.tap("clip_by_global_norm/norm", values[0]);
         self.tape.tap("clip_by_global_norm/coefficient", values[1]);
         if self.verdict.is_none() {
-            self.and_verdict(values[0].is_finite());
+            self.and_verdict(values[2]);
         }
         self.with_flat(flat)
     }

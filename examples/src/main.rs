@@ -77,7 +77,11 @@ fn train(args: &RnnArgs, common: &Common) -> Result<()> {
     }
     let mut peak = vec![];
     let mut typical = vec![];
-    let asked = if beside.is_some() { "as asked" } else { "|dL/dz|" };
+    let asked = match (&beside, args.fix) {
+        (None, _) => "|dL/dz|",
+        (Some(_), Fix::None) => "as asked",
+        (Some(_), _) => "with the cure",
+    };
     for (name, run) in beside.iter().map(|(title, run)| (*title, run)).chain([(asked, &finished)]) {
         peak.push(FlowColumn { name: name.into(), flow: run.history.flow_at_peak() });
         typical.push(FlowColumn { name: name.into(), flow: run.history.typical_flow() });

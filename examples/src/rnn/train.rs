@@ -84,11 +84,12 @@ impl Recipe {
             Some(weight) => loss + omega(loss, &self.model.recurrent, &hidden) * weight,
             None => loss,
         };
-        let mut grads = objective.grad(&self.params);
-        t.tap("grad_norm", grads.norm());
-        if let Some(max_norm) = config.clip {
-            grads = grads.clip_by_global_norm(max_norm);
-        }
+        let raw = objective.grad(&self.params);
+        let grads = match config.clip {
+            Some(max_norm) => raw.clone().clip_by_global_norm(max_norm),
+            None => raw.clone(),
+        };
+        t.tap("grad_norm", raw.norm());
         t.tap("applied_norm", grads.norm());
         self.optimizer.step(grads);
     }
