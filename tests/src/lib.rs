@@ -14,3 +14,8 @@ pub use gradcheck::{Domain, Gradcheck, central_difference};
 pub use model::{Linear, Mlp};
 pub use optimizer::{AnyOptimizer, MakeOptimizer, Step};
 pub use run::{Machine, Outputs, named, reference};
+
+/// The README's programs compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+mod readme {}

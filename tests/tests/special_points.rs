@@ -58,6 +58,7 @@ fn poles() {
     expect("guarded sqrt", &[0.0, 4.0], |x| x.guarded_sqrt(), &[0.0, 2.0], &[0.0, 0.25]);
     expect("norm of zeros", &[0.0, 0.0], |x| x.norm(), &[0.0], &[0.0, 0.0]);
     expect("norm", &[3.0, -4.0, 0.0], |x| x.norm(), &[5.0], &[0.6, -0.8, 0.0]);
+    expect("norm, all negative", &[-3.0, -4.0], |x| x.norm(), &[5.0], &[-0.6, -0.8]);
     expect("log", &[0.0], |x| x.log(), &[-INF], &[INF]);
     expect("recip", &[0.0], |x| x.recip(), &[INF], &[-INF]);
     expect("not taken", &[0.0, 1.0], |x| x.equals(0.0).select(x * 2.0, x.recip()), &[0.0, 1.0], &[NAN, -1.0]);

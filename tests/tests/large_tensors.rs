@@ -1,0 +1,99 @@
+//! Tensors large enough that kernels split them among threads: each kernel gives the same bits on any number of threads,
+//! and agrees with the reference.
+
+use wgrad::{Array, DType, Data, Store, Tape, Tensor, op::Segments};
+use wgrad_tests::{Machine, Tolerance, compare, reference, same_bits};
+
+/// Odd, so that no split is even.
+const ROWS: usize = 259;
+const COLUMNS: usize = 173;
+
+fn record<'t>(t: &'t Tape, dtype: DType) {
+    let x = t.input("x", [ROWS, COLUMNS], dtype);
+    let w = t.input("w", [41, COLUMNS], dtype);
+    let index = t.input("index", [ROWS, 3], DType::U32);
+    let (flat, turned) = (x.reshape([ROWS * COLUMNS]), x.transpose());
+    let backwards = x.slice_step(0, ROWS - 1, ROWS, -1).slice_step(1, COLUMNS - 1, COLUMNS / 2, -2);
+    let segments = std::sync::Arc::new(Segments {
+        total: ROWS * COLUMNS,
+        ranges: [(0, 3), (5, 40_000), (40_005, 0), (40_010, 2_000)].into(),
+    });
+    let batch = x.slice(0, 0, 256).slice(1, 0, 160).reshape([8, 32, 160]);
+    let shown: Vec<(&str, Tensor<'t>)> = vec![
+        ("map", (x * 1.7).sin() * x.exp() + x.tanh()),
+        ("map of a transpose", turned.erf() * 0.5),
+        ("map over a broadcast", x + x.slice(0, 7, 1)),
+        ("map over a column", x.maximum(x.slice(1, 5, 1))),
+        ("map backwards", backwards.cos()),
+        ("select", x.less(0.1).select(x * x, -x)),
+        ("pow", (x * x + 0.5).pow(x.tanh())),
+        ("cast", x.cast(DType::I32).cast(dtype)),
+        ("copy of a transpose", turned.reshape([ROWS * COLUMNS])),
+        ("sum of all", x.sum()),
+        ("sum of a transpose", turned.sum()),
+        ("sum of rows", x.sum_axes(&[1])),
+        ("sum of columns", x.sum_axes(&[0])),
+        ("sum of rows of a transpose", turned.sum_axes(&[1])),
+        ("sum of columns backwards", backwards.sum_axes(&[0])),
+        ("sum of rows backwards", backwards.sum_axes(&[1])),
+        ("max of all", x.max()),
+        ("max of rows", x.max_axes(&[1])),
+        ("max of columns", x.max_axes(&[0])),
+        ("argmax of rows", x.argmax(1).cast(dtype)),
+        ("argmax of columns", x.argmax(0).cast(dtype)),
+        ("softmax", x.softmax(1)),
+        ("norm", x.norm()),
+        ("gather", x.gather(index, 1)),
+        ("rows", x.rows(index.reshape([ROWS * 3]))),
+        ("scatter_add", x.slice(1, 0, 3).scatter_add(index, 0, COLUMNS)),
+        ("concat", Tensor::concat(&[x, x.slice(1, 0, 9), x], 1)),
+        ("pad", x.pad(0, 3, 2).pad(1, 1, 0)),
+        ("segment_sum", flat.segment_sum(&segments)),
+        ("segment_broadcast", x.slice(0, 0, 1).slice(1, 0, 4).reshape([4]).segment_broadcast(&segments)),
+        ("matmul", x.matmul(w.transpose())),
+        ("matmul_t", x.matmul_t(w)),
+        ("matmul of transposes", turned.matmul(x.matmul_t(w))),
+        ("matmul backwards", backwards.matmul_t(w.slice_step(1, 1, COLUMNS / 2, 2))),
+        ("matrix times vector", x.matmul(w.slice(0, 3, 1).transpose())),
+        ("batched matmul", batch.matmul_t(batch)),
+    ];
+    for (name, value) in shown {
+        t.tap(name, value);
+    }
+}
+
+fn inputs(dtype: DType) -> Vec<(String, Array)> {
+    let values = |n: usize, salt: usize| {
+        let value = |i: usize| ((i * 7919 + salt) * 104_729 % 99_991) as f64 / 40_000.0 - 1.25;
+        Data::from_f64(dtype, &(0..n).map(value).collect::<Vec<f64>>())
+    };
+    let index: Vec<u32> = (0..ROWS * 3).map(|i| (i * i * 31 % COLUMNS) as u32).collect();
+    vec![
+        ("x".into(), Array::new([ROWS, COLUMNS], values(ROWS * COLUMNS, 1))),
+        ("w".into(), Array::new([41, COLUMNS], values(41 * COLUMNS, 2))),
+        ("index".into(), Array::new([ROWS, 3], index)),
+    ]
+}
+
+#[test]
+fn every_kernel_gives_the_same_bits_on_any_number_of_threads() {
+    for (dtype, tolerance) in [(DType::F64, Tolerance(1e-12)), (DType::F32, Tolerance(1e-5))] {
+        let t = Tape::default();
+        record(&t, dtype);
+        let (program, inputs) = (t.finish(), inputs(dtype));
+        let run = |threads: usize| {
+            let mut cpu = Machine::poisoned(threads, Store::new());
+            let step = cpu.session.compile(program.clone()).expect("the plan compiles");
+            cpu.run(&step, &inputs)
+        };
+        let one = run(1);
+        for ((name, have), (.., want)) in one.taps.iter().zip(&reference(&program, &[], &inputs).taps) {
+            compare(&format!("{name} in {dtype}"), &have.to_f64(), want, tolerance).unwrap();
+        }
+        for threads in [2, 3, 5] {
+            for ((name, a), (_, b)) in one.taps.iter().zip(&run(threads).taps) {
+                assert!(same_bits(a, b), "{name} in {dtype} differs on {threads} threads");
+            }
+        }
+    }
+}
