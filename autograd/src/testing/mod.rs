@@ -5,7 +5,7 @@
 //! A failing recipe shrinks to a short tape, and its `Debug` form shows that tape.
 //!
 //! ```
-//! use proptest::{prelude::*, test_runner::TestRunner};
+//! use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 //! use wgrad::{Tape, testing::{Mode, recipe}};
 //! let mut runner = TestRunner::deterministic();
 //! let recipe = recipe(8).new_tree(&mut runner).unwrap().current();
