@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// Vanishing and exploding gradients, and their cures, on the CPU. Without a subcommand: the tour.
 #[derive(Parser, Debug)]
-#[command(name = "wgrad", version, about, disable_help_subcommand = true)]
+#[command(name = "wgrad", version, disable_help_subcommand = true)]
 pub struct Cli {
     /// What every subcommand takes.
     #[command(flatten)]
@@ -25,9 +25,9 @@ pub struct Common {
     /// auto (the best GPU, else the CPU), cpu, gpu or gpu:N
     #[arg(long, global = true, default_value_t = Device::Auto, value_name = "DEVICE")]
     pub device: Device,
-    /// CPU threads; 0 takes all cores
-    #[arg(long, global = true, default_value_t = 0, value_name = "N")]
-    pub threads: usize,
+    /// CPU threads, at most 1024; 0 takes all cores
+    #[arg(long, global = true, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1024))]
+    pub threads: u16,
     /// Decides parameters and data: the same seed gives the same bits
     #[arg(long, global = true, default_value_t = 0, value_name = "N")]
     pub seed: u64,
@@ -57,7 +57,7 @@ pub struct RnnArgs {
     /// What is wrong with the run (temporal order, tanh RNN)
     #[arg(long, value_enum, default_value_t = Case::Healthy, value_name = "CASE")]
     pub case: Case,
-    /// What cures it; exploding: clip-norm, omega; vanishing: omega, lstm
+    /// What cures it; exploding: clip-norm; vanishing: omega, lstm
     #[arg(long, value_enum, default_value_t = Fix::None, value_name = "FIX")]
     pub fix: Fix,
     /// The task

@@ -10,7 +10,7 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
     /// A device that is not there.
-    #[error("there is no device {0:?}: this version runs on the CPU only (--device cpu)")]
+    #[error("there is no device {0}: this version runs on the CPU only (--device cpu)")]
     NoDevice(Device),
     /// A checkpoint of another run.
     #[error("{path} was saved by a run with {what} {saved}, and this one has {wanted}")]

@@ -3,6 +3,7 @@
 use crate::{
     Result,
     cli::{Common, RnnArgs},
+    device,
     report::Report,
     rnn::{Case, Config, Files, Finished, Fix, FlowColumn, Watch, flow_table, run},
 };
@@ -54,6 +55,7 @@ const STOPS: [Stop; 4] = [
 /// As [`run`].
 pub fn tour(common: &Common) -> Result<Vec<Report>> {
     let start = Instant::now();
+    device::open(common.device, common.threads.into())?; // Where it is not there, say so before anything else.
     let say = |text: &str| {
         if !common.quiet && !common.json {
             println!("{text}");
@@ -86,6 +88,7 @@ pub fn tour(common: &Common) -> Result<Vec<Report>> {
             stop.title, r.steps, r.metric, r.applied_norm_max, r.flow_ratio, r.verdict
         ));
     }
+    say("(flow ratio: mean |dL/dz| of the first third of time steps over that of the last third)");
     let columns = |flow: fn(&Finished) -> Vec<f64>| -> Vec<FlowColumn> {
         runs.iter().map(|(stop, run)| FlowColumn { name: stop.title.into(), flow: flow(run) }).collect()
     };

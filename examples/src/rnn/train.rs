@@ -189,7 +189,7 @@ impl<'a> Run<'a> {
         let data = config.data(common.seed);
         let mut store = Store::new();
         let recipe = Recipe::new(&mut store, config, &*data, common.seed);
-        let mut session = Session::new(device::open(common.device, common.threads)?, store)?;
+        let mut session = Session::new(device::open(common.device, common.threads.into())?, store)?;
         let batch = data.train(config.batch, 0);
         let held_out = data.held_out(config.held_out);
         let training = session.record(|t| recipe.step(t, config, (&batch.x, &batch.y)))?;
@@ -284,7 +284,7 @@ impl<'a> Run<'a> {
     fn bar(&self, watch: Watch) -> ProgressBar {
         let target = if watch == Watch::Bar { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(self.config.steps as u64), target);
-        let style = ProgressStyle::with_template("{bar:30.cyan} {pos}/{len}  {per_sec}  {msg}");
+        let style = ProgressStyle::with_template("{bar:30.cyan} {pos}/{len}  {msg}");
         bar.set_style(style.expect("the template is sound"));
         bar.set_position(self.history.len() as u64);
         bar.reset_eta();
@@ -299,9 +299,9 @@ impl<'a> Run<'a> {
         let (loss, _) = self.history.recent_loss();
         let clipped = 100.0 * self.history.clipped as f64 / self.history.len() as f64;
         let metric = self.config.metric.name;
-        let norm = self.history.grad_norm_max();
+        let (norm, rate) = (self.history.grad_norm_max(), bar.per_sec());
         bar.set_message(format!(
-            "loss {loss:.4}  largest norm {norm:.1e}  clipped {clipped:.0} %  {metric} {value:.3}"
+            "{rate:.0} steps/s  loss {loss:.4}  largest norm {norm:.1e}  clipped {clipped:.0} %  {metric} {value:.3}"
         ));
     }
 }
