@@ -7,5 +7,11 @@ use proptest::test_runner::Config;
 pub fn proptest_config(cases: u32) -> Config {
     let scale = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse::<u64>().ok()).unwrap_or(256);
     let cases = (cases as u64 * scale).div_ceil(256) as u32;
-    Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() }
+    Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        max_global_rejects: 1024 + cases,
+        ..Config::default()
+    }
 }

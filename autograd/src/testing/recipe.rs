@@ -1,7 +1,8 @@
 //! Random tapes as plain data: the leaves, and the steps that are recorded over them.
 //!
-//! A step refers to earlier values by how far back they lie, modulo how many there are, and what does not fit is
-//! resized. So any list of steps is a valid recipe, and proptest may remove any of them while it shrinks.
+//! A step refers to earlier values by keys: to the one with the nearest key, whatever is there. What does not fit is
+//! resized. So any list of steps is a valid recipe, proptest may remove any of them while it shrinks, and a step that
+//! nothing refers to leaves the others as they were.
 
 use super::{
     record::Mode,
@@ -119,7 +120,9 @@ impl Kind {
 pub struct Step {
     /// What it records.
     pub kind: Kind,
-    /// Its first operand: how many values back, modulo how many there are.
+    /// The key of its result. The leaves have the keys 1, 2, ..
+    pub key: u8,
+    /// Its first operand: 0 for the latest value, else the one with the key nearest to this.
     pub a: u8,
     /// Its second operand, where the kind has one.
     pub b: u8,
@@ -211,17 +214,19 @@ impl fmt::Debug for Recipe {
             writeln!(f, "    Leaf {{ shape: {shape}.into(), values: vec!{values:?} }},")?;
         }
         writeln!(f, "  ],\n  steps: vec![")?;
-        for Step { kind, a, b, n } in &self.steps {
-            writeln!(f, "    Step {{ kind: Kind::{kind:?}, a: {a}, b: {b}, n: {n:?} }},")?;
+        for Step { kind, key, a, b, n } in &self.steps {
+            writeln!(f, "    Step {{ kind: Kind::{kind:?}, key: {key}, a: {a}, b: {b}, n: {n:?} }},")?;
         }
         writeln!(f, "  ],\n}}\n{self}")
     }
 }
 
-/// A step of one of these kinds. Operands are mostly recent values, so that tapes are deep, and sometimes any.
+/// A step of one of these kinds. Its first operand is mostly the latest value, so that tapes are deep.
 pub fn step(kinds: &'static [Kind]) -> impl Strategy<Value = Step> {
-    let back = || prop_oneof![5 => 0..4u8, 2 => 0..16u8];
-    (select(kinds), back(), back(), any::<[u8; 4]>()).prop_map(|(kind, a, b, n)| Step { kind, a, b, n })
+    let operand = |latest: u32| prop_oneof![latest => Just(0u8), 3 => 1..=255u8];
+    // Keys do not shrink: they mean nothing but which value is which.
+    (select(kinds), (1..=255u8).no_shrink(), operand(5), operand(1), any::<[u8; 4]>())
+        .prop_map(|(kind, key, a, b, n)| Step { kind, key, a, b, n })
 }
 
 /// A recipe in f64, of up to this many steps of any kind.

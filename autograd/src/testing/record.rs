@@ -53,7 +53,8 @@ impl Recipe {
     /// type of the recipe's own.
     pub fn record_over<'t>(&self, leaves: &[Tensor<'t>], mode: Mode) -> Recorded<'t> {
         let tape = leaves[0].tape();
-        let pool = leaves.iter().map(|&x| Entry { x, bound: 2.0, used: false }).collect();
+        let leaf = |(i, &x): (usize, &Tensor<'t>)| Entry { x, key: 1 + i as u8, bound: 2.0, used: false };
+        let pool = leaves.iter().enumerate().map(leaf).collect();
         let mut player =
             Player { tape, dtype: self.dtype, mode, pool, picked: vec![], branches: vec![], frozen: vec![] };
         player.play(&self.steps);
@@ -66,6 +67,7 @@ impl Recipe {
 #[derive(Clone, Copy)]
 struct Entry<'t> {
     x: Tensor<'t>,
+    key: u8,
     /// No element is larger than this in magnitude.
     bound: f64,
     used: bool,
@@ -98,7 +100,7 @@ impl<'t> Player<'t> {
                 let picked = std::mem::take(&mut self.picked);
                 if let Some((x, bound)) = result {
                     picked.into_iter().for_each(|i| self.pool[i].used = true);
-                    self.push(x, bound);
+                    self.push(x, first.key, bound);
                 }
             }
         }
@@ -114,15 +116,15 @@ impl<'t> Player<'t> {
     }
 
     /// Makes a value available to later steps, squashed if it could be large.
-    fn push(&mut self, x: Tensor<'t>, bound: f64) {
+    fn push(&mut self, x: Tensor<'t>, key: u8, bound: f64) {
         let (x, bound) = if bound > MAX_BOUND { ((x * (MAX_BOUND / bound)).tanh(), 1.0) } else { (x, bound) };
-        self.pool.push(Entry { x, bound, used: false });
+        self.pool.push(Entry { x, key, bound, used: false });
     }
 
-    /// The value that lies this many values back.
-    fn pick(&mut self, back: u8) -> (Tensor<'t>, f64) {
-        let last = self.pool.len() - 1;
-        let i = last - back as usize % (last + 1);
+    /// The latest value for 0, else the value with the nearest key; the later of two.
+    fn pick(&mut self, key: u8) -> (Tensor<'t>, f64) {
+        let distance = |i: &usize| if key == 0 { 0 } else { self.pool[*i].key.abs_diff(key) };
+        let i = (0..self.pool.len()).rev().min_by_key(distance).expect("there is a leaf");
         self.picked.push(i);
         (self.pool[i].x, self.pool[i].bound)
     }
