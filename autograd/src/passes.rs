@@ -89,8 +89,8 @@ impl<'t> Grads<'t, Unscaled> {
     ///
     /// `n = |g|`, `g * min(1, max_norm / (n + 1e-6))`
     ///
-    /// Gradients within the bound keep their bits. Where the gradients have not been checked before, a norm that is not
-    /// finite makes the verdict false. `max_norm` is in the unit of the gradient; a tensor may be given, and the
+    /// Gradients within the bound keep their bits. A norm that is not finite makes the verdict false, also where it
+    /// overflows though every element is finite: no step is better than one along zeros. `max_norm` is in the unit of the gradient; a tensor may be given, and the
     /// gradient flows to it.
     ///
     /// Taps: `clip_by_global_norm/norm` (before clipping), `clip_by_global_norm/coefficient`.
@@ -114,9 +114,7 @@ impl<'t> Grads<'t, Unscaled> {
         });
         self.tape.tap("clip_by_global_norm/norm", values[0]);
         self.tape.tap("clip_by_global_norm/coefficient", values[1]);
-        if self.verdict.is_none() {
-            self.and_verdict(values[2]);
-        }
+        self.and_verdict(values[2]);
         self.with_flat(flat)
     }
 }

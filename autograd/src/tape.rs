@@ -389,8 +389,7 @@ impl Tape {
 
     // What a program shows of itself.
 
-    /// Delivers the value to the host after each run, under this name, without waiting for it. Within a scope the
-    /// name is the scope's path, then this one.
+    /// Delivers the value to the host after each run, under this name, without waiting for it.
     pub fn tap(&self, name: &str, value: Tensor<'_>) {
         self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node: value.id });
     }

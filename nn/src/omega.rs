@@ -10,7 +10,7 @@ use wgrad::Tensor;
 ///
 /// As in the paper its gradient is the immediate one with respect to `weight_hh`: errors and activations are constants.
 /// The paper sums over the time steps; the mean makes a weight mean the same for every length. Add it to the loss with
-/// a weight (2 does for temporal order). A sample whose error is exactly 0 at some step asks nothing there.
+/// a weight (5 does for temporal order). A sample whose error is exactly 0 at some step asks nothing there.
 ///
 /// # Panics
 /// If the layer is gated, if there is only one time step, or if `loss` is not a float scalar.

@@ -27,7 +27,8 @@ fn the_printed_tape_is_what_is_printed() {
 #[test]
 fn the_core_is_as_small_as_it_says() {
     let core = [include_str!("../../autograd/src/op.rs"), include_str!("../../autograd/src/vjp.rs")];
-    let lines: usize = core.iter().chain([&include_str!("../../autograd/src/grad.rs")]).map(|f| f.lines().count()).sum();
+    let lines: usize =
+        core.iter().chain([&include_str!("../../autograd/src/grad.rs")]).map(|f| f.lines().count()).sum();
     assert!(README.contains(&format!("{} lines", lines.div_ceil(50) * 50)), "{lines} lines, rounded up to fifty");
     assert!(lines < 900);
 }
