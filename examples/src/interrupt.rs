@@ -19,6 +19,11 @@ pub fn listen() {
     }
 }
 
+/// Asks a run to stop at the next step.
+pub fn request() {
+    REQUESTED.store(true, Ordering::Relaxed);
+}
+
 /// Whether a stop has been asked for.
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::Relaxed)

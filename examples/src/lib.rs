@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod device;
 pub mod interrupt;
+pub mod output;
 pub mod report;
 pub mod rnn;
 pub mod tour;

@@ -8,7 +8,7 @@ use wgrad_examples::{
     cli::{Cli, Command, Common, RnnArgs, TapeArgs},
     interrupt,
     rnn::{self, Case, CellName, Config, Files, Fix, FlowColumn, TaskName, Watch, flow_table},
-    tour,
+    say, tour,
 };
 
 fn main() -> ExitCode {
@@ -37,7 +37,7 @@ fn the_tour(common: &Common) -> Result<()> {
     if common.json {
         print_json(&Tour { tour: reports });
     } else if common.quiet {
-        reports.iter().for_each(|r| println!("{} {}: {}", r.case, r.fix, r.verdict));
+        reports.iter().for_each(|r| say!("{} {}: {}", r.case, r.fix, r.verdict));
     }
     Ok(())
 }
@@ -49,9 +49,10 @@ fn train(args: &RnnArgs, common: &Common) -> Result<()> {
     let beside = if common.json || common.quiet { None } else { comparison(args, common)? };
     let beside = match beside {
         Some((title, other)) => {
-            println!("First {title}, for the comparison:");
+            rnn::check(&config, common, &files)?;
+            say!("First {title}, for the comparison:");
             let other = rnn::run(&other, common, &Files::default(), watch)?;
-            println!("{}\n\nNow as asked:", tour::line(&other));
+            say!("{}\n\nNow as asked:", tour::line(&other));
             Some((title, other))
         }
         None => None,
@@ -62,16 +63,16 @@ fn train(args: &RnnArgs, common: &Common) -> Result<()> {
         match &files.save {
             Some(path) => {
                 let path = path.display();
-                println!("Interrupted after {} steps and saved: go on with --resume {path}", report.steps);
+                say!("Interrupted after {} steps and saved: go on with --resume {path}", report.steps);
             }
-            None => println!("Interrupted after {} steps; nothing is saved without --save FILE", report.steps),
+            None => say!("Interrupted after {} steps; nothing is saved without --save FILE", report.steps),
         }
     }
     if common.json {
         print_json(report);
         return Ok(());
     }
-    println!("{}", tour::line(&finished));
+    say!("{}", tour::line(&finished));
     if common.quiet {
         return Ok(());
     }
@@ -86,13 +87,13 @@ fn train(args: &RnnArgs, common: &Common) -> Result<()> {
         peak.push(FlowColumn { name: name.into(), flow: run.history.flow_at_peak() });
         typical.push(FlowColumn { name: name.into(), flow: run.history.typical_flow() });
     }
-    println!("\nMean |dL/dz| per time step, at the step of the largest gradient:\n{}", flow_table(&peak));
-    println!("Mean |dL/dz| per time step, the median over the last tenth of steps:\n{}", flow_table(&typical));
-    println!("flow ratio, first third over last third: {:.1e}", report.flow_ratio);
-    println!("verdict: {}", report.verdict);
+    say!("\nMean |dL/dz| per time step, at the step of the largest gradient:\n{}", flow_table(&peak));
+    say!("Mean |dL/dz| per time step, the median over the last tenth of steps:\n{}", flow_table(&typical));
+    say!("flow ratio, first third over last third: {:.1e}", report.flow_ratio);
+    say!("verdict: {}", report.verdict);
     if report.case != "healthy" && args.fix == Fix::None {
         let cure = if args.case == Case::Exploding { "clip-norm" } else { "omega" };
-        println!("The cure is one flag away: --fix {cure}");
+        say!("The cure is one flag away: --fix {cure}");
     }
     Ok(())
 }
@@ -112,10 +113,10 @@ fn comparison(args: &RnnArgs, common: &Common) -> Result<Option<(&'static str, C
 
 fn print_tape(args: &TapeArgs, common: &Common) -> Result<()> {
     let program = rnn::program(&Config::new(&args.rnn, common.steps)?, common.seed);
-    print!("{}", if args.dot { program.to_dot() } else { program.to_string() });
+    say!("{}", (if args.dot { program.to_dot() } else { program.to_string() }).trim_end());
     Ok(())
 }
 
 fn print_json(value: &impl Serialize) {
-    println!("{}", serde_json::to_string(value).expect("a report serializes"));
+    say!("{}", serde_json::to_string(value).expect("a report serializes"));
 }

@@ -58,7 +58,7 @@ pub fn tour(common: &Common) -> Result<Vec<Report>> {
     device::open(common.device, common.threads.into())?; // Where it is not there, say so before anything else.
     let say = |text: &str| {
         if !common.quiet && !common.json {
-            println!("{text}");
+            crate::say!("{text}");
         }
     };
     say("The task: 50 symbols, two of them marks among distractors; say in which order the marks came.\n");

@@ -8,4 +8,4 @@ mod train;
 pub use config::{Case, CellName, Config, Fix, TaskName};
 pub use model::Model;
 pub use table::{FlowColumn, flow_table};
-pub use train::{Files, Finished, Watch, program, run};
+pub use train::{Files, Finished, Watch, check, program, run};

@@ -12,7 +12,9 @@ use crate::{
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
-    path::PathBuf,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 use wgrad::{Array, Optimizer, ParamSet, Session, Step, Store, Tape, Tensor};
@@ -121,6 +123,18 @@ pub fn program(config: &Config, seed: u64) -> wgrad::Program {
     tape.finish()
 }
 
+/// Fails if a checkpoint cannot be put there. What is there stays as it is.
+fn probe(path: &Path) -> io::Result<()> {
+    let text = path.to_string_lossy();
+    if path.is_dir() || text.ends_with(std::path::is_separator) {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    // A checkpoint is written beside the path, then renamed.
+    let beside = path.with_file_name(format!(".wgrad-{}", std::process::id()));
+    File::create_new(&beside)?;
+    fs::remove_file(&beside)
+}
+
 /// A run in progress.
 struct Run<'a> {
     config: &'a Config,
@@ -135,15 +149,20 @@ struct Run<'a> {
     times: Vec<Duration>,
 }
 
+/// Opens and reads all that a run needs, so that nothing is trained for one that cannot start or cannot be saved.
+///
+/// # Errors
+/// As [`run`].
+pub fn check(config: &Config, common: &Common, files: &Files) -> Result<()> {
+    Run::open(config, common, files).map(drop)
+}
+
 /// Trains, and judges.
 ///
 /// # Errors
 /// If there is no such device, a file cannot be read or written, or the device fails.
 pub fn run(config: &Config, common: &Common, files: &Files, watch: Watch) -> Result<Finished> {
-    let mut run = Run::new(config, common)?;
-    if let Some(path) = &files.resume {
-        run.resume(path)?;
-    }
+    let mut run = Run::open(config, common, files)?;
     let bar = run.bar(watch);
     let start = Instant::now();
     let mut value = f64::NAN;
@@ -185,6 +204,18 @@ pub fn run(config: &Config, common: &Common, files: &Files, watch: Watch) -> Res
 }
 
 impl<'a> Run<'a> {
+    fn open(config: &'a Config, common: &'a Common, files: &Files) -> Result<Self> {
+        let mut run = Self::new(config, common)?;
+        if let Some(path) = &files.resume {
+            run.resume(path)?;
+        }
+        if let Some(path) = &files.save {
+            let probed = probe(path);
+            probed.map_err(|source| wgrad_nn::Error::Io { action: "write", path: path.clone(), source })?;
+        }
+        Ok(run)
+    }
+
     fn new(config: &'a Config, common: &'a Common) -> Result<Self> {
         let data = config.data(common.seed);
         let mut store = Store::new();
@@ -252,19 +283,23 @@ impl<'a> Run<'a> {
 
     // Files.
 
+    /// What a run that goes on from a file has in common with the one that wrote it; the tensors do not tell.
+    fn data_identity(&self) -> [(&'static str, String); 3] {
+        let (task, length) = (name_of(self.config.task), self.config.length.to_string());
+        [("task", task), ("length", length), ("seed", self.common.seed.to_string())]
+    }
+
     fn save(&mut self, path: &PathBuf) -> Result<()> {
         let history = serde_json::to_string(&self.history).expect("integers serialize");
-        let entries =
-            [("task", name_of(self.config.task)), ("seed", self.common.seed.to_string()), ("history", history)];
-        let metadata: Metadata = entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
+        let entries = self.data_identity().into_iter().chain([("history", history)]);
+        let metadata: Metadata = entries.map(|(key, value)| (key.to_string(), value)).collect();
         Ok(checkpoint::save(&mut self.session, path, &metadata)?)
     }
 
     fn resume(&mut self, path: &PathBuf) -> Result<()> {
         let metadata = checkpoint::load(&mut self.session, path)?;
         let entry = |key: &str| metadata.get(key).cloned().unwrap_or_default();
-        let wanted = [("task", name_of(self.config.task)), ("seed", self.common.seed.to_string())];
-        for (what, wanted) in wanted {
+        for (what, wanted) in self.data_identity() {
             let saved = entry(what);
             if saved != wanted {
                 return Err(Error::OtherRun { path: path.display().to_string(), what, saved, wanted });
