@@ -1,0 +1,50 @@
+//! What reports say: the cases fail by name, the cures heal, and the same seed gives the same bits.
+
+use crate::{numbers, wgrad};
+
+#[test]
+fn an_exploding_run_explodes_and_clipping_heals_it() {
+    let broken = wgrad("rnn --case exploding --length 20 --steps 400 --threads 1 --json").json();
+    assert_ne!(broken["verdict"], "healthy", "{broken:?}");
+    assert_eq!(broken["reached"], false, "{broken:?}");
+    assert_eq!(broken["grad_norm_max"], broken["applied_norm_max"], "nothing clips: {broken:?}");
+    let healed = wgrad("rnn --case exploding --fix clip-norm --length 20 --steps 400 --threads 1 --json").json();
+    assert_eq!((&healed["verdict"], &healed["reached"]), (&"healthy".into(), &true.into()), "{healed:?}");
+    let norm = |field: &str| healed[field].as_f64().expect("a number");
+    assert!(norm("grad_norm_max") > 10.0 && norm("applied_norm_max") <= 1.001, "{healed:?}");
+    // The cure brings back what the case took away, and nothing else.
+    let mut healthy = numbers(wgrad("rnn --length 20 --steps 400 --threads 1 --json").json());
+    healthy.extend([("case".to_string(), "exploding".into()), ("fix".to_string(), "clip-norm".into())]);
+    assert_eq!(numbers(healed), healthy);
+}
+
+#[test]
+fn a_vanishing_run_vanishes() {
+    let report = wgrad("rnn --case vanishing --length 20 --steps 100 --threads 1 --json").json();
+    assert_eq!(report["verdict"], "vanishing", "{report:?}");
+    assert!(report["flow_ratio"].as_f64().expect("a number") < 0.01, "{report:?}");
+    assert_eq!((&report["reached"], &report["diverged"]), (&false.into(), &false.into()));
+}
+
+#[test]
+fn an_lstm_is_no_longer_vanishing() {
+    let args = "rnn --case vanishing --fix lstm --length 20 --steps 300 --threads 1 --json";
+    let report = wgrad(args).json();
+    assert_ne!(report["verdict"], "vanishing", "{report:?}");
+    assert!(report["flow_ratio"].as_f64().expect("a number") > 0.01, "{report:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bits() {
+    for args in ["--case vanishing", "--case vanishing --fix omega", "--cell lstm", "--task adding", "--task digits"] {
+        let length = if args.contains("digits") { "" } else { "--length 20" };
+        let report = |more: &str| numbers(wgrad(&format!("rnn {args} {length} --steps 12 --json {more}")).json());
+        let first = report("--threads 1 --seed 5");
+        assert_eq!(report("--threads 1 --seed 5"), first, "{args}: again");
+        assert_eq!(report("--threads 2 --seed 5"), first, "{args}: with another thread");
+        let mut other = report("--threads 1 --seed 6");
+        assert_ne!(other["loss_last"], first["loss_last"], "{args}: another seed");
+        other.insert("seed".into(), 5.into());
+        assert_ne!(other, first, "{args}: another seed");
+    }
+}

@@ -1,0 +1,110 @@
+//! `wgrad tape`: the recorded step, as text and for Graphviz.
+
+use crate::wgrad;
+use std::collections::BTreeSet;
+
+fn tape(args: &str) -> String {
+    wgrad(&format!("tape rnn {args}")).fine().stdout
+}
+
+#[test]
+fn the_text_shows_scopes_passes_and_commits() {
+    let text = tape("");
+    let heads: Vec<&str> = text.lines().filter(|line| !line.starts_with(' ') && !line.is_empty()).collect();
+    // In the order in which a step does its work.
+    let mut rest = heads.iter();
+    for head in [
+        "param  rnn/weight_hh: f32[50, 50]",
+        "rnn",
+        "rnn/step[0 .. 49]: 50 turns alike, here the first",
+        "head",
+        "loss",
+        "backward/loss",
+        "backward/head",
+        "backward/rnn/step[48 .. 1]: 48 turns alike, here the first",
+        "clip_by_global_norm  -- pass clip_by_global_norm(max_norm = 1)",
+    ] {
+        assert!(rest.any(|line| *line == head), "{head:?} is missing or out of order:\n{text}");
+    }
+    for start in ["sgd  -- pass sgd(lr = 0.1", "commit params/f32 <- %", "tap    loss <- %", "tap    applied_norm <- %"]
+    {
+        assert!(heads.iter().any(|line| line.starts_with(start)), "{start:?} is missing:\n{text}");
+    }
+    // Fifty time steps, and yet a page or two.
+    assert!((50..150).contains(&text.lines().count()), "{} lines", text.lines().count());
+    assert!(!text.contains("step[25]"), "{text}");
+}
+
+#[test]
+fn the_length_of_the_text_does_not_grow_with_the_loop() {
+    let lines = |args: &str| tape(args).lines().count();
+    assert_eq!(lines("--length 20"), lines("--length 60"));
+}
+
+#[test]
+fn the_text_shows_what_flags_change() {
+    let unclipped = tape("--case exploding");
+    assert!(!unclipped.contains("clip_by_global_norm") && unclipped.contains("pass sgd("), "{unclipped}");
+    let clipped = tape("--case exploding --fix clip-norm");
+    assert_eq!(clipped, tape(""), "the cure brings back what the case took away");
+    let regularised = tape("--case vanishing --fix omega");
+    assert!(regularised.contains("omega"), "{regularised}");
+    assert_ne!(regularised, tape("--case vanishing"));
+    let lstm = tape("--task digits --cell lstm");
+    for part in ["turns alike", "param  rnn/weight_ih: f32[256, 1]", "pass adam(", "pass clip_by_global_norm("] {
+        assert!(lstm.contains(part), "{part:?} is missing:\n{lstm}");
+    }
+}
+
+#[test]
+fn the_graph_is_well_formed() {
+    for args in ["", "--length 20 --case vanishing --fix omega", "--task digits --cell lstm"] {
+        let nodes = check_graph(&tape(&format!("--dot {args}")));
+        assert!(nodes > 300, "{args}: {nodes} nodes");
+    }
+}
+
+/// Reads a graph statement by statement, and gives the number of its nodes.
+fn check_graph(dot: &str) -> usize {
+    let mut lines = dot.lines().map(str::trim).filter(|line| !line.is_empty());
+    assert_eq!(lines.next(), Some("digraph program {"));
+    let (mut depth, mut declared, mut edges) = (1, BTreeSet::new(), vec![]);
+    for line in lines {
+        assert!(depth > 0, "after the end: {line}");
+        // Quoted text may hold anything but an unescaped quote.
+        let code = outside_quotes(line);
+        match code.chars().last() {
+            Some('{') => depth += 1,
+            Some('}') => depth -= 1,
+            Some(';') => {}
+            _ => panic!("neither a statement nor a block: {line}"),
+        }
+        let statement = code.split('[').next().unwrap_or("").trim_end_matches(';').trim();
+        if let Some((from, to)) = statement.split_once("->") {
+            edges.push((from.trim().to_string(), to.trim().to_string()));
+        } else if code.contains('[') && statement != "node" {
+            assert!(declared.insert(statement.to_string()), "declared twice: {line}");
+        }
+    }
+    assert_eq!(depth, 0, "braces are balanced");
+    assert!(!edges.is_empty());
+    for (from, to) in edges {
+        assert!(declared.contains(&from) && declared.contains(&to), "{from} -> {to} has an end that is not declared");
+    }
+    declared.len()
+}
+
+fn outside_quotes(line: &str) -> String {
+    let (mut code, mut quoted, mut escaped) = (String::new(), false, false);
+    for c in line.chars() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            _ if !quoted => code.push(c),
+            _ => {}
+        }
+    }
+    assert!(!quoted, "a quote is not closed: {line}");
+    code
+}
