@@ -4,6 +4,7 @@ use crate::{
     contract::{MatMul, matmul},
     index::{Axis, OutOfRange, gather, place, scatter_add, segment_broadcast},
     map::{map1, map2, select},
+    math,
     nest::Nest,
     reduce::{Larger, Max, Norm, ReduceNest, Sum, argmax, reduce},
 };
@@ -16,6 +17,8 @@ use wgrad::{
 
 /// The weight of a transcendental function of one element, an addition being 1.
 const TRANSCENDENTAL: usize = 24;
+/// The weight of one that runs in vector instructions.
+const VECTORISED: usize = 6;
 
 /// What a kernel computes, by which loops.
 #[derive(Debug)]
@@ -277,26 +280,26 @@ impl Compiled {
 }
 
 macro_rules! unary {
-    ($name:ident, $t:ty, $erf:path) => {
+    ($name:ident, $t:ty, exp: $exp:path, tanh: $tanh:path, cost: $vector:expr, erf: $erf:path) => {
         fn $name(op: Unary, nest: &Nest<1>, a: &[$t], out: &mut [$t]) {
             let slow = TRANSCENDENTAL;
             match op {
                 Unary::Neg => map1(nest, a, out, 1, |x| -x),
                 Unary::Recip => map1(nest, a, out, 1, |x| 1.0 / x),
                 Unary::Sqrt => map1(nest, a, out, 1, <$t>::sqrt),
-                Unary::Exp => map1(nest, a, out, slow, <$t>::exp),
+                Unary::Exp => map1(nest, a, out, $vector, $exp),
                 Unary::Log => map1(nest, a, out, slow, <$t>::ln),
                 Unary::Sin => map1(nest, a, out, slow, <$t>::sin),
                 Unary::Cos => map1(nest, a, out, slow, <$t>::cos),
-                Unary::Tanh => map1(nest, a, out, slow, <$t>::tanh),
+                Unary::Tanh => map1(nest, a, out, $vector, $tanh),
                 Unary::Erf => map1(nest, a, out, slow, $erf),
                 Unary::IsFinite => unreachable!("gives bool"),
             }
         }
     };
 }
-unary!(unary_f32, f32, libm::erff);
-unary!(unary_f64, f64, libm::erf);
+unary!(unary_f32, f32, exp: math::exp, tanh: math::tanh, cost: VECTORISED, erf: libm::erff);
+unary!(unary_f64, f64, exp: f64::exp, tanh: f64::tanh, cost: TRANSCENDENTAL, erf: libm::erf);
 
 fn arithmetic<T>(op: Binary, nest: &Nest<2>, a: &[T], b: &[T], out: &mut [T], pow: fn(T, T) -> T)
 where

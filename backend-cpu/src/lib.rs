@@ -10,6 +10,7 @@ mod contract;
 mod index;
 mod kernel;
 mod map;
+mod math;
 mod nest;
 mod reduce;
 

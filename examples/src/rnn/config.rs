@@ -256,7 +256,7 @@ impl Config {
         match fix {
             Fix::None => {}
             Fix::ClipNorm => self.clip = Some(1.0),
-            Fix::Omega => self.omega = Some(2.0),
+            Fix::Omega => self.omega = Some(5.0),
             Fix::Lstm => {
                 self.cell = Cell::Lstm;
                 self.init = RecurrentInit::of(Cell::Lstm);
