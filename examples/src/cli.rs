@@ -46,12 +46,12 @@ pub struct Common {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Train a recurrent network on a task over sequences
-    Rnn(RnnArgs),
+    Rnn(RnnRunArgs),
     /// Print one recorded step: forward, backward, passes, optimizer
     Tape(TapeArgs),
 }
 
-/// Options of `wgrad rnn`, and of `wgrad tape rnn`.
+/// What a run of `wgrad rnn` is, and of which `wgrad tape rnn` prints a step.
 #[derive(Args, Clone, Debug, Default)]
 pub struct RnnArgs {
     /// What is wrong with the run (temporal order, tanh RNN)
@@ -69,10 +69,18 @@ pub struct RnnArgs {
     /// The number of time steps of a generated task; default: 50 for temporal-order, 30 for adding
     #[arg(long, value_name = "T")]
     pub length: Option<usize>,
+}
+
+/// Options of `wgrad rnn`.
+#[derive(Args, Clone, Debug)]
+pub struct RnnRunArgs {
+    /// What the run is
+    #[command(flatten)]
+    pub settings: RnnArgs,
     /// Save the run here when it ends, when it is interrupted, and now and then
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
-    /// Go on from a file that --save has written
+    /// Go on from a file that --save has written; task, length, cell and seed must be the same, case and cure may differ
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
 }

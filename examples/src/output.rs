@@ -1,6 +1,7 @@
 //! Standard output, whose reader may leave before the end, as `head` does.
 
 use crate::interrupt;
+use serde::Serialize;
 use std::{
     fmt,
     io::{self, Write},
@@ -17,6 +18,11 @@ pub fn line(text: fmt::Arguments<'_>) {
             std::process::exit(1);
         }
     }
+}
+
+/// Prints one JSON object.
+pub fn json(value: &impl Serialize) {
+    line(format_args!("{}", serde_json::to_string(value).expect("a report serializes")));
 }
 
 /// As `println!`, which would panic where [`line`](crate::output::line) does not.

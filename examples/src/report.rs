@@ -161,6 +161,11 @@ impl History {
         f64::from_bits(self.applied_norm_max)
     }
 
+    /// The last step's loss.
+    pub fn last_loss(&self) -> Option<f64> {
+        self.losses.last().map(|bits| f32::from_bits(*bits) as f64)
+    }
+
     /// Every step's loss.
     pub fn losses(&self) -> Vec<f64> {
         values(&self.losses)

@@ -9,9 +9,7 @@ use crate::{
 };
 use std::time::Instant;
 
-/// Most steps of each run, where the command line does not say.
-const STEPS: usize = 6000;
-/// Most steps of a run that is there to fail.
+/// Most steps of a run that is there to fail, where the command line does not say.
 const FAILING_STEPS: usize = 1500;
 
 /// One stop of the tour.
@@ -66,8 +64,8 @@ pub fn tour(common: &Common) -> Result<Vec<Report>> {
     for (i, stop) in STOPS.iter().enumerate() {
         say(&format!("{}. {}\n   {}", i + 1, stop.title, stop.text));
         let args = RnnArgs { case: stop.case, fix: stop.fix, ..RnnArgs::default() };
-        let default = if stop.fix == Fix::None { FAILING_STEPS } else { STEPS };
-        let config = Config::new(&args, Some(common.steps.unwrap_or(default)))?;
+        let failing = (stop.fix == Fix::None).then_some(FAILING_STEPS);
+        let config = Config::new(&args, common.steps.or(failing))?;
         let watch = if common.quiet || common.json { Watch::Silent } else { Watch::Bar };
         let finished = run(&config, common, &Files::default(), watch)?;
         say(&format!("   {}\n", line(&finished)));

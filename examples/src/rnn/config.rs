@@ -193,7 +193,7 @@ impl Config {
             update: Update::Adam(1e-3),
             clip: Some(1.0),
             omega: None,
-            steps: 6000,
+            steps: 8000,
             evaluate_every: 250,
             held_out: 1000,
             metric: Metric { name: ACCURACY, target: 0.9, rising: true },

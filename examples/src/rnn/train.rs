@@ -167,15 +167,9 @@ pub fn run(config: &Config, common: &Common, files: &Files, watch: Watch) -> Res
     let start = Instant::now();
     let mut value = f64::NAN;
     let mut interrupted = false;
-    while run.history.len() < config.steps {
-        if interrupt::requested() && !run.history.is_empty() {
-            interrupted = true;
-            break;
-        }
-        let finite = run.step()?;
-        run.show(&bar, value);
-        let due = run.history.len() % config.evaluate_every == 0 || run.history.len() == config.steps;
-        if due {
+    loop {
+        // Before the first step too: a run that goes on from its own end has nothing left to do.
+        if run.due() {
             value = run.evaluate()?;
             if let Some(path) = &files.save {
                 run.save(path)?;
@@ -184,18 +178,27 @@ pub fn run(config: &Config, common: &Common, files: &Files, watch: Watch) -> Res
                 break;
             }
         }
-        if !finite {
-            break; // A loss that is not a number has no way back.
+        // A loss that is not a number has no way back.
+        if run.history.len() >= config.steps || run.history.last_loss().is_some_and(|loss| !loss.is_finite()) {
+            break;
         }
+        if interrupt::requested() && !run.history.is_empty() {
+            interrupted = true;
+            break;
+        }
+        run.step()?;
+        run.show(&bar, value);
     }
     bar.finish_and_clear();
     if run.history.is_empty() {
         let path = files.resume.as_ref().map_or(String::new(), |path| path.display().to_string());
         return Err(Error::Usage(format!("{path} holds no step, and none was asked for")));
     }
-    value = run.evaluate()?;
-    if let Some(path) = &files.save {
-        run.save(path)?;
+    if !run.due() {
+        value = run.evaluate()?;
+        if let Some(path) = &files.save {
+            run.save(path)?;
+        }
     }
     let ending =
         Ending { metric: config.metric, value, finite_params: run.finite_params()?, ms_per_step: run.ms_per_step() };
@@ -229,8 +232,14 @@ impl<'a> Run<'a> {
         Ok(Self { config, common, data, session, training, evaluation, held_out, history, times })
     }
 
-    /// Makes one step; false if the loss is not finite.
-    fn step(&mut self) -> Result<bool> {
+    /// Whether the run is at a step after which it is evaluated and saved.
+    fn due(&self) -> bool {
+        let steps = self.history.len();
+        steps > 0 && (steps.is_multiple_of(self.config.evaluate_every) || steps == self.config.steps)
+    }
+
+    /// Makes one step.
+    fn step(&mut self) -> Result<()> {
         let batch = self.data.train(self.config.batch, self.history.len() as u64);
         let start = Instant::now();
         self.session.run(&self.training, &[("x", &batch.x), ("y", &batch.y)])?;
@@ -238,14 +247,13 @@ impl<'a> Run<'a> {
         let taps = self.session.taps()?;
         let taps = taps.last().expect("the CPU delivers at once");
         let scalar = |name| taps.scalar(name).expect("tapped by the step");
-        let loss = scalar("loss");
         self.history.push(Observed {
-            loss,
+            loss: scalar("loss"),
             grad_norm: scalar("grad_norm"),
             applied_norm: scalar("applied_norm"),
             flow: &taps.get("flow").expect("tapped by the step").to_f64(),
         });
-        Ok(loss.is_finite())
+        Ok(())
     }
 
     /// The metric on held-out data.

@@ -1,0 +1,135 @@
+//! `wgrad rnn` and `wgrad tape rnn`: what they print.
+
+use super::{
+    config::{Case, CellName, Config, Fix, TaskName},
+    table::{FlowColumn, flow_table},
+    train::{Files, Finished, Watch, check, program, run},
+};
+use crate::{
+    Result,
+    cli::{Common, RnnArgs, RnnRunArgs, TapeArgs},
+    output::json,
+    say,
+    tour::line,
+};
+use serde::Serialize;
+
+/// A run that another is shown beside.
+struct Beside {
+    title: &'static str,
+    run: Finished,
+}
+
+/// `wgrad rnn`.
+///
+/// # Errors
+/// If the flags do not go together, or the run fails.
+pub fn train(args: &RnnRunArgs, common: &Common) -> Result<()> {
+    let settings = &args.settings;
+    let config = Config::new(settings, common.steps)?;
+    let files = Files { save: args.save.clone(), resume: args.resume.clone() };
+    let watch = if common.quiet { Watch::Silent } else { Watch::Bar };
+    let comparison = if common.json || common.quiet { None } else { comparison(settings, common)? };
+    let mut beside = None;
+    if let Some((title, other)) = comparison {
+        check(&config, common, &files)?;
+        say!("First {title}, for the comparison:");
+        let run = run(&other, common, &Files::default(), watch)?;
+        say!("{}", line(&run));
+        if run.interrupted {
+            say!("Interrupted before the run itself: nothing is saved");
+            return Ok(());
+        }
+        say!("\nNow as asked:");
+        beside = Some(Beside { title, run });
+    }
+    let finished = run(&config, common, &files, watch)?;
+    if common.json {
+        json(&finished.report);
+        return Ok(());
+    }
+    if finished.interrupted {
+        let steps = finished.report.steps;
+        match &files.save {
+            Some(path) => say!("Interrupted after {steps} steps and saved: go on with --resume {}", path.display()),
+            None => say!("Interrupted after {steps} steps; nothing is saved without --save FILE"),
+        }
+    }
+    say!("{}", line(&finished));
+    if !common.quiet {
+        show(settings, beside, &finished);
+    }
+    Ok(())
+}
+
+/// The run that this one is shown beside: a cured one beside the same without the cure, a gated cell on the digits beside
+/// the tanh network.
+fn comparison(args: &RnnArgs, common: &Common) -> Result<Option<(&'static str, Config)>> {
+    let (title, other) = match (args.fix, args.task, args.cell) {
+        (Fix::None, TaskName::Digits, None | Some(CellName::Lstm | CellName::Gru)) => {
+            ("the tanh network", RnnArgs { cell: Some(CellName::Rnn), ..args.clone() })
+        }
+        (Fix::None, ..) => return Ok(None),
+        _ => ("without the cure", RnnArgs { fix: Fix::None, ..args.clone() }),
+    };
+    Ok(Some((title, Config::new(&other, common.steps)?)))
+}
+
+/// The flow of gradients over time, and the verdict.
+fn show(args: &RnnArgs, beside: Option<Beside>, finished: &Finished) {
+    let name = match (&beside, args.fix) {
+        (None, _) => "|dL/dz|",
+        (Some(_), Fix::None) => "as asked",
+        (Some(_), _) => "with the cure",
+    };
+    let columns = |flow: fn(&Finished) -> Vec<f64>| {
+        let runs = beside.iter().map(|b| (b.title, &b.run)).chain([(name, finished)]);
+        flow_table(&runs.map(|(name, run)| FlowColumn { name: name.into(), flow: flow(run) }).collect::<Vec<_>>())
+    };
+    let (peak, typical) = (columns(|run| run.history.flow_at_peak()), columns(|run| run.history.typical_flow()));
+    say!("\nMean |dL/dz| per time step, at the step of the largest gradient:\n{peak}");
+    say!("Mean |dL/dz| per time step, the median over the last tenth of steps:\n{typical}");
+    say!("flow ratio, first third over last third: {:.1e}", finished.report.flow_ratio);
+    say!("verdict: {}", finished.report.verdict);
+    match (args.case, args.fix) {
+        (Case::Exploding, Fix::None) => say!("The cure is one flag away: --fix clip-norm"),
+        (Case::Vanishing, Fix::None) => say!("The cure is one flag away: --fix omega"),
+        _ => {}
+    }
+}
+
+/// A printed step as JSON: its size, and what it does to gradients and states.
+#[derive(Serialize)]
+struct TapeSummary {
+    example: &'static str,
+    nodes: usize,
+    nodes_in_use: usize,
+    passes: Vec<String>,
+    commits: Vec<String>,
+    taps: Vec<String>,
+    unreached: Vec<String>,
+}
+
+/// `wgrad tape rnn`.
+///
+/// # Errors
+/// If the flags do not go together.
+pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
+    let program = program(&Config::new(&args.rnn, common.steps)?, common.seed);
+    if common.json {
+        let layout = program.layout();
+        json(&TapeSummary {
+            example: "rnn",
+            nodes: program.nodes().len(),
+            nodes_in_use: program.live().iter().filter(|live| **live).count(),
+            passes: program.passes().iter().map(ToString::to_string).collect(),
+            commits: program.commits().iter().map(|(state, _)| layout.state(*state).name.clone()).collect(),
+            taps: program.taps().iter().map(|tap| tap.name.clone()).collect(),
+            unreached: program.unreached().iter().map(|param| layout.param(*param).path.clone()).collect(),
+        });
+        return Ok(());
+    }
+    let text = if args.dot { program.to_dot() } else { program.to_string() };
+    say!("{}", text.trim_end());
+    Ok(())
+}
