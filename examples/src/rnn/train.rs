@@ -171,7 +171,7 @@ pub fn run(config: &Config, common: &Common, files: &Files, watch: Watch) -> Res
         // Before the first step too: a run that goes on from its own end has nothing left to do.
         if run.due() {
             value = run.evaluate()?;
-            if let Some(path) = &files.save {
+            if let Some(path) = files.save.as_ref().filter(|_| run.has_moved()) {
                 run.save(path)?;
             }
             if config.metric.reaches(value, config.solved) && run.history.settled() {
@@ -194,11 +194,12 @@ pub fn run(config: &Config, common: &Common, files: &Files, watch: Watch) -> Res
         let path = files.resume.as_ref().map_or(String::new(), |path| path.display().to_string());
         return Err(Error::Usage(format!("{path} holds no step, and none was asked for")));
     }
-    if !run.due() {
+    let evaluated = run.due();
+    if !evaluated {
         value = run.evaluate()?;
-        if let Some(path) = &files.save {
-            run.save(path)?;
-        }
+    }
+    if let Some(path) = files.save.as_ref().filter(|_| !evaluated || !run.has_moved()) {
+        run.save(path)?;
     }
     let ending =
         Ending { metric: config.metric, value, finite_params: run.finite_params()?, ms_per_step: run.ms_per_step() };
@@ -236,6 +237,11 @@ impl<'a> Run<'a> {
     fn due(&self) -> bool {
         let steps = self.history.len();
         steps > 0 && (steps.is_multiple_of(self.config.evaluate_every) || steps == self.config.steps)
+    }
+
+    /// Whether this process has made a step.
+    fn has_moved(&self) -> bool {
+        !self.times.is_empty()
     }
 
     /// Makes one step.
