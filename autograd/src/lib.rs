@@ -42,7 +42,7 @@ pub use dtype::DType;
 pub use error::{Error, Result};
 pub use grads::{Grads, Scaled, Unscaled};
 pub use hook::Vjp;
-pub use optimizer::{Optimizer, Rule};
+pub use optimizer::{Optimizer, OptimizerStates, Rule};
 pub use program::{InputDecl, Pass, Program, TapDecl};
 pub use scaler::{LossScaler, ScaledLoss};
 pub use session::{Session, Step, Taps};

@@ -2,11 +2,13 @@
 //! gradient; and a step, which is that update plus assignment.
 
 use crate::{
-    Tensor,
+    Array, Tensor,
     grads::{Grads, Unscaled},
-    store::{Flat, ParamSet, StateId},
+    op::Segments,
+    store::{Flat, ParamSet, StateId, Store},
     tape::Tape,
 };
+use std::sync::Arc;
 
 /// What an optimizer's rule is given for one arena.
 pub struct Rule<'t> {
@@ -16,10 +18,60 @@ pub struct Rule<'t> {
     pub params: Tensor<'t>,
     /// Their gradients, flat; zero in the padding.
     pub grads: Tensor<'t>,
-    /// The optimizer's states for this arena, in the order of [`Optimizer::states`].
+    /// The optimizer's states for this arena, in the order of [`OptimizerStates::of`].
     pub states: Vec<Tensor<'t>>,
+    /// The segments of the arena, one per parameter.
+    pub segments: Arc<Segments>,
     /// How many updates have been made before this one (u32 scalar).
     pub updates: Tensor<'t>,
+}
+
+/// What an optimizer keeps in a store: the parameters it steps, a counter of updates, and for each of their arenas some
+/// vectors, as long as the arena or with one element per segment. All start at zero.
+#[derive(Clone, Debug)]
+pub struct OptimizerStates {
+    params: ParamSet,
+    counter: StateId,
+    per_arena: Vec<(StateId, Vec<StateId>)>,
+}
+
+impl OptimizerStates {
+    /// Declares `<name>/updates`, and for each arena `<name>/<flat>/<dtype>` and `<name>/<segmental>/<dtype>`.
+    ///
+    /// # Panics
+    /// If one of the names is taken.
+    #[track_caller]
+    pub fn declare(store: &mut Store, params: &ParamSet, name: &str, flat: &[&str], segmental: &[&str]) -> Self {
+        let arenas = params.arenas(store.layout());
+        let mut per_arena: Vec<(StateId, Vec<StateId>)> = arenas.into_iter().map(|arena| (arena, vec![])).collect();
+        let mut add = |declared: Vec<(StateId, StateId)>| {
+            per_arena.iter_mut().zip(declared).for_each(|((_, states), (_, state))| states.push(state));
+        };
+        flat.iter().for_each(|kind| add(store.like_arenas(&format!("{name}/{kind}"), params)));
+        segmental.iter().for_each(|kind| add(store.like_segments(&format!("{name}/{kind}"), params)));
+        let counter = store.state(&format!("{name}/updates"), &Array::new([], vec![0u32]));
+        Self { params: params.clone(), counter, per_arena }
+    }
+
+    /// The parameters that the optimizer steps. It leaves others alone, whatever gradients it is given.
+    pub fn params(&self) -> &ParamSet {
+        &self.params
+    }
+
+    /// The state that counts updates made (u32 scalar).
+    pub fn counter(&self) -> StateId {
+        self.counter
+    }
+
+    /// The states of an arena: the flat ones, then those per segment, as declared.
+    ///
+    /// # Panics
+    /// If none of the optimizer's parameters is in the arena.
+    #[track_caller]
+    pub fn of(&self, arena: StateId) -> &[StateId] {
+        let found = self.per_arena.iter().find(|(a, _)| *a == arena);
+        &found.expect("an optimizer steps parameters of the arenas that it was made for").1
+    }
 }
 
 /// An optimizer over the parameters of a store.
@@ -29,14 +81,8 @@ pub trait Optimizer {
     /// The optimizer's name, the scope of what it records.
     fn name(&self) -> &'static str;
 
-    /// The parameters that it steps. It leaves others alone, whatever gradients it is given.
-    fn params(&self) -> &ParamSet;
-
-    /// The state that counts updates made (u32 scalar).
-    fn counter(&self) -> StateId;
-
-    /// The states that belong to an arena, each as long as the arena or with one element per segment.
-    fn states(&self, arena: StateId) -> Vec<StateId>;
+    /// What it keeps in the store.
+    fn states(&self) -> &OptimizerStates;
 
     /// The printed hyper-parameters.
     fn parameters(&self) -> Vec<(&'static str, String)>;
@@ -46,8 +92,8 @@ pub trait Optimizer {
 
     /// The present values of the optimizer's states for the arenas of a gradient, and of its counter.
     fn current<'t>(&self, tape: &'t Tape, grads: &Flat<'t>) -> Flat<'t> {
-        let states = grads.parts().iter().flat_map(|(arena, _)| self.states(*arena));
-        Flat::new(states.chain([self.counter()]).map(|state| (state, tape.state(state))).collect())
+        let states = grads.parts().iter().flat_map(|(arena, _)| self.states().of(*arena).to_vec());
+        Flat::new(states.chain([self.states().counter]).map(|state| (state, tape.state(state))).collect())
     }
 
     /// The pure update: parameters, gradients and states in, parameters and states out. Differentiable in all of them.
@@ -65,19 +111,26 @@ pub trait Optimizer {
         };
         let verdict = grads.verdict();
         let gate = |new: Tensor<'t>, old: Tensor<'t>| verdict.map_or(new, |verdict| verdict.select(new, old));
-        let updates = value(states, self.counter());
+        let updates = value(states, self.states().counter);
         let (mut new_params, mut new_states) = (vec![], vec![]);
         for &(arena, g) in grads.flat().parts() {
-            let old: Vec<Tensor<'t>> = self.states(arena).into_iter().map(|id| value(states, id)).collect();
+            let old: Vec<Tensor<'t>> = self.states().of(arena).iter().map(|&id| value(states, id)).collect();
             let p = value(params, arena);
-            let present = Presence::of(grads, self.params(), arena);
-            let (new, new_old) = self.rule(Rule { arena, params: p, grads: g, states: old.clone(), updates });
+            let present = Presence::of(grads, &self.states().params, arena);
+            let (new, new_old) = self.rule(Rule {
+                arena,
+                params: p,
+                grads: g,
+                states: old.clone(),
+                segments: present.segments.clone(),
+                updates,
+            });
             new_params.push((arena, gate(present.keep(new, p), p)));
-            for ((id, old), new) in self.states(arena).into_iter().zip(old).zip(new_old) {
-                new_states.push((id, gate(present.keep(new, old), old)));
+            for ((id, old), new) in self.states().of(arena).iter().zip(old).zip(new_old) {
+                new_states.push((*id, gate(present.keep(new, old), old)));
             }
         }
-        new_states.push((self.counter(), gate(updates + 1.0, updates)));
+        new_states.push((self.states().counter, gate(updates + 1.0, updates)));
         (Flat::new(new_params), Flat::new(new_states))
     }
 
@@ -99,7 +152,7 @@ pub trait Optimizer {
 struct Presence<'t> {
     /// Bool per segment; `None` if all are present.
     mask: Option<Tensor<'t>>,
-    segments: std::sync::Arc<crate::op::Segments>,
+    segments: Arc<Segments>,
 }
 
 impl<'t> Presence<'t> {

@@ -1,6 +1,6 @@
 //! The CPU backend of wgrad.
 //!
-//! [`reference`] interprets a program node by node in f64: it is the definition of every operation, plain and slow on
+//! [`mod@reference`] interprets a program node by node in f64: it is the definition of every operation, plain and slow on
 //! purpose. [`CpuBackend`] executes plans in the types of the program on a pool of threads, and is tested against it.
 
 pub mod reference;

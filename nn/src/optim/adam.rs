@@ -1,9 +1,9 @@
 //! Adam, and AdamW with decoupled weight decay.
 
-use super::{States, check_eps, check_not_negative, check_rate, with_decay};
+use super::{check_eps, check_not_negative, check_rate, with_decay};
 use crate::Schedule;
 use std::sync::Arc;
-use wgrad::{Optimizer, ParamSet, Rule, StateId, Store, Tensor, op::Segments};
+use wgrad::{Optimizer, OptimizerStates, ParamSet, Rule, Store, Tensor, op::Segments};
 
 /// Hyper-parameters of [`Adam`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -60,7 +60,7 @@ impl Default for AdamWConfig {
 #[derive(Clone, Debug)]
 pub struct Adam {
     config: AdamConfig,
-    states: States,
+    states: OptimizerStates,
 }
 
 /// Adam with decoupled weight decay (Loshchilov & Hutter 2019): `p *= 1 - lr * weight_decay`, then [`Adam`]'s step
@@ -68,7 +68,7 @@ pub struct Adam {
 #[derive(Clone, Debug)]
 pub struct AdamW {
     config: AdamWConfig,
-    states: States,
+    states: OptimizerStates,
 }
 
 /// The states of both, in order: the moments, and `1 - b^t` per segment, which is 0 at first as states are.
@@ -115,7 +115,7 @@ impl Adam {
     #[track_caller]
     pub fn new(store: &mut Store, params: &ParamSet, config: AdamConfig) -> Self {
         check("adam", &config.lr, config.betas, config.eps, config.weight_decay);
-        let states = States::declare(store, params, &config.name, &FLAT, &SEGMENTAL);
+        let states = OptimizerStates::declare(store, params, &config.name, &FLAT, &SEGMENTAL);
         Self { config, states }
     }
 }
@@ -128,7 +128,7 @@ impl AdamW {
     #[track_caller]
     pub fn new(store: &mut Store, params: &ParamSet, config: AdamWConfig) -> Self {
         check("adamw", &config.lr, config.betas, config.eps, config.weight_decay);
-        let states = States::declare(store, params, &config.name, &FLAT, &SEGMENTAL);
+        let states = OptimizerStates::declare(store, params, &config.name, &FLAT, &SEGMENTAL);
         Self { config, states }
     }
 }
@@ -140,16 +140,8 @@ macro_rules! common {
             $name
         }
 
-        fn params(&self) -> &ParamSet {
-            &self.states.params
-        }
-
-        fn counter(&self) -> StateId {
-            self.states.counter
-        }
-
-        fn states(&self, arena: StateId) -> Vec<StateId> {
-            self.states.of(arena)
+        fn states(&self) -> &OptimizerStates {
+            &self.states
         }
 
         fn parameters(&self) -> Vec<(&'static str, String)> {
@@ -172,7 +164,7 @@ impl Optimizer for Adam {
         let (c, p) = (&self.config, rule.params);
         let lr = c.lr.lr(rule.updates, p.dtype());
         let g = with_decay(rule.grads, p, c.weight_decay);
-        let (change, states) = step(g, lr, &rule.states, self.states.segments(rule.arena), (c.betas, c.eps));
+        let (change, states) = step(g, lr, &rule.states, &rule.segments, (c.betas, c.eps));
         (p - change, states)
     }
 }
@@ -184,7 +176,7 @@ impl Optimizer for AdamW {
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
         let (c, p) = (&self.config, rule.params);
         let lr = c.lr.lr(rule.updates, p.dtype());
-        let (change, states) = step(rule.grads, lr, &rule.states, self.states.segments(rule.arena), (c.betas, c.eps));
+        let (change, states) = step(rule.grads, lr, &rule.states, &rule.segments, (c.betas, c.eps));
         (p * (1.0 - lr * c.weight_decay) - change, states)
     }
 }

@@ -1,8 +1,8 @@
 //! RMSprop.
 
-use super::{States, check_eps, check_not_negative, check_rate, with_decay};
+use super::{check_eps, check_not_negative, check_rate, with_decay};
 use crate::Schedule;
-use wgrad::{Optimizer, ParamSet, Rule, StateId, Store, Tensor};
+use wgrad::{Optimizer, OptimizerStates, ParamSet, Rule, Store, Tensor};
 
 /// Hyper-parameters of [`RmsProp`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -52,7 +52,7 @@ impl Default for RmsPropConfig {
 #[derive(Clone, Debug)]
 pub struct RmsProp {
     config: RmsPropConfig,
-    states: States,
+    states: OptimizerStates,
 }
 
 impl RmsProp {
@@ -70,7 +70,7 @@ impl RmsProp {
         let mut flat = vec!["v"];
         flat.extend(config.centered.then_some("a"));
         flat.extend((config.momentum > 0.0).then_some("momentum"));
-        let states = States::declare(store, params, &config.name, &flat, &[]);
+        let states = OptimizerStates::declare(store, params, &config.name, &flat, &[]);
         Self { config, states }
     }
 }
@@ -80,16 +80,8 @@ impl Optimizer for RmsProp {
         "rmsprop"
     }
 
-    fn params(&self) -> &ParamSet {
-        &self.states.params
-    }
-
-    fn counter(&self) -> StateId {
-        self.states.counter
-    }
-
-    fn states(&self, arena: StateId) -> Vec<StateId> {
-        self.states.of(arena)
+    fn states(&self) -> &OptimizerStates {
+        &self.states
     }
 
     fn parameters(&self) -> Vec<(&'static str, String)> {

@@ -1,8 +1,8 @@
 //! Stochastic gradient descent, with momentum.
 
-use super::{States, check_not_negative, with_decay};
+use super::{check_not_negative, with_decay};
 use crate::Schedule;
-use wgrad::{Optimizer, ParamSet, Rule, StateId, Store, Tensor};
+use wgrad::{Optimizer, OptimizerStates, ParamSet, Rule, Store, Tensor};
 
 /// Hyper-parameters of [`Sgd`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -38,7 +38,7 @@ impl Default for SgdConfig {
 #[derive(Clone, Debug)]
 pub struct Sgd {
     config: SgdConfig,
-    states: States,
+    states: OptimizerStates,
 }
 
 impl Sgd {
@@ -61,7 +61,7 @@ impl Sgd {
         let flat: &[&str] = if momentum > 0.0 { &["momentum"] } else { &[] };
         // Zero momentum makes the first b equal g by itself, unless dampening would shrink g.
         let segmental: &[&str] = if momentum > 0.0 && dampening != 0.0 { &["started"] } else { &[] };
-        let states = States::declare(store, params, &config.name, flat, segmental);
+        let states = OptimizerStates::declare(store, params, &config.name, flat, segmental);
         Self { config, states }
     }
 }
@@ -71,16 +71,8 @@ impl Optimizer for Sgd {
         "sgd"
     }
 
-    fn params(&self) -> &ParamSet {
-        &self.states.params
-    }
-
-    fn counter(&self) -> StateId {
-        self.states.counter
-    }
-
-    fn states(&self, arena: StateId) -> Vec<StateId> {
-        self.states.of(arena)
+    fn states(&self) -> &OptimizerStates {
+        &self.states
     }
 
     fn parameters(&self) -> Vec<(&'static str, String)> {
@@ -107,7 +99,7 @@ impl Optimizer for Sgd {
             }
             [b, started, ..] => {
                 let share = 1.0 - started * c.dampening;
-                let b = b * c.momentum + g * share.segment_broadcast(self.states.segments(rule.arena));
+                let b = b * c.momentum + g * share.segment_broadcast(&rule.segments);
                 (b, vec![b, started.ones_like()])
             }
         };

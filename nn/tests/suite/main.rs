@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod golden;
+mod omega;
 mod optim;
 mod recurrent;
 mod schedule;

@@ -113,7 +113,7 @@ fn golden_trajectories() {
             let want = case.tensor(&name);
             case.check(&name, &Array::new(want.shape(), wgrad::Data::from_f64(case.dtype(), values)));
         }
-        assert_eq!(session.read(optimizer.counter()).expect("readable").item(0), steps as f64);
+        assert_eq!(session.read(optimizer.states().counter()).expect("readable").item(0), steps as f64);
         assert_padding_is_zero(&mut session);
     }
 }
@@ -177,7 +177,7 @@ fn an_absent_parameter_and_its_state_stand_still() {
 
         // The elements of w and of v, and of their segments, in each state of the optimizer and in the arena.
         let parts = |session: &mut Session| -> Vec<(String, Vec<f64>, Vec<f64>)> {
-            let states = [vec![arena], optimizer.states(arena)].concat().into_iter();
+            let states = [vec![arena], optimizer.states().of(arena).to_vec()].concat().into_iter();
             let of = |values: &[f64], segment: usize| {
                 let (start, len) = ranges[segment];
                 if values.len() == ranges.len() { vec![values[segment]] } else { values[start..start + len].to_vec() }
@@ -193,7 +193,7 @@ fn an_absent_parameter_and_its_state_stand_still() {
             assert_eq!(old_v, new_v, "{name}: {state} of the absent parameter");
             assert_eq!(old_w != new_w, !state.contains("started"), "{name}: {state} of the present parameter");
         }
-        assert_eq!(session.read(optimizer.counter()).expect("readable").item(0), 2.0, "{name} counts updates");
+        assert_eq!(session.read(optimizer.states().counter()).expect("readable").item(0), 2.0, "{name} counts updates");
 
         // A gradient of zeros is not an absent one: averages decay, and Adam's corrections advance.
         session.run(&both, &[("gw", &gw), ("gv", &gv)]).expect("runs");
