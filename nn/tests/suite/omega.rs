@@ -46,8 +46,11 @@ fn parts(cell: Cell) -> Parts {
     Parts { omega: all("omega")[0], gradient: all("gradient"), errors: all("errors"), h: all("h"), w }
 }
 
+/// The slope of an activation, given its value.
+type Slope = fn(f64) -> f64;
+
 /// `mean (|e_(t+1) diag(slope) W| / |e_(t+1)| - 1)^2`, for given weights.
-fn formula(parts: &Parts, w: &[f64], slope: fn(f64) -> f64) -> f64 {
+fn formula(parts: &Parts, w: &[f64], slope: Slope) -> f64 {
     let norm = |v: &[f64]| v.iter().map(|v| v * v).sum::<f64>().sqrt();
     let mut sum = 0.0;
     for row in BATCH..TIME * BATCH {
@@ -62,7 +65,7 @@ fn formula(parts: &Parts, w: &[f64], slope: fn(f64) -> f64) -> f64 {
 
 #[test]
 fn value_and_immediate_gradient_are_the_papers() {
-    let slopes: [(Cell, fn(f64) -> f64); 3] =
+    let slopes: [(Cell, Slope); 3] =
         [(Cell::Tanh, |h| 1.0 - h * h), (Cell::Sigmoid, |h| h * (1.0 - h)), (Cell::Irnn, |h| (h > 0.0) as u8 as f64)];
     for (cell, slope) in slopes {
         let parts = parts(cell);
