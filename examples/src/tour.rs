@@ -102,9 +102,11 @@ pub fn tour(common: &Common) -> Result<Vec<Report>> {
 }
 
 /// A run in one line.
-pub fn line(Finished { report: r, seconds, .. }: &Finished) -> String {
+pub fn line(Finished { report: r, history, seconds, .. }: &Finished) -> String {
+    let (recent, _) = history.recent_loss();
     format!(
-        "{}: {} {:.3} after {} steps ({seconds:.1} s, {:.2} ms a step); loss {:.3} to {:.3}, largest applied norm {:.1e}",
-        r.verdict, r.metric_name, r.metric, r.steps, r.ms_per_step, r.loss_first, r.loss_last, r.applied_norm_max
+        "{}: {} {:.3} after {} steps ({seconds:.1} s, {:.2} ms a step); loss {:.3} at first, {recent:.3} over the last \
+         tenth; largest applied norm {:.1e}",
+        r.verdict, r.metric_name, r.metric, r.steps, r.ms_per_step, r.loss_first, r.applied_norm_max
     )
 }
