@@ -12,107 +12,33 @@ use crate::{Array, DType, Data, Program, Shape, Tape};
 use proptest::{collection::vec, prelude::*, sample::select};
 use std::fmt;
 
-/// What a step records. Functions with a limited domain are recorded on safe arguments such as `x * x + 0.5`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)] // Each is named after the op that it records.
-pub enum Kind {
-    Add,
-    Mul,
-    Sub,
-    Div,
-    Pow,
-    Max,
-    Neg,
-    Sin,
-    Cos,
-    Tanh,
-    Erf,
-    Exp,
-    Recip,
-    Sqrt,
-    Log,
-    SelectLess,
-    SelectEqual,
-    SelectFinite,
-    CastFloat,
-    CastInteger,
-    CastBool,
-    Sum,
-    ReduceMax,
-    Norm,
-    ArgMax,
-    Reshape,
-    Permute,
-    Expand,
-    Slice,
-    /// Two overlapping slices of one value, one of them reversed.
-    Windows,
-    Concat,
-    Pad,
-    Assemble,
-    Gather,
-    ScatterAdd,
-    SegmentSum,
-    SegmentBroadcast,
-    MatMul,
-    Detach,
-    Barrier,
-    Hook,
-    /// Wraps the steps that follow.
-    Checkpoint,
-    Custom,
+/// Declares an enum and the list of its variants.
+macro_rules! kinds {
+    ($(#[$doc:meta])* $($kind:ident)*) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[allow(missing_docs)] // Each is named after the op that it records.
+        pub enum Kind {
+            $($kind,)*
+        }
+
+        impl Kind {
+            /// Every kind.
+            pub const ALL: &[Kind] = &[$(Kind::$kind),*];
+        }
+    };
 }
 
-impl Kind {
-    /// Every kind.
-    pub const ALL: [Kind; 43] = {
-        use Kind::*;
-        [
-            Add,
-            Mul,
-            Sub,
-            Div,
-            Pow,
-            Max,
-            Neg,
-            Sin,
-            Cos,
-            Tanh,
-            Erf,
-            Exp,
-            Recip,
-            Sqrt,
-            Log,
-            SelectLess,
-            SelectEqual,
-            SelectFinite,
-            CastFloat,
-            CastInteger,
-            CastBool,
-            Sum,
-            ReduceMax,
-            Norm,
-            ArgMax,
-            Reshape,
-            Permute,
-            Expand,
-            Slice,
-            Windows,
-            Concat,
-            Pad,
-            Assemble,
-            Gather,
-            ScatterAdd,
-            SegmentSum,
-            SegmentBroadcast,
-            MatMul,
-            Detach,
-            Barrier,
-            Hook,
-            Checkpoint,
-            Custom,
-        ]
-    };
+kinds! {
+    /// What a step records. Functions with a limited domain are recorded on safe arguments such as `x * x + 0.5`;
+    /// `Windows` are two overlapping slices of one value, one of them reversed; `Checkpoint` wraps the steps that follow.
+    Add Mul Sub Div Pow Max Neg Sin Cos Tanh Erf Exp Recip Sqrt Log
+    SelectLess SelectEqual SelectFinite CastFloat CastInteger CastBool
+    Sum ReduceMax Norm ArgMax
+    Reshape Permute Expand Slice Windows Concat Pad Assemble
+    Gather ScatterAdd SegmentSum SegmentBroadcast
+    MatMul
+    Detach Barrier Hook Checkpoint Custom
 }
 
 /// One step of a recipe.
@@ -231,7 +157,7 @@ pub fn step(kinds: &'static [Kind]) -> impl Strategy<Value = Step> {
 
 /// A recipe in f64, of up to this many steps of any kind.
 pub fn recipe(steps: usize) -> impl Strategy<Value = Recipe> {
-    recipe_of(&Kind::ALL, steps)
+    recipe_of(Kind::ALL, steps)
 }
 
 /// A recipe in f64, of up to this many steps of these kinds. Most leaves broadcast with each other.
