@@ -23,7 +23,7 @@ pub struct Delivery {
 
 /// A device that keeps buffers and runs compiled plans.
 ///
-/// Runs take effect in the order in which they are enqueued. Only `read` waits for the device.
+/// Runs take effect in the order in which they are enqueued. Only `read` and `wait` wait for the device.
 pub trait Backend: Send {
     /// The device's name, such as `cpu (2 threads)`.
     fn name(&self) -> String;
@@ -54,6 +54,12 @@ pub trait Backend: Send {
 
     /// Forgets a compiled plan.
     fn release(&mut self, executable: ExecutableId);
+
+    /// Waits until all runs so far have finished, and their taps can be delivered.
+    ///
+    /// # Errors
+    /// If a run so far has failed, or the device is lost.
+    fn wait(&mut self) -> Result<()>;
 
     /// Enqueues a run. `inputs` are in the program's order, with the declared types and lengths.
     ///

@@ -17,7 +17,7 @@ impl<'t> Tensor<'t> {
         self.maximum(-self)
     }
 
-    /// The smaller of the two; NaN if either is. A tie sends half of the gradient to each.
+    /// The smaller of two floats; NaN if either is. A tie sends half of the gradient to each.
     #[track_caller]
     pub fn minimum(self, other: impl Into<Operand<'t>>) -> Self {
         -(-self).maximum(-other.into().like(self))
@@ -73,8 +73,12 @@ impl<'t> Tensor<'t> {
     }
 
     /// The mean over some axes, which disappear.
+    ///
+    /// # Panics
+    /// If the elements are not floats: integers have no mean of their type.
     #[track_caller]
     pub fn mean_axes(self, axes: &[usize]) -> Self {
+        assert!(self.dtype().is_float(), "mean of {}{}: cast it to floats first", self.dtype(), self.shape());
         self.sum_axes(axes) / self.extent(axes)
     }
 
@@ -174,6 +178,7 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn rows(self, index: Tensor<'t>) -> Self {
         let (shape, at) = (self.shape(), index.shape());
+        assert!(shape.rank() > 0, "rows of {}{shape}: needs a table", self.dtype());
         let width: usize = shape[1..].iter().product();
         let spread = index.reshape([at.numel(), 1]).broadcast_to([at.numel(), width]);
         self.reshape([shape[0], width]).gather(spread, 0).reshape([&at[..], &shape[1..]].concat())

@@ -68,8 +68,8 @@ pub enum Error {
         /// Where it was used again.
         second: &'static Location<'static>,
     },
-    /// A program of another session.
-    #[error("this program was recorded by another session")]
+    /// A program of another session, or over another store.
+    #[error("this program was recorded for another session or another store")]
     ForeignProgram,
     /// What a backend reports.
     #[error("{0}")]

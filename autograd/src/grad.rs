@@ -51,18 +51,22 @@ struct Sweep<'t> {
     /// Whether a gradient is wanted of a node, or of something it was computed from.
     needed: Vec<bool>,
     cotangents: HashMap<NodeId, Cotangent<'t>>,
-    /// Recomputed nodes of checkpoints: rules read these in place of the originals.
+    /// The nodes of checkpoints as recomputed: rules read these in place of the originals.
     recomputed: HashMap<NodeId, Tensor<'t>>,
     /// The scopes of the gradient nodes of each forward scope.
     scopes: HashMap<ScopeId, ScopeId>,
 }
 
 /// The cotangents of `wrt`, given cotangents of some outputs. `None`: the outputs do not depend on it.
+#[track_caller]
 pub(crate) fn sweep<'t>(
     tape: &'t Tape,
     seeds: &[(Tensor<'t>, Tensor<'t>)],
     wrt: &[Tensor<'t>],
 ) -> Vec<Option<Tensor<'t>>> {
+    for x in seeds.iter().flat_map(|(y, g)| [y, g]).chain(wrt) {
+        tape.own(*x, "grad");
+    }
     let top = seeds.iter().map(|(y, _)| y.id.0).max().map_or(0, |id| id + 1);
     let root = tape.child_scope(tape.current_scope(), "backward", None);
     let mut sweep = Sweep {
@@ -131,7 +135,7 @@ fn needed(tape: &Tape, wrt: &[Tensor<'_>], top: u32) -> Vec<bool> {
 }
 
 impl<'t> Sweep<'t> {
-    /// Sends the total cotangent of a node to its inputs, and returns it.
+    /// Sends the total cotangent of a node to its inputs, and returns it; of a hooked node, what its hooks made of it.
     fn visit(&mut self, id: NodeId) -> Option<Tensor<'t>> {
         let tape = self.tape;
         let node = tape.node(id);
@@ -155,38 +159,50 @@ impl<'t> Sweep<'t> {
                     1 => vec![total],
                     _ => (0..outputs).map(|k| self.cotangents.remove(&like(k).id).and_then(|c| c.sum)).collect(),
                 };
-                if g.iter().any(Option::is_some) {
-                    self.send(&node.op, &node.inputs, (0..outputs).map(like).collect(), g);
+                if g.iter().all(Option::is_none) {
+                    return None;
                 }
-                total
+                let sent = self.send(&node.op, &node.inputs, (0..outputs).map(like).collect(), g);
+                if matches!(node.op, Op::Hook(_)) { sent } else { total }
             })
         })
     }
 
-    /// Applies the rule of `op` and adds what it gives to the cotangents of the inputs that need it.
-    fn send(&mut self, op: &Op, inputs: &[NodeId], y: Vec<Tensor<'t>>, g: Vec<Option<Tensor<'t>>>) {
+    /// Applies the rule of `op` and adds what it gives to the cotangents of the inputs that need it. Returns what the
+    /// first input is sent.
+    fn send(
+        &mut self,
+        op: &Op,
+        inputs: &[NodeId],
+        y: Vec<Tensor<'t>>,
+        g: Vec<Option<Tensor<'t>>>,
+    ) -> Option<Tensor<'t>> {
         if let (Op::Slice { axis, start, step, .. }, Some(g)) = (op, g[0]) {
             let place = Place { start: *start, step: *step };
-            return self.cotangents.entry(inputs[0]).or_default().slices.push((*axis, place, g));
+            self.cotangents.entry(inputs[0]).or_default().slices.push((*axis, place, g));
+            return Some(g);
         }
         let tape = self.tape;
         let read = |id: NodeId| self.recomputed.get(&id).copied().unwrap_or(Tensor { tape, id });
         let x: Vec<Tensor<'t>> = inputs.iter().map(|&id| read(id)).collect();
         let y: Vec<Tensor<'t>> = y.iter().map(|y| read(y.id)).collect();
-        for (&input, d) in inputs.iter().zip(vjp(op, &y, &x, &g)) {
+        let sent = vjp(op, &y, &x, &g);
+        for (&input, d) in inputs.iter().zip(&sent) {
             let Some(d) = d.filter(|_| self.needed[input.index()]) else { continue };
             let x = Tensor { tape, id: input };
             assert!(
                 d.shape() == x.shape() && d.dtype() == x.dtype(),
-                "the gradient rule of {} gives {}{} for an input of {}{}",
+                "the gradient rule of {} gives {}{} for an input of {}{}{}",
                 op.name(),
                 d.dtype(),
                 d.shape(),
                 x.dtype(),
-                x.shape()
+                x.shape(),
+                tape.recorded_at()
             );
             self.cotangents.entry(input).or_default().add(d);
         }
+        sent.into_iter().next().flatten()
     }
 
     /// Records the nodes of a checkpoint once more, reading what enters it from behind a barrier.
@@ -220,7 +236,13 @@ impl<'t> Sweep<'t> {
             });
             copies.insert(NodeId(index), copy);
         }
-        self.recomputed.extend(copies.into_iter().filter(|(id, _)| range.contains(&id.0)));
+        for id in range.map(NodeId) {
+            if let Some(&copy) = copies.get(&id) {
+                let original = Tensor { tape, id };
+                let stand = tape.at_site(tape.node(id).site, || tape.push(Op::Recomputed, &[original, copy]));
+                self.recomputed.insert(id, stand);
+            }
+        }
     }
 
     /// The scope in which the gradient of `scope` is recorded: the same path, below `backward`.

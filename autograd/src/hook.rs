@@ -5,6 +5,7 @@
 use crate::{
     Tensor,
     op::{HookId, Op, RuleId},
+    store::Param,
     tape::Tape,
 };
 use std::rc::Rc;
@@ -15,6 +16,18 @@ type HookFn = Rc<dyn for<'t> Fn(Tensor<'t>, &[Tensor<'t>]) -> Tensor<'t>>;
 /// The hooks of one tensor, in the order in which they were registered, and which of the node's inputs each takes.
 #[derive(Clone, Default)]
 pub(crate) struct HookFns(Vec<(HookFn, std::ops::Range<usize>)>);
+
+impl HookFns {
+    /// Appends a hook that takes the node's inputs from `start` on, not counting the first.
+    fn push<const N: usize>(
+        &mut self,
+        start: usize,
+        hook: impl for<'a> Fn(Tensor<'a>, [Tensor<'a>; N]) -> Tensor<'a> + 'static,
+    ) {
+        let call: HookFn = Rc::new(move |g, x| hook(g, x.try_into().expect("as many as were registered")));
+        self.0.push((call, start..start + N));
+    }
+}
 
 /// What the rule of a composition is given.
 pub struct Vjp<'a, 't> {
@@ -78,8 +91,21 @@ impl Tape {
         let rule = self.inner.borrow().rules[rule.0 as usize].clone();
         let result = rule(Vjp { inputs, outputs, cotangents });
         let (want, have) = (inputs.len(), result.len());
-        assert!(have == want, "custom_vjp: the rule gives {have} cotangents for {want} inputs");
+        let line = self.recorded_at();
+        assert!(have == want, "custom_vjp: the rule gives {have} cotangents for {want} inputs{line}");
         result
+    }
+
+    /// Registers a hook on a parameter: see [`Tensor::on_grad`]. It acts on reads of the parameter that follow, whatever
+    /// value the parameter has then; several run in the order in which they were registered, on the total gradient, once
+    /// per sweep.
+    #[track_caller]
+    pub fn on_param_grad(&self, param: Param, hook: impl for<'a> Fn(Tensor<'a>) -> Tensor<'a> + 'static) {
+        let known = self.inner.borrow().param_hooks.get(&param).copied();
+        let mut fns = known.map_or(HookFns::default(), |id| self.inner.borrow().hooks[id.0 as usize].clone());
+        fns.push(0, move |g, []| hook(g));
+        let id = self.new_hook(fns);
+        self.inner.borrow_mut().param_hooks.insert(param, id);
     }
 
     pub(crate) fn run_hooks<'t>(&'t self, hook: HookId, g: Tensor<'t>, with: &[Tensor<'t>]) -> Tensor<'t> {
@@ -89,11 +115,12 @@ impl Tape {
                 let replaced = f(g, &with[inputs.clone()]);
                 assert!(
                     replaced.shape() == g.shape() && replaced.dtype() == g.dtype(),
-                    "a hook must keep shape and type: {}{} became {}{}",
+                    "a hook must keep shape and type: {}{} became {}{}{}",
                     g.dtype(),
                     g.shape(),
                     replaced.dtype(),
-                    replaced.shape()
+                    replaced.shape(),
+                    self.recorded_at()
                 );
                 replaced
             })
@@ -101,7 +128,7 @@ impl Tape {
     }
 
     /// Records `f`; a reverse sweep recomputes what it recorded instead of reading it, so that nothing within needs to
-    /// be kept between forward and backward. Gradients are the same bits. Checkpoints nest.
+    /// be kept between forward and backward. Gradients of every order are the same bits. Checkpoints nest.
     pub fn checkpoint<R>(&self, f: impl FnOnce() -> R) -> R {
         let start = self.len();
         let result = f();
@@ -164,10 +191,8 @@ impl<'t> Tensor<'t> {
             Op::Hook(id) => (self.tape.inner.borrow().hooks[id.0 as usize].clone(), node.inputs.into_vec()),
             _ => (HookFns::default(), vec![self.id]),
         };
-        let start = inputs.len() - 1;
-        inputs.extend(with.map(|x| x.id));
-        let call: HookFn = Rc::new(move |g, x| hook(g, x.try_into().expect("as many as were registered")));
-        fns.0.push((call, start..start + N));
+        inputs.extend(with.map(|x| self.tape.own(x, "on_grad_with")));
+        fns.push(inputs.len() - 1 - N, hook);
         let hook = Op::Hook(self.tape.new_hook(fns));
         let inputs: Vec<Tensor<'t>> = inputs.into_iter().map(|id| Tensor { tape: self.tape, id }).collect();
         self.tape.push(hook, &inputs)

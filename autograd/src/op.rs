@@ -176,6 +176,9 @@ pub enum Op {
     Detach,
     /// The input, kept apart from any equal value elsewhere on the tape: recomputation starts here.
     Barrier(u32),
+    /// What a checkpoint recomputed: inputs the original and its copy. The value is the copy's; gradients go to the
+    /// original, so that every order of derivative is that of the program without the checkpoint.
+    Recomputed,
     /// The first input; its cotangent passes through the hook's closures, which may use the other inputs.
     Hook(HookId),
     /// Output `out` of a composition with a gradient rule of its own. Inputs: the `args` arguments, then all outputs
@@ -208,7 +211,7 @@ impl Op {
     pub(crate) fn differentiable_inputs(&self, inputs: usize) -> usize {
         match self {
             Op::Detach => 0,
-            Op::Hook(_) => 1,
+            Op::Hook(_) | Op::Recomputed => 1,
             Op::Custom { args, .. } => *args,
             _ => inputs,
         }
@@ -230,6 +233,7 @@ impl Op {
         };
         Ok(match self {
             Op::Const(_) | Op::Input(_) | Op::State(_) => return Err("a leaf states its own shape".into()),
+            Op::Iota(len) if u32::try_from(*len).is_err() => return Err(format!("{len} exceeds u32")),
             Op::Iota(len) => ([*len].into(), DType::U32),
             Op::Unary(Unary::IsFinite) => {
                 float(0)?;
@@ -354,7 +358,7 @@ impl Op {
                 }
                 (a.with(r - 2, m).with(r - 1, n), dtype(0))
             }
-            Op::Detach | Op::Barrier(_) | Op::Hook(_) => (shape(0), dtype(0)),
+            Op::Detach | Op::Barrier(_) | Op::Recomputed | Op::Hook(_) => (shape(0), dtype(0)),
             Op::Custom { args, out, .. } => (shape(args + out), dtype(args + out)),
         })
     }
@@ -363,8 +367,12 @@ impl Op {
 impl Place {
     /// Whether `len` elements placed here stay within `extent`.
     pub(crate) fn fits(self, len: usize, extent: usize) -> bool {
-        let last = self.start as isize + (len as isize - 1) * self.step;
-        len == 0 || (self.step != 0 && self.start < extent && (0..extent as isize).contains(&last))
+        if len <= 1 {
+            return len == 0 || self.start < extent;
+        }
+        let reach = isize::try_from(len - 1).ok().and_then(|steps| steps.checked_mul(self.step));
+        let last = reach.and_then(|reach| self.start.checked_add_signed(reach));
+        self.step != 0 && self.start < extent && last.is_some_and(|last| last < extent)
     }
 
     /// The half-open range of positions that `len` elements placed here span.

@@ -63,14 +63,10 @@ impl OptimizerStates {
         self.counter
     }
 
-    /// The states of an arena: the flat ones, then those per segment, as declared.
-    ///
-    /// # Panics
-    /// If none of the optimizer's parameters is in the arena.
-    #[track_caller]
-    pub fn of(&self, arena: StateId) -> &[StateId] {
-        let found = self.per_arena.iter().find(|(a, _)| *a == arena);
-        &found.expect("an optimizer steps parameters of the arenas that it was made for").1
+    /// The states of an arena: the flat ones, then those per segment, as declared. `None` if none of the optimizer's
+    /// parameters is there.
+    pub fn of(&self, arena: StateId) -> Option<&[StateId]> {
+        self.per_arena.iter().find(|(a, _)| *a == arena).map(|(_, states)| &states[..])
     }
 }
 
@@ -92,14 +88,14 @@ pub trait Optimizer {
 
     /// The present values of the optimizer's states for the arenas of a gradient, and of its counter.
     fn current<'t>(&self, tape: &'t Tape, grads: &Flat<'t>) -> Flat<'t> {
-        let states = grads.parts().iter().flat_map(|(arena, _)| self.states().of(*arena).to_vec());
+        let states = grads.parts().iter().filter_map(|(arena, _)| self.states().of(*arena)).flatten().copied();
         Flat::new(states.chain([self.states().counter]).map(|state| (state, tape.state(state))).collect())
     }
 
     /// The pure update: parameters, gradients and states in, parameters and states out. Differentiable in all of them.
     ///
     /// Where the verdict is false everything stays as it was, the counter too. A parameter without a gradient stands
-    /// still, and so does its state.
+    /// still, and so does its state; so does one that the optimizer does not step.
     ///
     /// # Panics
     /// If a value is missing for an arena of the gradients, or for one of the optimizer's states.
@@ -114,8 +110,12 @@ pub trait Optimizer {
         let updates = value(states, self.states().counter);
         let (mut new_params, mut new_states) = (vec![], vec![]);
         for &(arena, g) in grads.flat().parts() {
-            let old: Vec<Tensor<'t>> = self.states().of(arena).iter().map(|&id| value(states, id)).collect();
             let p = value(params, arena);
+            let Some(ids) = self.states().of(arena) else {
+                new_params.push((arena, p));
+                continue;
+            };
+            let old: Vec<Tensor<'t>> = ids.iter().map(|&id| value(states, id)).collect();
             let present = Presence::of(grads, &self.states().params, arena);
             let (new, new_old) = self.rule(Rule {
                 arena,
@@ -126,7 +126,7 @@ pub trait Optimizer {
                 updates,
             });
             new_params.push((arena, gate(present.keep(new, p), p)));
-            for ((id, old), new) in self.states().of(arena).iter().zip(old).zip(new_old) {
+            for ((id, old), new) in ids.iter().zip(old).zip(new_old) {
                 new_states.push((*id, gate(present.keep(new, old), old)));
             }
         }

@@ -109,7 +109,7 @@ impl<'t> Grads<'t, Unscaled> {
         let parameters = [("max_norm", max_norm.to_string())];
         let (flat, values) = self.pass("clip_by_global_norm", &parameters, |flat| {
             let norm = self.norm();
-            let coefficient = (max_norm.like(norm) / (norm + 1e-6)).minimum(1.0);
+            let coefficient = (max_norm.like(norm).cast(norm.dtype()) / (norm + 1e-6)).minimum(1.0);
             (flat.map(|_, g| g * coefficient.cast(g.dtype())), vec![norm, coefficient, norm.is_finite()])
         });
         self.tape.tap("clip_by_global_norm/norm", values[0]);

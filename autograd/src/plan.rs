@@ -271,6 +271,7 @@ impl Planner {
         }
         match &node.op {
             Op::Detach | Op::Barrier(_) | Op::Hook(_) => inputs[0].clone(),
+            Op::Recomputed => inputs[1].clone(),
             Op::Custom { args, out, .. } => inputs[args + out].clone(),
             op => match inputs.first().and_then(|input| input.through(op, &node.shape)) {
                 Some(view) => view,

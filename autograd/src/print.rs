@@ -76,6 +76,7 @@ impl Op {
             Op::MatMul { .. } => "matmul",
             Op::Detach => "detach",
             Op::Barrier(_) => "barrier",
+            Op::Recomputed => "recomputed",
             Op::Hook(_) => "hook",
             Op::Custom { .. } => "custom",
         }
@@ -149,6 +150,7 @@ impl<'p> Printer<'p> {
             Op::Input(input) => Some(self.program.inputs()[input.0 as usize].name.clone()),
             Op::State(state) => Some(self.program.layout().state(*state).name.clone()),
             Op::Expand(_) => Some(self.arg(node.inputs[0])),
+            Op::Recomputed => Some(self.arg(node.inputs[1])),
             Op::Reshape(to) => {
                 let from = &self.program.node(node.inputs[0]).shape;
                 let squeezed = |s: &Shape| s.iter().copied().filter(|&n| n != 1).collect::<Vec<_>>();

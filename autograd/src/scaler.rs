@@ -28,10 +28,11 @@ impl LossScaler {
     /// A constant scale. Powers of two change no bit of a gradient that stays in range.
     ///
     /// # Panics
-    /// If the scale is not positive and finite.
+    /// If the scale or its reciprocal is not a positive normal number of f32.
     #[track_caller]
     pub fn fixed(scale: f64) -> Self {
-        assert!(scale > 0.0 && scale.is_finite(), "loss scale: {scale} is not positive and finite");
+        let usable = |v: f64| v > 0.0 && (v as f32).is_normal();
+        assert!(usable(scale) && usable(1.0 / scale), "loss scale: {scale} or its reciprocal is not a normal f32");
         Self { scale: Some(scale) }
     }
 

@@ -14,7 +14,7 @@ use std::{
     ops::Deref,
     panic::Location,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -22,12 +22,32 @@ use std::{
 /// How many runs' taps are kept for a caller who does not fetch them; older ones are dropped.
 const TAP_RING: usize = 64;
 
-/// A program compiled for a session. It reads as the [`Program`] it was made from.
+/// How many programs [`Session::run_cached`] keeps; beyond that the one unused for longest is forgotten.
+const CACHED_PROGRAMS: usize = 64;
+
+/// A program compiled for a session. It reads as the [`Program`] it was made from. When its last copy is dropped, the
+/// session forgets what it compiled.
 #[derive(Clone, Debug)]
 pub struct Step {
     program: Arc<Program>,
-    executable: ExecutableId,
+    executable: Arc<Executable>,
     session: u64,
+}
+
+/// Executables that nobody can run any more.
+type Dropped = Arc<Mutex<Vec<ExecutableId>>>;
+
+/// Reports itself when it is dropped.
+#[derive(Debug)]
+struct Executable {
+    id: ExecutableId,
+    dropped: Dropped,
+}
+
+impl Drop for Executable {
+    fn drop(&mut self) {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(self.id);
+    }
 }
 
 impl Deref for Step {
@@ -71,7 +91,9 @@ pub struct Session {
     backend: Box<dyn Backend>,
     layout: Arc<Layout>,
     buffers: Vec<BufferId>,
-    cache: HashMap<CacheKey, Step>,
+    /// The most recently used last.
+    cache: Vec<(CacheKey, Step)>,
+    dropped: Dropped,
     /// Where each name of the cache is used.
     places: HashMap<String, &'static Location<'static>>,
     tap_names: HashMap<ExecutableId, Vec<(Arc<str>, Shape)>>,
@@ -93,7 +115,8 @@ impl Session {
             backend,
             layout,
             buffers,
-            cache: HashMap::new(),
+            cache: vec![],
+            dropped: Dropped::default(),
             places: HashMap::new(),
             tap_names: HashMap::new(),
             taps: VecDeque::new(),
@@ -124,16 +147,30 @@ impl Session {
     /// Compiles a recorded program.
     ///
     /// # Errors
-    /// If the device cannot run it.
+    /// [`Error::ForeignProgram`] if it was recorded over a store that declares other states; if the device cannot run it.
     pub fn compile(&mut self, program: Program) -> Result<Step> {
-        let executable = self.backend.compile(&Plan::new(&program), &self.buffers)?;
+        if program.layout() != &self.layout {
+            return Err(Error::ForeignProgram);
+        }
+        self.forget_dropped();
+        let id = self.backend.compile(&Plan::new(&program), &self.buffers)?;
         let names = program.taps().iter().map(|tap| (tap.name.as_str().into(), program.node(tap.node).shape.clone()));
-        self.tap_names.insert(executable, names.collect());
+        self.tap_names.insert(id, names.collect());
+        let executable = Arc::new(Executable { id, dropped: self.dropped.clone() });
         Ok(Step { program: Arc::new(program), executable, session: self.id })
     }
 
+    /// Frees what belongs to steps that have been dropped.
+    fn forget_dropped(&mut self) {
+        let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
+        for id in dropped {
+            self.backend.release(id);
+            self.tap_names.remove(&id);
+        }
+    }
+
     /// Runs the program of this name for inputs of these shapes, recording it with `f` the first time. The name stands
-    /// for the recording function: one place in the code, one name.
+    /// for the recording function: one place in the code, one name. The 64 programs used last are kept.
     ///
     /// # Errors
     /// As [`Session::record`] and [`Session::run`]; [`Error::NameTaken`] if two places in the code use one name.
@@ -146,14 +183,14 @@ impl Session {
         if first != here {
             return Err(Error::NameTaken { name: name.into(), first, second: here });
         }
-        let step = match self.cache.get(&key) {
-            Some(step) => step.clone(),
-            None => {
-                let step = self.record(f)?;
-                self.cache.insert(key, step.clone());
-                step
-            }
+        let step = match self.cache.iter().position(|(known, _)| *known == key) {
+            Some(position) => self.cache.remove(position).1,
+            None => self.record(f)?,
         };
+        if self.cache.len() == CACHED_PROGRAMS {
+            self.cache.remove(0);
+        }
+        self.cache.push((key, step.clone()));
         self.run(&step, inputs)?;
         Ok(step)
     }
@@ -183,7 +220,7 @@ impl Session {
         }
         let run = self.runs;
         self.runs += 1;
-        self.backend.run(step.executable, &data, run)?;
+        self.backend.run(step.executable.id, &data, run)?;
         self.collect_taps()?;
         Ok(run)
     }
@@ -259,33 +296,17 @@ impl Session {
     /// As [`Session::record`] and [`Session::run`].
     pub fn eval(&mut self, inputs: &[(&str, &Array)], f: impl FnOnce(&Tape) -> Tensor<'_>) -> Result<Array> {
         const RESULT: &str = "eval/result";
-        let earlier = self.taps()?;
         let step = self.record(|t| {
             let result = f(t);
             t.tap(RESULT, result);
         })?;
-        let outcome = self.run(&step, inputs);
-        let mut values = None;
-        if outcome.is_ok() {
-            while values.is_none() {
-                self.read_any()?;
-                values = self.taps()?.into_iter().find(|taps| taps.run == self.runs - 1);
-            }
-        }
-        self.backend.release(step.executable);
-        self.tap_names.remove(&step.executable);
-        self.taps.extend(earlier);
-        outcome?;
-        let values = values.expect("the run has delivered");
-        Ok(values.get(RESULT).expect("tapped above").clone())
-    }
-
-    /// Waits for the device.
-    fn read_any(&mut self) -> Result<()> {
-        match self.buffers.first() {
-            Some(&buffer) => self.backend.read(buffer).map(|_| ()),
-            None => Ok(()),
-        }
+        let run = self.run(&step, inputs)?;
+        self.backend.wait()?;
+        self.collect_taps()?;
+        let position =
+            self.taps.iter().position(|taps| taps.run == run).expect("a run that has finished has delivered");
+        let taps = self.taps.remove(position).expect("found above");
+        Ok(taps.get(RESULT).expect("tapped above").clone())
     }
 }
 

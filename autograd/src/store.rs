@@ -46,7 +46,7 @@ pub struct ParamDecl {
 }
 
 /// What a store declares, without the values.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Layout {
     states: Vec<StateDecl>,
     params: Vec<ParamDecl>,
@@ -207,10 +207,11 @@ impl Store {
     /// Declares a parameter with its first value, in the arena of its dtype.
     ///
     /// # Panics
-    /// If the path is taken, the type is not a float, or a state with the arenas' lengths has been declared already.
+    /// If the path is taken or has a colon in it, the type is not a float, or a state with the arenas' lengths has been declared already.
     #[track_caller]
     pub fn param(&mut self, path: &str, value: &Array) -> Param {
         assert!(self.layout.params.iter().all(|p| p.path != path), "parameter {path:?} is declared twice");
+        assert!(!path.contains(':'), "parameter {path:?}: a path is made of names joined by `/`, without colons");
         assert!(value.dtype().is_float(), "parameter {path:?}: {} has no gradient", value.dtype());
         assert!(!self.closed, "parameter {path:?}: declare all parameters before the optimizer");
         let dtype = value.dtype();

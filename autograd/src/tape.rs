@@ -8,7 +8,7 @@ use crate::{
     hook::{HookFns, Probe, RuleFn},
     op::{HookId, InputId, Op, RuleId, Typed},
     program::{InputDecl, Pass, Program, TapDecl},
-    store::{Flat, Layout, Param, StateId},
+    store::{Flat, Layout, Param, ParamSet, StateId},
 };
 use std::{
     cell::RefCell,
@@ -84,7 +84,7 @@ pub(crate) struct Inner {
     /// Every value that a state has been given, in order.
     assigned: Vec<(StateId, NodeId)>,
     rebound: Vec<BTreeMap<StateId, NodeId>>,
-    param_hooks: HashMap<NodeId, NodeId>,
+    pub param_hooks: HashMap<Param, HookId>,
     pub unreached: Vec<Param>,
     taps: Vec<TapDecl>,
     passes: Vec<Pass>,
@@ -166,17 +166,34 @@ impl Tape {
     #[track_caller]
     pub(crate) fn push(&self, op: Op, x: &[Tensor<'_>]) -> Tensor<'_> {
         for x in x {
-            assert!(std::ptr::eq(x.tape, self), "{}: its inputs live on two tapes", op.name());
+            self.own(*x, op.name());
         }
         let typed: Vec<Typed> = x.iter().map(|x| (x.shape(), x.dtype())).collect();
         match op.infer(&typed) {
-            Ok(result) => self.push_typed(op, x.iter().map(|x| x.id).collect(), result),
+            Ok((shape, dtype)) => {
+                // A signed size, as pointers are: more would wrap in the arithmetic of strides.
+                let bytes = shape.iter().try_fold(dtype.size() as isize, |n, &d| n.checked_mul(d.try_into().ok()?));
+                assert!(bytes.is_some(), "{}: {dtype}{shape} is larger than memory can be", op.name());
+                self.push_typed(op, x.iter().map(|x| x.id).collect(), (shape, dtype))
+            }
             Err(why) => {
                 let inputs: Vec<String> = typed.iter().map(|(shape, dtype)| format!("{dtype}{shape}")).collect();
-                let line = self.inner.borrow().site.unwrap_or(Location::caller());
-                panic!("{} of {}: {why} (recorded at {line})", op.name(), inputs.join(" and "))
+                panic!("{} of {}: {why}{}", op.name(), inputs.join(" and "), self.recorded_at())
             }
         }
+    }
+
+    /// The node of a tensor of this tape.
+    #[track_caller]
+    pub(crate) fn own(&self, x: Tensor<'_>, what: &str) -> NodeId {
+        assert!(std::ptr::eq(x.tape, self), "{what}: a tensor of another tape{}", self.recorded_at());
+        x.id
+    }
+
+    /// The end of a message: the line that nodes are attributed to.
+    #[track_caller]
+    pub(crate) fn recorded_at(&self) -> String {
+        format!(" (recorded at {})", self.inner.borrow().site.unwrap_or(Location::caller()))
     }
 
     pub(crate) fn node(&self, id: NodeId) -> Node {
@@ -189,9 +206,14 @@ impl Tape {
 
     // Leaves.
 
-    /// A scalar constant, rounded to `dtype`.
+    /// A scalar constant, rounded to a float type.
+    ///
+    /// # Panics
+    /// If an integer type, or bool, does not hold the value.
     #[track_caller]
     pub fn scalar(&self, value: f64, dtype: DType) -> Tensor<'_> {
+        let exact = dtype.is_float() || Array::new([], vec![value]).cast(dtype).item(0) == value;
+        assert!(exact, "constant {value}: {dtype} does not hold it{}", self.recorded_at());
         self.push_typed(Op::Const(value.to_bits()), [].into(), (Shape::scalar(), dtype))
     }
 
@@ -265,39 +287,30 @@ impl Tape {
     /// Makes `value` the state's value: for later reads on this tape at once, for later runs when the program ends.
     ///
     /// # Panics
-    /// If the shape or type is not the state's.
+    /// If the shape or type is not the state's, or within [`Tape::with_params`] of that state.
     #[track_caller]
     pub fn assign(&self, state: StateId, value: Tensor<'_>) {
-        let decl = self.layout.state(state);
+        let id = self.fitting("assign to", state, value);
+        let rebound = self.inner.borrow().rebound.iter().any(|r| r.contains_key(&state));
+        let name = &self.layout.state(state).name;
         assert!(
-            decl.shape == value.shape() && decl.dtype == value.dtype(),
-            "assign to {:?} of {}{}: the value is {}{}",
-            decl.name,
-            decl.dtype,
-            decl.shape,
-            value.dtype(),
-            value.shape()
+            !rebound,
+            "assign to {name:?}: it has another value within `with_params`; use `Optimizer::update` there"
         );
         let mut inner = self.inner.borrow_mut();
-        inner.states.insert(state, value.id);
-        inner.assigned.push((state, value.id));
+        inner.states.insert(state, id);
+        inner.assigned.push((state, id));
     }
 
     /// The value of a parameter, a slice of its arena's latest value.
     #[track_caller]
     pub fn param(&self, param: Param) -> Tensor<'_> {
-        let raw = self.unhooked_param(param);
-        let hooked = self.inner.borrow().param_hooks.get(&raw.id).copied();
-        hooked.map_or(raw, |id| Tensor { tape: self, id })
+        let raw = self.param_within(param, self.state(self.layout.param(param).arena));
+        let hook = self.inner.borrow().param_hooks.get(&param).copied();
+        hook.map_or(raw, |hook| self.push(Op::Hook(hook), &[raw]))
     }
 
-    /// The parameter's slice itself: what its gradient is taken with respect to, after its hooks have run.
-    #[track_caller]
-    fn unhooked_param(&self, param: Param) -> Tensor<'_> {
-        self.param_within(param, self.state(self.layout.param(param).arena))
-    }
-
-    /// A parameter as a value of its arena has it.
+    /// A parameter as a value of its arena has it, before hooks: what its gradient is taken with respect to.
     #[track_caller]
     pub(crate) fn param_within<'t>(&'t self, param: Param, arena: Tensor<'t>) -> Tensor<'t> {
         let decl = self.layout.param(param);
@@ -323,18 +336,36 @@ impl Tape {
         versions
     }
 
-    /// Registers a hook on a parameter: see [`Tensor::on_grad`]. It acts on reads of the parameter that follow; several
-    /// run in the order in which they were registered, on the total gradient, once per sweep.
+    /// The latest values of the arenas that hold some parameters.
     #[track_caller]
-    pub fn on_param_grad(&self, param: Param, hook: impl for<'a> Fn(Tensor<'a>) -> Tensor<'a> + 'static) {
-        let hooked = self.param(param).on_grad(hook);
-        let raw = self.unhooked_param(param);
-        self.inner.borrow_mut().param_hooks.insert(raw.id, hooked.id);
+    pub fn arenas(&self, params: &ParamSet) -> Flat<'_> {
+        Flat::new(params.arenas(&self.layout).into_iter().map(|arena| (arena, self.state(arena))).collect())
+    }
+
+    /// The node of a value for a state.
+    #[track_caller]
+    fn fitting(&self, what: &str, state: StateId, value: Tensor<'_>) -> NodeId {
+        let decl = self.layout.state(state);
+        assert!(
+            decl.shape == value.shape() && decl.dtype == value.dtype(),
+            "{what} {:?} of {}{}: the value is {}{}",
+            decl.name,
+            decl.dtype,
+            decl.shape,
+            value.dtype(),
+            value.shape()
+        );
+        self.own(value, what)
     }
 
     /// Runs `f` with other values for whole arenas: a model on updated parameters, for gradients through an update.
+    ///
+    /// # Panics
+    /// If a value does not have its arena's shape and type.
+    #[track_caller]
     pub fn with_params<'t, R>(&'t self, values: &Flat<'t>, f: impl FnOnce() -> R) -> R {
-        let bindings = values.parts().iter().map(|(arena, value)| (*arena, value.id)).collect();
+        let fit = |&(arena, value): &(StateId, Tensor<'t>)| (arena, self.fitting("with_params:", arena, value));
+        let bindings = values.parts().iter().map(fit).collect();
         self.inner.borrow_mut().rebound.push(bindings);
         let result = f();
         self.inner.borrow_mut().rebound.pop();
@@ -390,8 +421,10 @@ impl Tape {
     // What a program shows of itself.
 
     /// Delivers the value to the host after each run, under this name, without waiting for it.
+    #[track_caller]
     pub fn tap(&self, name: &str, value: Tensor<'_>) {
-        self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node: value.id });
+        let node = self.own(value, "tap");
+        self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node });
     }
 
     /// Records a gradient pass as a region: what `f` records, under the pass's name, with its parameters. The nodes
@@ -409,8 +442,8 @@ impl Tape {
         let pass = Pass {
             name,
             parameters: parameters.to_vec(),
-            inputs: inputs.iter().map(|x| x.id).collect(),
-            outputs: outputs.iter().map(|x| x.id).collect(),
+            inputs: inputs.iter().map(|x| self.own(*x, name)).collect(),
+            outputs: outputs.iter().map(|x| self.own(*x, name)).collect(),
             nodes: start..self.len(),
             site: Location::caller(),
         };

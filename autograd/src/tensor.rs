@@ -23,7 +23,7 @@ pub struct Tensor<'t> {
 /// The other side of an operation: a tensor, or a number that takes the tensor's type.
 #[derive(Clone, Copy, Debug)]
 pub enum Operand<'t> {
-    /// A number, rounded to the type it meets.
+    /// A number, rounded to the float type it meets; an integer type must hold it exactly.
     Value(f64),
     /// A tensor.
     Tensor(Tensor<'t>),
@@ -224,7 +224,8 @@ impl<'t> Tensor<'t> {
     fn broadcast_with(self, other: Tensor<'t>, op: &str) -> (Self, Self) {
         let (a, b) = (self.shape(), other.shape());
         let Some(shape) = a.broadcast(&b) else {
-            panic!("{op} of {}{a} and {}{b}: the shapes do not broadcast", self.dtype(), other.dtype())
+            let line = self.tape.recorded_at();
+            panic!("{op} of {}{a} and {}{b}: the shapes do not broadcast{line}", self.dtype(), other.dtype())
         };
         (self.broadcast_to(&shape), other.broadcast_to(&shape))
     }
@@ -465,7 +466,8 @@ impl<'t> Tensor<'t> {
             return self.matmul_with(other, false, tb);
         }
         let Some(batch) = Shape::from(&a[..ra - 2]).broadcast(&Shape::from(&b[..rb - 2])) else {
-            panic!("matmul of {}{a} and {}{b}: the batches do not broadcast", self.dtype(), other.dtype())
+            let line = self.tape.recorded_at();
+            panic!("matmul of {}{a} and {}{b}: the batches do not broadcast{line}", self.dtype(), other.dtype())
         };
         let lifted = |matrix: &[usize]| Shape::from([&batch[..], matrix].concat());
         let (x, y) = (self.broadcast_to(lifted(&a[ra - 2..])), other.broadcast_to(lifted(&b[rb - 2..])));

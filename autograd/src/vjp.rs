@@ -109,6 +109,7 @@ pub(crate) fn vjp<'t>(
         }
         Op::Detach => vec![None],
         Op::Barrier(_) => some(g),
+        Op::Recomputed => vec![Some(g), None],
         Op::Hook(hook) => {
             let mut cotangents = vec![None; x.len()];
             cotangents[0] = Some(tape.run_hooks(*hook, g, &x[1..]));

@@ -59,13 +59,11 @@ pub fn tour(common: &Common) -> Result<Vec<Report>> {
             crate::say!("{text}");
         }
     };
+    let configs = STOPS.iter().map(|stop| config(stop, common)).collect::<Result<Vec<Config>>>()?;
     say("The task: 50 symbols, two of them marks among distractors; say in which order the marks came.\n");
     let mut runs: Vec<(&Stop, Finished)> = vec![];
-    for (i, stop) in STOPS.iter().enumerate() {
+    for (i, (stop, config)) in STOPS.iter().zip(configs).enumerate() {
         say(&format!("{}. {}\n   {}", i + 1, stop.title, stop.text));
-        let args = RnnArgs { case: stop.case, fix: stop.fix, ..RnnArgs::default() };
-        let failing = (stop.fix == Fix::None).then_some(FAILING_STEPS);
-        let config = Config::new(&args, common.steps.or(failing))?;
         let watch = if common.quiet || common.json { Watch::Silent } else { Watch::Bar };
         let finished = run(&config, common, &Files::default(), watch)?;
         say(&format!("   {}\n", line(&finished)));
@@ -101,12 +99,21 @@ pub fn tour(common: &Common) -> Result<Vec<Report>> {
     Ok(runs.into_iter().map(|(_, finished)| finished.report).collect())
 }
 
+/// The settings of a stop's run.
+fn config(stop: &Stop, common: &Common) -> Result<Config> {
+    let args = RnnArgs { case: stop.case, fix: stop.fix, ..RnnArgs::default() };
+    let failing = (stop.fix == Fix::None).then_some(FAILING_STEPS);
+    Config::new(&args, common.steps.or(failing))
+}
+
 /// A run in one line.
 pub fn line(Finished { report: r, history, seconds, .. }: &Finished) -> String {
     let (recent, _) = history.recent_loss();
+    let speed =
+        if r.ms_per_step.is_nan() { "no new ones".to_string() } else { format!("{:.2} ms a step", r.ms_per_step) };
     format!(
-        "{}: {} {:.3} after {} steps ({seconds:.1} s, {:.2} ms a step); loss {:.3} at first, {recent:.3} over the last \
+        "{}: {} {:.3} after {} steps ({seconds:.1} s, {speed}); loss {:.3} at first, {recent:.3} over the last \
          tenth; largest applied norm {:.1e}",
-        r.verdict, r.metric_name, r.metric, r.steps, r.ms_per_step, r.loss_first, r.applied_norm_max
+        r.verdict, r.metric_name, r.metric, r.steps, r.loss_first, r.applied_norm_max
     )
 }

@@ -143,7 +143,7 @@ fn normal(n: usize, std: f64, random: &mut impl Rng) -> Vec<f64> {
 fn sparse(n: usize, nonzeros: usize, random: &mut impl Rng) -> Vec<f64> {
     let mut weights = vec![0.0; n * n];
     let mut places: Vec<usize> = (0..n).collect();
-    for row in weights.chunks_exact_mut(n) {
+    for row in weights.chunks_exact_mut(n.max(1)) {
         let (chosen, _) = places.partial_shuffle(random, nonzeros);
         chosen.iter().for_each(|&place| row[place] = StandardNormal.sample(random));
     }

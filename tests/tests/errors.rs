@@ -85,7 +85,7 @@ fn misuse_panics_at_the_callers_line_with_op_and_shapes() {
     refused!(index.on_grad(|g| g), "on_grad", "u32");
     refused!(x.vjp(y, &[x]), "vjp", "[2, 3]", "[4]");
     refused!(t.input("x", [3], F32), "\"x\"", "[2, 3]", "[3]");
-    refused!(x + Tape::default().input("z", [2, 3], F32), "add", "two tapes");
+    refused!(x + Tape::default().input("z", [2, 3], F32), "add", "another tape");
 }
 
 #[test]

@@ -158,9 +158,7 @@ fn checkpoints_change_no_bit_of_a_gradient() {
     let (plain, checkpointed) = (gradient(false), gradient(true));
     assert!(same_bits(plain.tap("loss"), checkpointed.tap("loss")));
     assert!(same_bits(plain.tap("dx"), checkpointed.tap("dx")));
-    // In the second sweep, terms meet at recomputed values before they meet at the originals: another order of sums.
-    let (plain, checkpointed) = (plain.tap("ddx").to_f64(), checkpointed.tap("ddx").to_f64());
-    compare("ddx", &checkpointed, &plain, Tolerance::F64).unwrap();
+    assert!(same_bits(plain.tap("ddx"), checkpointed.tap("ddx")));
 }
 
 #[test]
@@ -178,7 +176,9 @@ fn a_sweep_reads_nothing_within_a_checkpoint_but_its_result() {
     let program = t.finish();
     let movement = |op: &Op| matches!(op, Op::Slice { .. } | Op::Reshape(_));
     for (i, node) in program.nodes().iter().enumerate().skip(end + 1).filter(|(i, _)| program.live()[*i]) {
-        for input in &node.inputs {
+        // The value of a recomputed node is its copy's; the original is only where its gradient goes.
+        let read = &node.inputs[(node.op == Op::Recomputed) as usize..];
+        for input in read {
             let inside = input.index() > start && input.index() < end;
             let kept = inside && !program.node(*input).inputs.is_empty() && !movement(&program.node(*input).op);
             assert!(!kept, "%{i} reads {input} of the checkpoint\n{program}");

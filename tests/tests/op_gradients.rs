@@ -247,7 +247,7 @@ fn listed(op: &Op) -> &'static str {
         Op::Select | Op::Cast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) => op.name(),
         Op::Slice { .. } | Op::Assemble { .. } | Op::Gather(_) | Op::ScatterAdd { .. } => op.name(),
         Op::SegmentSum(_) | Op::SegmentBroadcast(_) | Op::MatMul { .. } => op.name(),
-        Op::Detach | Op::Barrier(_) | Op::Hook(_) | Op::Custom { .. } => op.name(),
+        Op::Detach | Op::Barrier(_) | Op::Recomputed | Op::Hook(_) | Op::Custom { .. } => op.name(),
     }
 }
 
@@ -287,6 +287,7 @@ fn the_table_has_every_op() {
         "permute",
         "pow",
         "recip",
+        "recomputed",
         "reduce_max",
         "reshape",
         "scatter_add",

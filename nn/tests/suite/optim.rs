@@ -177,7 +177,7 @@ fn an_absent_parameter_and_its_state_stand_still() {
 
         // The elements of w and of v, and of their segments, in each state of the optimizer and in the arena.
         let parts = |session: &mut Session| -> Vec<(String, Vec<f64>, Vec<f64>)> {
-            let states = [vec![arena], optimizer.states().of(arena).to_vec()].concat().into_iter();
+            let states = [vec![arena], optimizer.states().of(arena).expect("stepped").to_vec()].concat().into_iter();
             let of = |values: &[f64], segment: usize| {
                 let (start, len) = ranges[segment];
                 if values.len() == ranges.len() { vec![values[segment]] } else { values[start..start + len].to_vec() }
