@@ -90,8 +90,8 @@ impl<'t> Grads<'t, Unscaled> {
     /// `n = |g|`, `g * min(1, max_norm / (n + 1e-6))`
     ///
     /// Gradients within the bound keep their bits. A norm that is not finite makes the verdict false, also where it
-    /// overflows though every element is finite: no step is better than one along zeros. `max_norm` is in the unit of the gradient; a tensor may be given, and the
-    /// gradient flows to it.
+    /// overflows though every element is finite: no step is better than one along zeros. `max_norm` is in the unit of
+    /// the gradient; a tensor may be given, and the gradient flows to it.
     ///
     /// Taps: `clip_by_global_norm/norm` (before clipping), `clip_by_global_norm/coefficient`.
     ///

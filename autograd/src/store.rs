@@ -207,7 +207,8 @@ impl Store {
     /// Declares a parameter with its first value, in the arena of its dtype.
     ///
     /// # Panics
-    /// If the path is taken or has a colon in it, the type is not a float, or a state with the arenas' lengths has been declared already.
+    /// If the path is taken or has a colon in it, the type is not a float, or a state with the arenas' lengths has been
+    /// declared already.
     #[track_caller]
     pub fn param(&mut self, path: &str, value: &Array) -> Param {
         assert!(self.layout.params.iter().all(|p| p.path != path), "parameter {path:?} is declared twice");
