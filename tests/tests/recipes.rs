@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use wgrad::{
     DType, Program, Tape,
     op::{Op, Unary},
-    testing::{Kind, Mode, Recipe, array, broadcastable, recipe, recipe_of, shape},
+    testing::{Kind, Leaf, Mode, Recipe, Step, array, broadcastable, recipe, recipe_of, shape},
 };
 use wgrad_tests::{proptest_config as config, reference};
 
@@ -41,6 +41,18 @@ proptest! {
         prop_assert!(a.broadcast(&b).is_some());
         prop_assert!(x.shape().rank() <= 4 && x.shape().numel() <= 60);
         prop_assert!(x.to_f64().iter().all(|v| (0.0999..=2.0).contains(&v.abs())));
+    }
+}
+
+/// Values that grow from step to step stay within the bank of indices that later steps take theirs from.
+#[test]
+fn no_value_outgrows_the_indices() {
+    let leaf = Leaf { shape: [21, 1].into(), values: vec![0.5; 21] };
+    for offset in 0..=u8::MAX {
+        let step = |kind, n| Step { kind, key: 1, a: 0, b: 0, n };
+        let steps = vec![step(Kind::Assemble, [1, 2, 0, 0]), step(Kind::ScatterAdd, [0, 3, offset, 0])];
+        let recipe = Recipe { dtype: DType::F64, leaves: vec![leaf.clone()], steps };
+        record(&recipe, Mode::Plain);
     }
 }
 

@@ -274,6 +274,9 @@ impl<'t> Player<'t> {
         // Interleaved, the second part backwards, with a gap at the end.
         let (y, extent) = (resize(y, &shape), shape[axis]);
         let len = 2 * extent + step.n[1] as usize % 3;
+        if shape.with(axis, len).numel() > MAX_NUMEL {
+            return None;
+        }
         let places = [Place { start: 0, step: 2 }, Place { start: (2 * extent).saturating_sub(1), step: -2 }];
         Some((Tensor::assemble(&[(places[0], x), (places[1], y)], axis, len), bound))
     }
