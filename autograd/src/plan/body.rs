@@ -1,0 +1,134 @@
+//! The scalar program of a kernel: what is computed at each point of an index space.
+
+use crate::{
+    DType, Shape,
+    op::{Binary, Reduce, Unary},
+};
+
+/// Whether a value has one element per point of the index space, or one per row of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Level {
+    /// One element per row: per point of the leading dimensions.
+    Row,
+    /// One element per point.
+    Element,
+}
+
+/// How one value follows from earlier ones, named by their position in [`Body::values`]. An operand of level
+/// [`Level::Row`] stands for the same value at every point of its row.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Instr {
+    /// An element of one of the kernel's reads. The read's shape is the space, or its leading dimensions for
+    /// [`Level::Row`].
+    Load(usize),
+    /// A constant. (Its level is [`Level::Row`] in a body that reduces.)
+    Const(f64),
+    /// The matrix product that this body is the epilogue of.
+    Product,
+    /// Random bits (u32): word `index` of the stream, for the key and counter that two values hold, see
+    /// [`crate::op::Op::Random`]. `index` is the position that a read of contiguous memory would have: its slot means
+    /// nothing.
+    Random {
+        /// The stream.
+        stream: u64,
+        /// The values that hold the key's two words and the counter.
+        key: [usize; 3],
+        /// Which word: `offset + sum of coordinate * stride`.
+        index: super::Operand,
+    },
+    /// An elementwise function.
+    Unary(Unary, usize),
+    /// An elementwise function of two values.
+    Binary(Binary, usize, usize),
+    /// `condition ? a : b`.
+    Select(usize, usize, usize),
+    /// Conversion to this value's type.
+    Cast(usize),
+    /// A value of level [`Level::Element`], combined over each row.
+    Reduce(Reduce, usize),
+}
+
+impl Instr {
+    /// The values it uses.
+    pub fn operands(&self) -> impl Iterator<Item = usize> {
+        let used: [Option<usize>; 3] = match *self {
+            Instr::Load(_) | Instr::Const(_) | Instr::Product => [None; 3],
+            Instr::Random { key: [a, b, c], .. } | Instr::Select(a, b, c) => [Some(a), Some(b), Some(c)],
+            Instr::Binary(_, a, b) => [Some(a), Some(b), None],
+            Instr::Unary(_, a) | Instr::Cast(a) | Instr::Reduce(_, a) => [Some(a), None, None],
+        };
+        used.into_iter().flatten()
+    }
+}
+
+/// One value of a body.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Value {
+    /// How it is computed.
+    pub instr: Instr,
+    /// Its type. `F16` is rounded when it is stored, and by a cast; arithmetic in between is f32.
+    pub dtype: DType,
+    /// Where it has elements.
+    pub level: Level,
+}
+
+/// What a body amounts to, for the choice of loops and for the printer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Form {
+    /// Nothing is reduced.
+    Map,
+    /// A reduction, and what follows from its results row by row; elements are computed without it.
+    Reduce,
+    /// Elements that depend on a reduction of their row: the row is walked more than once.
+    Row,
+}
+
+/// A scalar program over an index space.
+///
+/// The last `reduced` dimensions of the space are the rows that reductions combine, whatever their place in memory: the
+/// strides of the reads say that. With `reduced` 0 there are no rows, and every value has level [`Level::Element`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Body {
+    /// The index space.
+    pub space: Shape,
+    /// How many of its last dimensions are reduced.
+    pub reduced: usize,
+    /// The values, each using earlier ones.
+    pub values: Vec<Value>,
+    /// Which value each of the kernel's writes holds.
+    pub stores: Vec<usize>,
+}
+
+impl Body {
+    /// The shape of a level's values.
+    pub fn shape(&self, level: Level) -> Shape {
+        match level {
+            Level::Element => self.space.clone(),
+            Level::Row => self.space[..self.space.rank() - self.reduced].into(),
+        }
+    }
+
+    /// How many points a row has: 1 where nothing is reduced.
+    pub fn row_len(&self) -> usize {
+        self.space[self.space.rank() - self.reduced..].iter().product()
+    }
+
+    /// What the body amounts to.
+    pub fn form(&self) -> Form {
+        if self.values.iter().all(|value| !matches!(value.instr, Instr::Reduce(..))) {
+            return Form::Map;
+        }
+        // Which values follow from a reduction.
+        let mut after = vec![false; self.values.len()];
+        for (i, value) in self.values.iter().enumerate() {
+            after[i] = matches!(value.instr, Instr::Reduce(..)) || value.instr.operands().any(|o| after[o]);
+        }
+        let walked_again = |(i, value): (usize, &Value)| after[i] && value.level == Level::Element;
+        if self.values.iter().enumerate().any(walked_again) || self.two_passes(&after) { Form::Row } else { Form::Reduce }
+    }
+
+    /// Whether a reduction is over elements that follow from another.
+    fn two_passes(&self, after: &[bool]) -> bool {
+        self.values.iter().any(|value| matches!(value.instr, Instr::Reduce(_, x) if after[x]))
+    }
+}

@@ -1,0 +1,109 @@
+//! The plan: what a backend compiles. Movement is absorbed into strided reads, nodes are grouped into a few kinds of
+//! kernel, and values live in slots that are reused as soon as their last reader has run.
+
+mod body;
+mod build;
+mod operand;
+
+pub use body::{Body, Form, Instr, Level, Value};
+pub use operand::Operand;
+
+use crate::{
+    DType, Shape,
+    op::Op,
+    store::StateId,
+    tape::{NodeId, ScopeId},
+};
+use std::panic::Location;
+
+/// Where the elements of a slot come from.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Home {
+    /// Written by kernels during a run.
+    Transient,
+    /// The data of an input, by its position.
+    Input(usize),
+    /// A state of the session. Kernels may write it too: see [`Plan::commits`].
+    State(StateId),
+    /// A constant, once: the slot's length is 1.
+    Const(f64),
+    /// `0, 1, 2, ..` (u32).
+    Iota,
+}
+
+/// A stretch of memory.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// The element type.
+    pub dtype: DType,
+    /// The number of elements.
+    pub len: usize,
+    /// Where they come from.
+    pub home: Home,
+}
+
+/// What a kernel computes.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// Elementwise functions and reductions of one index space, any number of results: maps, rows (softmax, norms),
+    /// reductions, column sums. See [`Body`].
+    Loop(Body),
+    /// A matrix product, and maps of it.
+    MatMul(MatMul),
+    /// Zeros in these ranges `(start, len)` of the slot that the one write names; the write's shape is the whole slot.
+    Fill(Vec<(usize, usize)>),
+    /// One op by itself, over strided reads, one write per output, each contiguous: the ops that move elements by
+    /// index or by segment, that assemble, and sequences. `Reshape` is a copy.
+    Op(Op),
+}
+
+/// Matrix products `[m, k] x [k, n]`, one for each point of `batch`. Read 0 is the left side, seen as `[batch.., m, k]`,
+/// read 1 the right side, seen as `[batch.., k, n]`: transposition is in their strides. The epilogue's space is
+/// `[batch.., m, n]`; in it, [`Instr::Product`] is the product, and its loads start at read 2.
+#[derive(Clone, Debug)]
+pub struct MatMul {
+    /// The leading dimensions.
+    pub batch: Shape,
+    /// Rows of the result.
+    pub m: usize,
+    /// The dimension that is summed over.
+    pub k: usize,
+    /// Columns of the result.
+    pub n: usize,
+    /// What is computed of the product and stored: nothing is reduced in it.
+    pub epilogue: Body,
+}
+
+/// One computation. It reads whatever its reads show, and then writes every element of its writes.
+///
+/// A write shares its slot with a read in one case only: in a [`Kind::Loop`], where the two are the same operand, and so
+/// each element is read before it is overwritten and never after. Reads of that slot by other operands do not occur.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// What it computes.
+    pub kind: Kind,
+    /// What it reads.
+    pub reads: Vec<Operand>,
+    /// Where it writes: operands of slots, whose elements do not overlap.
+    pub writes: Vec<Operand>,
+    /// The nodes that it computes, ascending.
+    pub nodes: Vec<NodeId>,
+    /// The scope of its first node.
+    pub scope: ScopeId,
+    /// The line that recorded its first node.
+    pub site: &'static Location<'static>,
+}
+
+/// A program, ready to be compiled.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The kernels, in the order in which they run.
+    pub kernels: Vec<Kernel>,
+    /// The memory they use.
+    pub slots: Vec<Slot>,
+    /// What the host is shown after the kernels have run, and before the commits.
+    pub taps: Vec<Operand>,
+    /// The states that change after everything else, by a copy. Other states are written by kernels in place: after
+    /// the last kernel that can fail, and after the last one that reads the old value.
+    pub commits: Vec<(StateId, Operand)>,
+}

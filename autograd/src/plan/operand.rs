@@ -1,0 +1,87 @@
+//! Strided looks at a slot, and what becomes of them through movement ops.
+
+use crate::{Shape, op::Op};
+
+/// A strided look at a slot: what a kernel reads, or where it writes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Operand {
+    /// The slot.
+    pub slot: usize,
+    /// The first element.
+    pub offset: usize,
+    /// The extents that the reader sees.
+    pub shape: Shape,
+    /// The distance between neighbours along each dimension, in elements; 0 repeats, negative walks backwards.
+    pub strides: Vec<isize>,
+}
+
+impl Operand {
+    /// All of a slot, from its first element on.
+    pub fn contiguous(slot: usize, shape: &Shape) -> Self {
+        Self { slot, offset: 0, shape: shape.clone(), strides: shape.strides() }
+    }
+
+    /// Whether the elements lie one after another, row-major.
+    pub fn is_contiguous(&self) -> bool {
+        let unit = self.shape.strides();
+        self.shape.numel() == 0 || (0..self.shape.rank()).all(|d| self.shape[d] == 1 || self.strides[d] == unit[d])
+    }
+
+    /// The read that results from looking at this one through a movement op; `None` if that takes a copy.
+    pub(crate) fn through(&self, op: &Op, shape: &Shape) -> Option<Self> {
+        let mut view = Operand { shape: shape.clone(), ..self.clone() };
+        match op {
+            Op::Reshape(_) => view.strides = self.reshaped(shape)?,
+            Op::Permute(order) => view.strides = order.iter().map(|&d| self.strides[d]).collect(),
+            Op::Expand(_) => {
+                let repeated = |d: usize| if self.shape[d] == shape[d] { self.strides[d] } else { 0 };
+                view.strides = (0..shape.rank()).map(repeated).collect();
+            }
+            Op::Slice { axis, start, step, .. } => {
+                view.offset = (self.offset as isize + *start as isize * self.strides[*axis]) as usize;
+                view.strides[*axis] *= step;
+                if shape.numel() == 0 {
+                    view.offset = 0; // Nothing is read, so nothing may lie outside the slot.
+                }
+            }
+            _ => return None,
+        }
+        Some(view)
+    }
+
+    /// Strides that show this read in another shape, if there are any: groups of dimensions with equal numbers of
+    /// elements must each be evenly spaced.
+    pub(crate) fn reshaped(&self, to: &Shape) -> Option<Vec<isize>> {
+        if self.is_contiguous() {
+            return Some(to.strides());
+        }
+        let mut strides = vec![0; to.rank()];
+        let from: Vec<(usize, isize)> =
+            (0..self.shape.rank()).map(|d| (self.shape[d], self.strides[d])).filter(|(n, _)| *n != 1).collect();
+        let (mut i, mut j) = (0, 0);
+        while i < from.len() {
+            let (mut have, mut want) = (from[i].0, 1);
+            let (first_i, first_j) = (i, j);
+            while have != want || j == first_j {
+                if want < have || j == first_j {
+                    want *= *to.get(j)?;
+                    j += 1;
+                } else {
+                    i += 1;
+                    have *= from.get(i)?.0;
+                }
+            }
+            // Dimensions first_i..=i become first_j..j: the former must nest without gaps.
+            if from[first_i..=i].windows(2).any(|w| w[0].1 != w[1].1 * w[1].0 as isize) {
+                return None;
+            }
+            let mut stride = from[i].1;
+            for d in (first_j..j).rev() {
+                strides[d] = stride;
+                stride *= to[d] as isize;
+            }
+            i += 1;
+        }
+        Some(strides)
+    }
+}
