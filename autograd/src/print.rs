@@ -48,6 +48,17 @@ impl Binary {
     }
 }
 
+impl Reduce {
+    /// The name in messages and printed tapes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reduce::Sum => "sum",
+            Reduce::Max => "reduce_max",
+            Reduce::Norm => "norm",
+        }
+    }
+}
+
 impl Op {
     /// The name in messages and printed tapes.
     pub fn name(&self) -> &'static str {
@@ -60,9 +71,7 @@ impl Op {
             Op::Binary(binary) => binary.name(),
             Op::Select => "select",
             Op::Cast(_) => "cast",
-            Op::Reduce(Reduce::Sum, _) => "sum",
-            Op::Reduce(Reduce::Max, _) => "reduce_max",
-            Op::Reduce(Reduce::Norm, _) => "norm",
+            Op::Reduce(reduce, _) => reduce.name(),
             Op::ArgMax(_) => "argmax",
             Op::Reshape(_) => "reshape",
             Op::Permute(_) => "permute",

@@ -1,17 +1,4 @@
-//! The CPU backend of wgrad.
-//!
-//! [`mod@reference`] interprets a program node by node in f64: it is the definition of every operation, plain and slow on
-//! purpose. [`CpuBackend`] executes plans in the types of the program on a pool of threads, and is tested against it.
-
+//! tmp
+#![allow(missing_docs, unused)]
 pub mod reference;
-
-mod backend;
-mod contract;
-mod index;
-mod kernel;
-mod map;
-mod math;
-mod nest;
-mod reduce;
-
-pub use backend::{CpuBackend, Error};
+pub mod reference_plan;

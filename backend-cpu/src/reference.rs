@@ -57,7 +57,7 @@ pub fn run(program: &Program, states: &[Data], inputs: &[(&str, &Array)]) -> Res
 }
 
 /// All index tuples of a shape, row-major.
-fn indices(shape: &Shape) -> impl Iterator<Item = Vec<usize>> + '_ {
+pub(crate) fn indices(shape: &Shape) -> impl Iterator<Item = Vec<usize>> + '_ {
     (0..shape.numel()).map(|mut flat| {
         let mut index = vec![0; shape.rank()];
         for d in (0..shape.rank()).rev() {
@@ -69,12 +69,12 @@ fn indices(shape: &Shape) -> impl Iterator<Item = Vec<usize>> + '_ {
 }
 
 /// The row-major position of an index tuple.
-fn position(shape: &Shape, index: &[usize]) -> usize {
+pub(crate) fn position(shape: &Shape, index: &[usize]) -> usize {
     shape.iter().zip(index).fold(0, |flat, (&extent, &i)| flat * extent + i)
 }
 
 /// A value as the type stores it.
-fn round(dtype: DType, v: f64) -> f64 {
+pub(crate) fn round(dtype: DType, v: f64) -> f64 {
     match dtype {
         DType::F64 => v,
         DType::F32 => v as f32 as f64,
@@ -84,7 +84,7 @@ fn round(dtype: DType, v: f64) -> f64 {
     }
 }
 
-fn unary(op: Unary, x: f64) -> f64 {
+pub(crate) fn unary(op: Unary, x: f64) -> f64 {
     match op {
         Unary::Neg => -x,
         Unary::Recip => 1.0 / x,
@@ -99,7 +99,7 @@ fn unary(op: Unary, x: f64) -> f64 {
     }
 }
 
-fn binary(op: Binary, dtype: DType, a: f64, b: f64) -> f64 {
+pub(crate) fn binary(op: Binary, dtype: DType, a: f64, b: f64) -> f64 {
     match (op, dtype) {
         (Binary::Max, _) => larger(a, b),
         (Binary::Lt, _) => (a < b) as u8 as f64,
@@ -134,12 +134,12 @@ fn binary(op: Binary, dtype: DType, a: f64, b: f64) -> f64 {
 }
 
 /// The larger value; NaN if either is.
-fn larger(a: f64, b: f64) -> f64 {
+pub(crate) fn larger(a: f64, b: f64) -> f64 {
     if a >= b || a.is_nan() { a } else { b }
 }
 
 /// The maximum of nothing.
-fn least(dtype: DType) -> f64 {
+pub(crate) fn least(dtype: DType) -> f64 {
     match dtype {
         DType::F64 | DType::F32 => f64::NEG_INFINITY,
         DType::U32 | DType::Bool => 0.0,
@@ -147,7 +147,7 @@ fn least(dtype: DType) -> f64 {
     }
 }
 
-fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f64>> {
+pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f64>> {
     let (shape, dtype) = (&node.shape, node.dtype);
     let in_range = |index: f64, extent: usize| {
         let known = (index as usize) < extent;

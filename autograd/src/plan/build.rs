@@ -1,189 +1,253 @@
-//! From nodes to kernels: leaves become slots, movement becomes strided reads, everything else becomes a kernel.
+//! From groups to a plan: kernels in an order that their reads allow, over buffers of which some are parts of others.
 
-use super::{Body, Home, Instr, Kernel, Kind, Level, MatMul, Operand, Plan, Slot, Value};
-use crate::{
-    DType,
-    op::Op,
-    program::Program,
-    tape::{Node, NodeId},
+use super::{
+    Body, Grouping, Home, Instr, Kernel, Kind, Level, MatMul, Operand, Plan, Value,
+    emit::Emitter,
+    group::{Class, Groups, View},
+    memory,
 };
-use std::collections::HashMap;
+use crate::{
+    DType, Shape,
+    op::{Op, Place},
+    program::Program,
+    tape::NodeId,
+};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+};
 
 impl Plan {
-    /// Plans a program.
+    /// Plans a program, with everything that [`Grouping`] allows.
     pub fn new(program: &Program) -> Self {
-        let mut planner = Planner { plan: Plan::default(), reads: HashMap::new() };
-        let live = program.live();
-        for (i, node) in program.nodes().iter().enumerate().filter(|(i, _)| live[*i]) {
-            let id = NodeId(i as u32);
-            let read = planner.node(program, id);
-            debug_assert_eq!(read.shape, node.shape);
-            planner.reads.insert(id, read);
-        }
-        let Planner { mut plan, reads } = planner;
-        plan.taps = program.taps().iter().map(|tap| reads[&tap.node].clone()).collect();
-        for &(state, id) in program.commits() {
-            let mut read = reads[&id].clone();
-            if plan.slots[read.slot].home != Home::Transient {
-                read = plan.kernel(program, id, Kind::Op(Op::Reshape(read.shape.clone())), vec![read]);
-            }
-            plan.commits.push((state, read));
-        }
-        plan.reuse_slots();
+        Self::with(program, &Grouping::default())
+    }
+
+    /// Plans a program.
+    pub fn with(program: &Program, options: &Grouping) -> Self {
+        let groups = Groups::new(program, options);
+        let nodes = program.nodes().len();
+        let mut builder = Builder { groups, stored: vec![false; nodes], kernels: vec![] };
+        let ends = program.taps().iter().map(|tap| tap.node).chain(program.commits().iter().map(|(_, node)| *node));
+        ends.for_each(|node| builder.store(builder.groups.views[node.index()].root));
+        let mut order: Vec<usize> = (0..builder.groups.groups.len()).collect();
+        order.sort_by_key(|&g| Reverse((builder.groups.groups[g].depth, g)));
+        order.into_iter().for_each(|g| builder.group(g));
+        let mut plan = builder.finish();
+        memory::place(&mut plan, options);
         plan
     }
+}
 
-    /// Appends a kernel with a slot of its own, and returns the read of its result.
-    fn kernel(&mut self, program: &Program, id: NodeId, kind: Kind, reads: Vec<Operand>) -> Operand {
-        let node = program.node(id);
-        let output = self.slot(node.dtype, node.shape.numel(), Home::Transient);
-        let write = Operand::contiguous(output, &node.shape);
-        let writes = vec![write.clone()];
-        self.kernels.push(Kernel { kind, reads, writes, nodes: vec![id], scope: node.scope, site: node.site });
-        write
+/// Kernels under construction. Until memory is assigned, an operand's slot is the root whose elements it shows.
+struct Builder<'a> {
+    groups: Groups<'a>,
+    /// The roots that are kept in memory.
+    stored: Vec<bool>,
+    kernels: Vec<Kernel>,
+}
+
+impl Builder<'_> {
+    fn store(&mut self, root: NodeId) {
+        self.stored[root.index()] = true;
     }
 
-    fn slot(&mut self, dtype: DType, len: usize, home: Home) -> usize {
-        self.slots.push(Slot { dtype, len, home });
-        self.slots.len() - 1
+    fn push(&mut self, kind: Kind, reads: Vec<Operand>, writes: Vec<Operand>, nodes: Vec<NodeId>) {
+        let first = self.groups.program.node(nodes[0]);
+        let (scope, site) = (first.scope, first.site);
+        self.kernels.push(Kernel { kind, reads, writes, nodes, scope, site });
     }
 
-    /// Gives transient values whose lifetimes do not overlap the same slot. Taps and commits are read at the end.
-    fn reuse_slots(&mut self) {
-        let mut last_use = vec![0; self.slots.len()];
-        for (k, kernel) in self.kernels.iter().enumerate() {
-            kernel.writes.iter().chain(&kernel.reads).for_each(|operand| last_use[operand.slot] = k);
+    /// Emits a group's kernel, if anything of it is stored. Groups come deepest first: all consumers have been here.
+    fn group(&mut self, g: usize) {
+        let group = &self.groups.groups[g];
+        let at_home = |id: &&NodeId| self.groups.home[id.index()] == Some(g) && self.stored[id.index()];
+        let stores: Vec<NodeId> = group.members.iter().filter(at_home).copied().collect();
+        if stores.is_empty() {
+            return;
         }
-        let at_end = self.taps.iter().chain(self.commits.iter().map(|(_, read)| read));
-        at_end.for_each(|read| last_use[read.slot] = usize::MAX);
-        let mut dying: HashMap<usize, Vec<usize>> = HashMap::new();
-        for write in self.kernels.iter().flat_map(|kernel| &kernel.writes) {
-            dying.entry(last_use[write.slot]).or_default().push(write.slot);
+        let first = group.members[0];
+        let mut reads: Vec<Operand> = vec![];
+        match group.class {
+            Class::Single => return self.single(g),
+            Class::MatMul => reads.extend(factors(&self.groups, first)),
+            _ => {}
         }
-        let mut slots: Vec<Slot> = vec![];
-        let mut place = vec![usize::MAX; self.slots.len()];
-        for (s, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.home != Home::Transient) {
-            place[s] = slots.len();
-            slots.push(slot.clone());
-        }
-        let mut free: Vec<usize> = vec![];
-        for (k, kernel) in self.kernels.iter().enumerate() {
-            for write in &kernel.writes {
-                let Slot { dtype, len, .. } = self.slots[write.slot];
-                // The smallest that is large enough, else the largest, which grows.
-                let fit = |&i: &usize| {
-                    let have = slots[free[i]].len;
-                    if have >= len { (0, have) } else { (1, usize::MAX - have) }
-                };
-                let found = (0..free.len()).filter(|&i| slots[free[i]].dtype == dtype).min_by_key(fit);
-                place[write.slot] = match found {
-                    Some(i) => {
-                        let slot = free.swap_remove(i);
-                        slots[slot].len = slots[slot].len.max(len);
-                        slot
-                    }
-                    None => {
-                        slots.push(Slot { dtype, len, home: Home::Transient });
-                        slots.len() - 1
-                    }
-                };
+        let mut emitter = Emitter::new(&self.groups, group, &self.stored, reads.len());
+        let body = emitter.body(&stores);
+        reads.extend(emitter.loads.iter().map(|(_, operand)| emitter.ordered(operand.clone())));
+        let writes = stores.iter().map(|&id| emitter.ordered(emitter.write(id))).collect();
+        let kind = match group.class {
+            Class::MatMul => {
+                let shape = &self.groups.program.node(first).shape;
+                let r = shape.rank();
+                let (m, k, n) = (shape[r - 2], reads[0].shape[r - 1], shape[r - 1]);
+                Kind::MatMul(MatMul { batch: shape[..r - 2].into(), m, k, n, epilogue: body })
             }
-            let dead = dying.remove(&k).unwrap_or_default();
-            free.extend(dead.into_iter().map(|s| place[s]));
-        }
-        self.slots = slots;
-        for kernel in &mut self.kernels {
-            kernel.writes.iter_mut().chain(&mut kernel.reads).for_each(|operand| operand.slot = place[operand.slot]);
-        }
-        let at_end = self.taps.iter_mut().chain(self.commits.iter_mut().map(|(_, read)| read));
-        at_end.for_each(|read| read.slot = place[read.slot]);
-    }
-
-    /// Bytes of all transient slots.
-    pub fn transient_bytes(&self) -> usize {
-        let transient = self.slots.iter().filter(|slot| slot.home == Home::Transient);
-        transient.map(|slot| slot.len * slot.dtype.size()).sum()
-    }
-}
-
-struct Planner {
-    plan: Plan,
-    reads: HashMap<NodeId, Operand>,
-}
-
-impl Planner {
-    /// How to read a node's value: a leaf's home, a view of its input, or the result of a new kernel.
-    fn node(&mut self, program: &Program, id: NodeId) -> Operand {
-        let node = program.node(id);
-        let inputs: Vec<Operand> = node.inputs.iter().map(|input| self.reads[input].clone()).collect();
-        let home = match &node.op {
-            Op::Const(bits) => Some(Home::Const(f64::from_bits(*bits))),
-            Op::Input(input) => Some(Home::Input(input.0 as usize)),
-            Op::State(state) => Some(Home::State(*state)),
-            Op::Iota(_) => Some(Home::Iota),
-            _ => None,
+            _ => Kind::Loop(body),
         };
-        if let Some(home) = home {
-            let slot = self.plan.slot(node.dtype, node.shape.numel(), home);
-            return Operand::contiguous(slot, &node.shape);
+        reads.iter().for_each(|read| self.stored[read.slot] = true);
+        let mut nodes = group.members.clone();
+        nodes.sort_unstable();
+        self.push(kind, reads, writes, nodes);
+    }
+
+    /// Emits the kernel of an op by itself.
+    fn single(&mut self, g: usize) {
+        let members = self.groups.groups[g].members.clone();
+        let program = self.groups.program;
+        let node = program.node(members[0]);
+        if let Op::Assemble { axis, places, len } = &node.op
+            && self.groups.options.direct
+            && node.shape[..*axis].iter().product::<usize>() == 1
+            && places.iter().all(|place| place.step == 1)
+        {
+            return self.assemble(members[0], *axis, places, *len);
         }
-        match &node.op {
-            Op::Detach | Op::Barrier(_) | Op::Hook(_) => inputs[0].clone(),
-            Op::Recomputed => inputs[1].clone(),
-            Op::Custom { args, out, .. } => inputs[args + out].clone(),
-            op => match inputs.first().and_then(|input| input.through(op, &node.shape)) {
-                Some(view) => view,
-                None => {
-                    let (kind, reads) = kind(program, node, inputs);
-                    self.plan.kernel(program, id, kind, reads)
-                }
-            },
+        // Every output has memory, whether it is read or not: the op writes all of them.
+        let (outputs, _) = node.op.outputs();
+        let first = members[0].0 - node.op.outputs().1 as u32;
+        let writes = (first..first + outputs as u32).map(|i| {
+            self.stored[i as usize] = true;
+            Operand::contiguous(i as usize, &program.nodes()[i as usize].shape)
+        });
+        let writes = writes.collect();
+        let reads: Vec<Operand> =
+            (0..node.inputs.len()).map(|i| self.groups.input(members[0], i).operand.clone()).collect();
+        reads.iter().for_each(|read| self.stored[read.slot] = true);
+        if let Op::Reshape(_) = node.op {
+            // Movement that no look can show: a copy in the order of what it reads.
+            let write = Operand::contiguous(members[0].index(), &reads[0].shape);
+            return self.push(copy(&reads[0].shape, node.dtype), reads, vec![write], members);
         }
+        self.push(Kind::Op(node.op.clone()), reads, writes, members);
+    }
+
+    /// An assembly of stretches of memory: a copy of each part, and zeros in the gaps.
+    fn assemble(&mut self, id: NodeId, axis: usize, places: &[Place], len: usize) {
+        let node = self.groups.program.node(id);
+        let inner: usize = node.shape[axis + 1..].iter().product();
+        let mut covered: Vec<(usize, usize)> = vec![];
+        for (i, place) in places.iter().enumerate() {
+            let View { root, operand } = self.groups.input(id, i).clone();
+            let (start, numel) = (place.start * inner, operand.shape.numel());
+            covered.push((start, numel));
+            self.store(root);
+            let write = Operand { offset: start, ..Operand::contiguous(id.index(), &operand.shape) };
+            self.push(copy(&operand.shape, node.dtype), vec![operand], vec![write], vec![id]);
+        }
+        covered.sort_unstable();
+        let mut gaps = vec![];
+        let mut end = 0;
+        for (start, numel) in covered.into_iter().filter(|(_, numel)| *numel > 0).chain([(len * inner, 0)]) {
+            if start > end {
+                gaps.push((end, start - end));
+            }
+            end = end.max(start + numel);
+        }
+        if !gaps.is_empty() {
+            let whole = Operand::contiguous(id.index(), &node.shape);
+            self.push(Kind::Fill(gaps), vec![], vec![whole], vec![id]);
+        }
+    }
+
+    /// The plan, its kernels in order, its slots not yet shared.
+    fn finish(mut self) -> Plan {
+        let program = self.groups.program;
+        let mut plan = Plan::default();
+        let mut kernels = std::mem::take(&mut self.kernels);
+        kernels.reverse();
+        let mut slots: HashMap<usize, usize> = HashMap::new();
+        let mut buffer = |plan: &mut Plan, operand: &Operand| {
+            let node = &program.nodes()[operand.slot];
+            let slot = *slots.entry(operand.slot).or_insert_with(|| {
+                let (len, home) = match &node.op {
+                    Op::Const(bits) => (1, Home::Const(f64::from_bits(*bits))),
+                    Op::Input(input) => (node.shape.numel(), Home::Input(input.0 as usize)),
+                    Op::State(state) => (node.shape.numel(), Home::State(*state)),
+                    Op::Iota(len) => (*len, Home::Iota),
+                    _ => (node.shape.numel(), Home::Transient),
+                };
+                plan.slot(node.dtype, len, home)
+            });
+            Operand { slot, ..operand.clone() }
+        };
+        for kernel in &mut kernels {
+            kernel.reads.iter_mut().chain(&mut kernel.writes).for_each(|o| *o = buffer(&mut plan, o));
+        }
+        let end = |id: NodeId| &self.groups.views[id.index()].operand;
+        plan.taps = program.taps().iter().map(|tap| buffer(&mut plan, end(tap.node))).collect();
+        for &(state, id) in program.commits() {
+            let read = buffer(&mut plan, end(id));
+            let node = program.node(id);
+            let transient = plan.slots[read.slot].home == Home::Transient;
+            let value = if transient { read.clone() } else {
+                // Commits are copied one after the other, so none may read a state.
+                let slot = plan.slot(node.dtype, node.shape.numel(), Home::Transient);
+                Operand::contiguous(slot, &node.shape)
+            };
+            if !transient {
+                let (kind, scope, site) = (copy(&read.shape, node.dtype), node.scope, node.site);
+                kernels.push(Kernel { kind, reads: vec![read], writes: vec![value.clone()], nodes: vec![id], scope, site });
+            }
+            plan.commits.push((state, value));
+        }
+        plan.kernels = in_order(kernels);
+        plan
     }
 }
 
-/// The kernel of one node by itself.
-fn kind(program: &Program, node: &Node, mut reads: Vec<Operand>) -> (Kind, Vec<Operand>) {
-    let load = |i: usize| Value {
-        instr: Instr::Load(i),
-        dtype: program.node(node.inputs[i]).dtype,
-        level: Level::Element,
-    };
-    let mut body = Body { space: node.shape.clone(), reduced: 0, values: vec![], stores: vec![node.inputs.len()] };
-    body.values = (0..reads.len()).map(load).collect();
-    let mut level = Level::Element;
-    let instr = match &node.op {
-        Op::Unary(op) => Instr::Unary(*op, 0),
-        Op::Binary(op) => Instr::Binary(*op, 0, 1),
-        Op::Select => Instr::Select(0, 1, 2),
-        Op::Cast(_) => Instr::Cast(0),
-        Op::Reduce(kind, axes) => {
-            let x = &mut reads[0];
-            let kept = (0..x.shape.rank()).filter(|d| !axes.contains(d));
-            let order: Box<[usize]> = kept.chain(axes.iter().copied()).collect();
-            body.space = order.iter().map(|&d| x.shape[d]).collect::<Vec<_>>().into();
-            body.reduced = axes.len();
-            *x = x.through(&Op::Permute(order), &body.space).expect("any order can be read");
-            level = Level::Row;
-            Instr::Reduce(*kind, 0)
+/// A copy of what the one read shows.
+fn copy(shape: &Shape, dtype: DType) -> Kind {
+    let load = Value { instr: Instr::Load(0), dtype, level: Level::Element };
+    Kind::Loop(Body { space: shape.clone(), reduced: 0, values: vec![load], stores: vec![0] })
+}
+
+/// The two sides of a matrix product, transposed as the op says.
+fn factors(groups: &Groups, id: NodeId) -> [Operand; 2] {
+    let Op::MatMul { ta, tb } = groups.program.node(id).op else { unreachable!("a group of a product") };
+    [(0, ta), (1, tb)].map(|(i, transposed)| {
+        let x = &groups.input(id, i).operand;
+        let r = x.shape.rank();
+        if !transposed {
+            return x.clone();
         }
-        Op::MatMul { ta, tb } => {
-            let r = node.shape.rank();
-            for (x, transposed) in reads.iter_mut().zip([ta, tb]) {
-                if *transposed {
-                    let order = (0..r - 2).chain([r - 1, r - 2]).collect::<Box<[usize]>>();
-                    let shape = x.shape.with(r - 2, x.shape[r - 1]).with(r - 1, x.shape[r - 2]);
-                    *x = x.through(&Op::Permute(order), &shape).expect("any order can be read");
-                }
+        let order = (0..r - 2).chain([r - 1, r - 2]).collect::<Box<[usize]>>();
+        let shape: Shape = order.iter().map(|&d| x.shape[d]).collect::<Vec<_>>().into();
+        x.through(&Op::Permute(order), &shape).expect("any order can be read")
+    })
+}
+
+/// Orders kernels so that each runs after those that write what it reads, else in the order of the tape.
+fn in_order(kernels: Vec<Kernel>) -> Vec<Kernel> {
+    let mut writers: HashMap<usize, Vec<usize>> = HashMap::new();
+    for (k, kernel) in kernels.iter().enumerate() {
+        kernel.writes.iter().for_each(|write| writers.entry(write.slot).or_default().push(k));
+    }
+    let mut waits = vec![0; kernels.len()];
+    let mut readers: Vec<Vec<usize>> = vec![vec![]; kernels.len()];
+    for (k, kernel) in kernels.iter().enumerate() {
+        let mut before: Vec<usize> =
+            kernel.reads.iter().filter_map(|read| writers.get(&read.slot)).flatten().copied().collect();
+        before.sort_unstable();
+        before.dedup();
+        waits[k] = before.len();
+        before.into_iter().for_each(|b| readers[b].push(k));
+    }
+    // A kernel's place on the tape is that of its last node.
+    let place = |k: usize| Reverse((*kernels[k].nodes.last().expect("a kernel computes a node"), k));
+    let mut ready: BinaryHeap<_> = (0..kernels.len()).filter(|&k| waits[k] == 0).map(place).collect();
+    let mut order = vec![];
+    while let Some(Reverse((_, k))) = ready.pop() {
+        order.push(k);
+        for &r in &readers[k] {
+            waits[r] -= 1;
+            if waits[r] == 0 {
+                ready.push(place(r));
             }
-            body.values = vec![Value { instr: Instr::Product, dtype: node.dtype, level }];
-            body.stores = vec![0];
-            let batch = node.shape[..r - 2].into();
-            let (m, k, n) = (node.shape[r - 2], reads[0].shape[r - 1], node.shape[r - 1]);
-            return (Kind::MatMul(MatMul { batch, m, k, n, epilogue: body }), reads);
         }
-        op => return (Kind::Op(op.clone()), reads),
-    };
-    body.values.push(Value { instr, dtype: node.dtype, level });
-    (Kind::Loop(body), reads)
+    }
+    assert_eq!(order.len(), kernels.len(), "kernels read each other in a circle");
+    let mut kernels: Vec<Option<Kernel>> = kernels.into_iter().map(Some).collect();
+    order.into_iter().map(|k| kernels[k].take().expect("each is ordered once")).collect()
 }

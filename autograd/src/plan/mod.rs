@@ -3,10 +3,15 @@
 
 mod body;
 mod build;
+mod emit;
+mod group;
+mod memory;
 mod operand;
+mod print;
 
 pub use body::{Body, Form, Instr, Level, Value};
 pub use operand::Operand;
+pub use print::Described;
 
 use crate::{
     DType, Shape,
@@ -15,6 +20,49 @@ use crate::{
     tape::{NodeId, ScopeId},
 };
 use std::panic::Location;
+
+/// What the planner may do. Everything is on by default; each part can be switched off, and changes nothing but speed
+/// and the rounding of sums.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Grouping {
+    /// Maps join maps.
+    pub maps: bool,
+    /// Reductions join the maps before them, and maps the reductions before them.
+    pub rows: bool,
+    /// Maps join the matrix product before them.
+    pub epilogues: bool,
+    /// What is cheap is computed again instead of being stored.
+    pub recompute: bool,
+    /// Kernels write over states, and over dying values, that they read element by element.
+    pub in_place: bool,
+    /// Parts of an assembly are computed where they belong.
+    pub direct: bool,
+    /// Values whose lifetimes do not overlap share memory.
+    pub reuse: bool,
+    /// The longest row that is walked twice within a kernel.
+    pub row_limit: usize,
+    /// The most nodes in a group.
+    pub values: usize,
+}
+
+impl Default for Grouping {
+    fn default() -> Self {
+        Self { row_limit: 16 * 1024, values: 48, ..Self::none() }.all()
+    }
+}
+
+impl Grouping {
+    /// One kernel per node, each with memory of its own.
+    pub fn none() -> Self {
+        let [maps, rows, epilogues, recompute, in_place, direct, reuse] = [false; 7];
+        Self { maps, rows, epilogues, recompute, in_place, direct, reuse, row_limit: 0, values: 1 }
+    }
+
+    fn all(self) -> Self {
+        let [maps, rows, epilogues, recompute, in_place, direct, reuse] = [true; 7];
+        Self { maps, rows, epilogues, recompute, in_place, direct, reuse, ..self }
+    }
+}
 
 /// Where the elements of a slot come from.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -50,10 +98,10 @@ pub enum Kind {
     Loop(Body),
     /// A matrix product, and maps of it.
     MatMul(MatMul),
-    /// Zeros in these ranges `(start, len)` of the slot that the one write names; the write's shape is the whole slot.
+    /// Zeros in these ranges `(start, len)`, counted from the first element of the one write, which is contiguous.
     Fill(Vec<(usize, usize)>),
     /// One op by itself, over strided reads, one write per output, each contiguous: the ops that move elements by
-    /// index or by segment, that assemble, and sequences. `Reshape` is a copy.
+    /// index or by segment, that assemble, and sequences.
     Op(Op),
 }
 

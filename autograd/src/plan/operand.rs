@@ -31,7 +31,7 @@ impl Operand {
     pub(crate) fn through(&self, op: &Op, shape: &Shape) -> Option<Self> {
         let mut view = Operand { shape: shape.clone(), ..self.clone() };
         match op {
-            Op::Reshape(_) => view.strides = self.reshaped(shape)?,
+            Op::Reshape(_) => return self.reshaped(shape),
             Op::Permute(order) => view.strides = order.iter().map(|&d| self.strides[d]).collect(),
             Op::Expand(_) => {
                 let repeated = |d: usize| if self.shape[d] == shape[d] { self.strides[d] } else { 0 };
@@ -49,9 +49,15 @@ impl Operand {
         Some(view)
     }
 
+    /// The same elements in another shape of as many, if that takes no copy.
+    pub(crate) fn reshaped(&self, to: &Shape) -> Option<Self> {
+        let strides = if self.shape == *to { self.strides.clone() } else { self.strides_in(to)? };
+        Some(Operand { shape: to.clone(), strides, ..self.clone() })
+    }
+
     /// Strides that show this read in another shape, if there are any: groups of dimensions with equal numbers of
     /// elements must each be evenly spaced.
-    pub(crate) fn reshaped(&self, to: &Shape) -> Option<Vec<isize>> {
+    fn strides_in(&self, to: &Shape) -> Option<Vec<isize>> {
         if self.is_contiguous() {
             return Some(to.strides());
         }

@@ -1,0 +1,207 @@
+//! The scalar programs of groups: what a group computes, what it loads for that, and what it computes again because that
+//! is cheaper than to store it.
+
+use super::{
+    Body, Instr, Level, Operand, Value,
+    group::{Class, Group, Groups, is_identity, weight},
+};
+use crate::{op::Op, tape::NodeId};
+use std::collections::HashMap;
+
+/// Most work, in additions, and most loads of what is computed again for a consumer: of a value with one consumer, and
+/// of one with several.
+const AGAIN: [(usize, usize); 2] = [(32, 4), (6, 2)];
+
+/// A body under construction.
+pub(super) struct Emitter<'a> {
+    groups: &'a Groups<'a>,
+    group: &'a Group,
+    /// What is stored in any case: loading it costs no more than computing it again.
+    stored: &'a [bool],
+    values: Vec<Value>,
+    /// Values by root and, for what is not a member of the group, the look at it.
+    known: HashMap<(NodeId, Option<Look>), usize>,
+    /// What is loaded: roots and operands, in the order of the nodes' dimensions.
+    pub loads: Vec<(NodeId, Operand)>,
+    /// Reads before the body's own.
+    first_load: usize,
+}
+
+/// What distinguishes two looks at one root: level, offset and strides.
+type Look = (Level, usize, Vec<isize>);
+
+impl<'a> Emitter<'a> {
+    pub fn new(groups: &'a Groups<'a>, group: &'a Group, stored: &'a [bool], first_load: usize) -> Self {
+        Self { groups, group, stored, values: vec![], known: HashMap::new(), loads: vec![], first_load }
+    }
+
+    /// The finished body, for these stored members.
+    pub fn body(&mut self, stores: &[NodeId]) -> Body {
+        let stores = stores.iter().map(|&id| self.member(id)).collect();
+        let values = std::mem::take(&mut self.values);
+        let axes = self.group.axes.as_deref().unwrap_or(&[]);
+        let space = self.order().iter().map(|&d| self.group.space[d]).collect::<Vec<_>>().into();
+        Body { space, reduced: axes.len(), values, stores }
+    }
+
+    /// The dimensions of the space, those that are reduced last.
+    fn order(&self) -> Box<[usize]> {
+        let axes = self.group.axes.as_deref().unwrap_or(&[]);
+        (0..self.group.space.rank()).filter(|d| !axes.contains(d)).chain(axes.iter().copied()).collect()
+    }
+
+    /// An operand of a level, its dimensions in the order of the body's.
+    pub fn ordered(&self, operand: Operand) -> Operand {
+        if operand.shape.rank() != self.group.space.rank() || self.group.axes.is_none() {
+            return operand; // A row's element, whose dimensions are in order; or nothing is out of order.
+        }
+        let order = self.order();
+        let shape = order.iter().map(|&d| operand.shape[d]).collect::<Vec<_>>().into();
+        operand.through(&Op::Permute(order), &shape).expect("any order can be looked at")
+    }
+
+    /// The value of a member of the group.
+    fn member(&mut self, id: NodeId) -> usize {
+        if let Some(&value) = self.known.get(&(id, None)) {
+            return value;
+        }
+        let level = self.group.levels[&id];
+        let from = if self.groups.class[id.index()] == Class::Reduce { Level::Element } else { level };
+        let value = self.compute(id, from, &[]);
+        self.values[value].level = level;
+        self.known.insert((id, None), value);
+        value
+    }
+
+    /// Appends a node's instruction, its inputs seen through `chain` in the frame of a level.
+    fn compute(&mut self, id: NodeId, frame: Level, chain: &[NodeId]) -> usize {
+        let node = self.groups.program.node(id);
+        let mut x: Vec<usize> = match self.groups.class[id.index()] {
+            Class::MatMul => vec![],
+            _ => (0..node.inputs.len()).map(|i| self.operand(node.inputs[i], frame, chain)).collect(),
+        };
+        if let (Op::Reduce(..), Level::Row) = (&node.op, x.first().map_or(Level::Element, |&x| self.values[x].level)) {
+            // Reductions are of elements: the same one, all along the row.
+            let dtype = self.values[x[0]].dtype;
+            x[0] = self.push(Instr::Cast(x[0]), dtype, Level::Element);
+        }
+        let instr = match &node.op {
+            Op::Unary(op) => Instr::Unary(*op, x[0]),
+            Op::Binary(op) => Instr::Binary(*op, x[0], x[1]),
+            Op::Select => Instr::Select(x[0], x[1], x[2]),
+            Op::Cast(_) => Instr::Cast(x[0]),
+            Op::Reduce(kind, _) => Instr::Reduce(*kind, x[0]),
+            Op::MatMul { .. } => Instr::Product,
+            op => unreachable!("{} is no part of a body", op.name()),
+        };
+        let level = x.iter().map(|&x| self.values[x].level).max().unwrap_or(Level::Element);
+        self.push(instr, node.dtype, level)
+    }
+
+    fn push(&mut self, instr: Instr, dtype: crate::DType, level: Level) -> usize {
+        self.values.push(Value { instr, dtype, level });
+        self.values.len() - 1
+    }
+
+    /// The value of a node's input, seen through further movement in the frame of a level.
+    fn operand(&mut self, input: NodeId, frame: Level, chain: &[NodeId]) -> usize {
+        let view = &self.groups.views[input.index()];
+        let root = view.root;
+        if let Op::Const(bits) = self.groups.program.node(root).op {
+            if let Some(&value) = self.known.get(&(root, None)) {
+                return value;
+            }
+            let level = if self.group.axes.is_some() { Level::Row } else { Level::Element };
+            let dtype = self.groups.program.node(root).dtype;
+            let value = self.push(Instr::Const(f64::from_bits(bits)), dtype, level);
+            self.known.insert((root, None), value);
+            return value;
+        }
+        if chain.is_empty() && self.group.levels.contains_key(&root) {
+            return self.member(root);
+        }
+        let (level, operand) = self.look(&view.operand, frame, chain).expect("checked when the node joined the group");
+        let key = (root, Some((level, operand.offset, operand.strides.clone())));
+        if let Some(&value) = self.known.get(&key) {
+            return value;
+        }
+        let mut chain_to_root = self.groups.chain(input);
+        chain_to_root.extend(chain);
+        let value = if self.computes_again(root, &operand, frame, &chain_to_root) {
+            self.compute(root, frame, &chain_to_root)
+        } else {
+            let load = self.loads.len() + self.first_load;
+            self.loads.push((root, operand));
+            self.push(Instr::Load(load), self.groups.program.node(root).dtype, level)
+        };
+        self.known.insert(key, value);
+        value
+    }
+
+    /// A look through further movement in the frame of a level: of level `Row` where nothing varies within rows.
+    fn look(&self, operand: &Operand, level: Level, chain: &[NodeId]) -> Option<(Level, Operand)> {
+        let mut seen = operand.clone();
+        for id in chain {
+            let node = self.groups.program.node(*id);
+            seen = seen.through(&node.op, &node.shape)?;
+        }
+        let seen = seen.reshaped(&self.group.frame(level))?;
+        let Some(axes) = self.group.axes.as_ref().filter(|_| level == Level::Element) else {
+            return Some((level, seen));
+        };
+        if axes.iter().any(|&d| seen.shape[d] != 1 && seen.strides[d] != 0) {
+            return Some((level, seen));
+        }
+        let strides = (0..seen.shape.rank()).filter(|d| !axes.contains(d)).map(|d| seen.strides[d]).collect();
+        Some((Level::Row, Operand { shape: self.group.kept(), strides, ..seen }))
+    }
+
+    /// Whether to compute a root again rather than to load it.
+    fn computes_again(&self, root: NodeId, operand: &Operand, frame: Level, chain: &[NodeId]) -> bool {
+        let several = (self.groups.uses[root.index()] > 1) as usize;
+        let (most_work, most_loads) = AGAIN[several];
+        let mut loads = vec![];
+        let cost = self.cost(root, operand, (frame, chain), most_work, &mut loads);
+        cost.is_some_and(|work| work <= most_work && loads.len() <= most_loads)
+    }
+
+    /// The work to compute a root again, and what it loads; `None` if it is to be loaded itself.
+    fn cost(
+        &self,
+        root: NodeId,
+        operand: &Operand,
+        (frame, chain): (Level, &[NodeId]),
+        most: usize,
+        loads: &mut Vec<NodeId>,
+    ) -> Option<usize> {
+        let node = self.groups.program.node(root);
+        let repeats = |d: usize| operand.shape[d] > 1 && operand.strides[d] == 0;
+        let movable = self.groups.class[root.index()] == Class::Map && self.groups.is_cheap(root);
+        if !movable || self.stored[root.index()] || (0..operand.shape.rank()).any(repeats) {
+            return None;
+        }
+        let mut work = weight(&node.op);
+        for input in &node.inputs {
+            let view = &self.groups.views[input.index()];
+            if self.groups.class[view.root.index()] == Class::Const {
+                continue;
+            }
+            let (_, seen) = self.look(&view.operand, frame, chain)?;
+            let mut further = self.groups.chain(*input);
+            further.extend(chain);
+            match (work <= most).then(|| self.cost(view.root, &seen, (frame, &further), most, loads)).flatten() {
+                Some(more) => work += more,
+                None if loads.contains(&view.root) => {}
+                None => loads.push(view.root),
+            }
+        }
+        Some(work)
+    }
+
+    /// Where a stored member goes, for a contiguous root.
+    pub fn write(&self, id: NodeId) -> Operand {
+        let frame = self.group.frame(self.group.levels[&id]);
+        debug_assert!(is_identity(&Operand::contiguous(0, &frame), self.groups.program.node(id).shape.numel()));
+        Operand::contiguous(id.index(), &frame)
+    }
+}

@@ -1,0 +1,227 @@
+//! Plans, element by element in f64: slow, and plain enough to tell whether a plan or the executor of it is at fault.
+
+use crate::reference::{Outcome, binary, eval, indices, larger, least, position, round, unary};
+use wgrad::{
+    Array, DType, Data, Error, Node, Program, Result, Shape,
+    op::{Binary, Reduce},
+    plan::{Body, Home, Instr, Kernel, Kind, Level, MatMul, Operand, Plan},
+};
+
+/// Runs a plan of a program on the given values of the store's states, and inputs by name. Slots that a kernel has yet
+/// to write hold NaN.
+///
+/// # Errors
+/// If an input is missing, or an index is out of range.
+pub fn run(plan: &Plan, program: &Program, states: &[Data], inputs: &[(&str, &Array)]) -> Result<Outcome> {
+    let mut after: Vec<Vec<f64>> = states.iter().map(Data::to_f64).collect();
+    let mut slots: Vec<Vec<f64>> = vec![];
+    for slot in &plan.slots {
+        slots.push(match slot.home {
+            Home::Transient => vec![f64::NAN; slot.len],
+            Home::Const(value) => vec![round(slot.dtype, value); slot.len],
+            Home::Iota => (0..slot.len).map(|i| i as f64).collect(),
+            Home::State(state) => after[state.index()].clone(),
+            Home::Input(i) => {
+                let decl = &program.inputs()[i];
+                let given = inputs.iter().find(|(name, _)| *name == decl.name);
+                given.map(|(_, array)| array.to_f64()).ok_or_else(|| {
+                    let (name, dtype, shape) = (decl.name.clone(), decl.dtype, decl.shape.clone());
+                    Error::MissingInput { name, dtype, shape }
+                })?
+            }
+        });
+    }
+    for kernel in &plan.kernels {
+        run_kernel(kernel, plan, program, &mut slots)?;
+    }
+    let read = |operand: &Operand| gather(operand, &slots[operand.slot]);
+    let taps = program.taps().iter().zip(&plan.taps);
+    let taps = taps.map(|(tap, operand)| (tap.name.clone(), operand.shape.clone(), read(operand))).collect();
+    for (slot, values) in plan.slots.iter().zip(&slots) {
+        if let Home::State(state) = slot.home {
+            after[state.index()].clone_from(values);
+        }
+    }
+    for (state, operand) in &plan.commits {
+        after[state.index()] = read(operand);
+    }
+    Ok(Outcome { taps, states: after })
+}
+
+/// The position in its slot of the element at an index.
+fn at(operand: &Operand, index: &[usize]) -> usize {
+    let steps = operand.strides.iter().zip(index).map(|(stride, &i)| stride * i as isize);
+    (operand.offset as isize + steps.sum::<isize>()) as usize
+}
+
+fn gather(operand: &Operand, slot: &[f64]) -> Vec<f64> {
+    indices(&operand.shape).map(|index| slot[at(operand, &index)]).collect()
+}
+
+fn scatter(operand: &Operand, values: &[f64], slot: &mut [f64]) {
+    indices(&operand.shape).zip(values).for_each(|(index, &value)| slot[at(operand, &index)] = value);
+}
+
+fn run_kernel(kernel: &Kernel, plan: &Plan, program: &Program, slots: &mut [Vec<f64>]) -> Result<()> {
+    let x: Vec<Vec<f64>> = kernel.reads.iter().map(|read| gather(read, &slots[read.slot])).collect();
+    let results: Vec<Vec<f64>> = match &kernel.kind {
+        Kind::Loop(body) => run_body(body, &x, &[]),
+        Kind::MatMul(matmul) => run_body(&matmul.epilogue, &x, &product(matmul, &x[0], &x[1])),
+        Kind::Fill(ranges) => {
+            let write = &kernel.writes[0];
+            for &(start, len) in ranges {
+                slots[write.slot][write.offset + start..][..len].fill(0.0);
+            }
+            return Ok(());
+        }
+        Kind::Op(op) => {
+            let x: Vec<&[f64]> = x.iter().map(|x| &x[..]).collect();
+            let shapes: Vec<&Shape> = kernel.reads.iter().map(|read| &read.shape).collect();
+            let one = |write: &Operand| {
+                let (scope, site) = (kernel.scope, kernel.site);
+                let dtype = plan.slots[write.slot].dtype;
+                let node = Node { op: op.clone(), inputs: [].into(), shape: write.shape.clone(), dtype, scope, site };
+                eval(&node, &x, &shapes)
+            };
+            kernel.writes.iter().map(one).collect::<Result<_>>()?
+        }
+    };
+    debug_assert!(program.nodes().len() > kernel.nodes[0].index());
+    for (write, values) in kernel.writes.iter().zip(&results) {
+        assert_eq!(values.len(), write.shape.numel(), "a write has the shape of its value");
+        scatter(write, values, &mut slots[write.slot]);
+    }
+    Ok(())
+}
+
+fn product(shape: &MatMul, a: &[f64], b: &[f64]) -> Vec<f64> {
+    let MatMul { m, k, n, .. } = *shape;
+    let mut out = vec![];
+    for batch in 0..shape.batch.numel() {
+        for i in 0..m {
+            for j in 0..n {
+                out.push((0..k).map(|l| a[(batch * m + i) * k + l] * b[(batch * k + l) * n + j]).sum());
+            }
+        }
+    }
+    out
+}
+
+/// The values of a body's stores.
+fn run_body(body: &Body, x: &[Vec<f64>], product: &[f64]) -> Vec<Vec<f64>> {
+    let (rows, row) = (body.shape(Level::Row).numel(), body.row_len());
+    let mut values: Vec<Vec<f64>> = vec![];
+    for value in &body.values {
+        let len = if value.level == Level::Row { rows } else { body.space.numel() };
+        // An operand's element for this value's element `i`.
+        let of = |o: usize, i: usize| {
+            let same = body.values[o].level == value.level;
+            let across = body.values[o].level == Level::Row;
+            assert!(same || across, "a row's value follows from an element's");
+            values[o][if same { i } else { i / row }]
+        };
+        let dtype = |o: usize| body.values[o].dtype;
+        let map = |f: &dyn Fn(usize) -> f64| (0..len).map(f).collect();
+        values.push(match &value.instr {
+            Instr::Load(read) => {
+                assert_eq!(x[*read].len(), len, "a load has the shape of its level");
+                x[*read].clone()
+            }
+            Instr::Const(c) => vec![round(value.dtype, *c); len],
+            Instr::Product => product.to_vec(),
+            Instr::Unary(op, a) => map(&|i| unary(*op, of(*a, i))),
+            Instr::Binary(op, a, b) => map(&|i| binary(*op, dtype(*a), of(*a, i), of(*b, i))),
+            Instr::Select(c, a, b) => map(&|i| if of(*c, i) != 0.0 { of(*a, i) } else { of(*b, i) }),
+            Instr::Cast(a) => map(&|i| round(value.dtype, of(*a, i))),
+            Instr::Reduce(kind, a) => {
+                assert_eq!(body.values[*a].level, Level::Element, "reductions are of elements");
+                map(&|r| reduce(*kind, value.dtype, &values[*a][r * row..][..row]))
+            }
+            Instr::Random { .. } => unreachable!("no op records it yet"),
+        });
+    }
+    body.stores.iter().map(|&value| values[value].clone()).collect()
+}
+
+fn reduce(kind: Reduce, dtype: DType, x: &[f64]) -> f64 {
+    match kind {
+        Reduce::Sum => x.iter().fold(0.0, |a, &b| binary(Binary::Add, dtype, a, b)),
+        Reduce::Max => x.iter().fold(least(dtype), |a, &b| larger(a, b)),
+        Reduce::Norm => {
+            let most = x.iter().fold(0.0, |a, b| larger(a, b.abs()));
+            let scale = if most == 0.0 || !most.is_finite() { 1.0 } else { most };
+            x.iter().fold(0.0, |sum, v| sum + (v / scale).powi(2)).sqrt() * scale
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use wgrad::{
+        Store, Tape,
+        plan::Grouping,
+        testing::{Mode, Recipe, recipe},
+    };
+
+    fn step(recipe: &Recipe) -> (Program, Vec<Data>) {
+        let mut store = Store::new();
+        for i in 0..recipe.leaves.len() {
+            if i == 0 { drop(store.state("x0", &recipe.leaf(0))) } else { drop(store.param(&format!("x{i}"), &recipe.leaf(i))) }
+        }
+        let tape = Tape::new(std::sync::Arc::new(store.layout().clone()));
+        let layout = store.layout();
+        let mut leaves = vec![];
+        let mut states = vec![];
+        for (id, _) in layout.states().filter(|(id, _)| !layout.is_arena(*id)) {
+            leaves.push(tape.state(id));
+            states.push(id);
+        }
+        leaves.extend(layout.params().map(|(id, _)| tape.param(id)));
+        let recorded = recipe.record_over(&leaves, Mode::Plain);
+        tape.tap("loss", recorded.loss);
+        let gradients = recorded.loss.grad_wrt(&leaves);
+        gradients.iter().flatten().for_each(|g| tape.tap("gradient", *g));
+        if let Some(g) = gradients[0] {
+            tape.assign(states[0], leaves[0] - g * 0.01);
+        }
+        for arena in store.params().arenas(layout) {
+            tape.assign(arena, tape.state(arena) * 0.9);
+        }
+        let program = tape.finish();
+        (program, store.into_parts().1)
+    }
+
+    fn check(recipe: &Recipe, grouping: &Grouping) -> std::result::Result<(), TestCaseError> {
+        let (program, states) = step(recipe);
+        let arrays = recipe.arrays(&program);
+        let inputs: Vec<(&str, &Array)> = arrays.iter().map(|(n, a)| (n.as_str(), a)).collect();
+        let want = crate::reference::run(&program, &states, &inputs).expect("runs");
+        let plan = Plan::with(&program, grouping);
+        let have = run(&plan, &program, &states, &inputs).expect("runs");
+        let close = |a: &[f64], b: &[f64]| {
+            a.len() == b.len()
+                && a.iter().zip(b).all(|(a, b)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-9 * (1.0 + b.abs()))
+        };
+        for ((name, _, have), (_, _, want)) in have.taps.iter().zip(&want.taps) {
+            prop_assert!(close(have, want), "{name}: {have:?} is not {want:?}\n{plan:#?}");
+        }
+        for (have, want) in have.states.iter().zip(&want.states) {
+            prop_assert!(close(have, want), "state: {have:?} is not {want:?}");
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+        #[test]
+        fn grouped(recipe in recipe(14)) {
+            check(&recipe, &Grouping::default())?;
+        }
+        #[test]
+        fn ungrouped(recipe in recipe(14)) {
+            check(&recipe, &Grouping::none())?;
+        }
+    }
+}
