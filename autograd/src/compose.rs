@@ -126,9 +126,16 @@ impl<'t> Tensor<'t> {
     /// `log(sum(e^x))` along an axis, which disappears.
     #[track_caller]
     pub fn logsumexp(self, axis: usize) -> Self {
+        let (e, shift) = self.shifted_exp(axis);
+        e.sum_axes(&[axis]).log() + shift
+    }
+
+    /// `e^(x - m)`, and m: the maximum along an axis, or 0 where that is not finite. m is a constant to gradients.
+    #[track_caller]
+    fn shifted_exp(self, axis: usize) -> (Self, Self) {
         let max = self.max_axes(&[axis]).detach();
-        let usable = max.is_finite().select(max, max.zeros_like());
-        (self - usable.unreduce(&[axis], &self.shape())).exp().sum_axes(&[axis]).log() + usable
+        let shift = max.is_finite().select(max, max.zeros_like());
+        ((self - shift.unreduce(&[axis], &self.shape())).exp(), shift)
     }
 
     /// `x - logsumexp(x)` along an axis.
@@ -140,7 +147,8 @@ impl<'t> Tensor<'t> {
     /// `e^x / sum(e^x)` along an axis.
     #[track_caller]
     pub fn softmax(self, axis: usize) -> Self {
-        self.log_softmax(axis).exp()
+        let (e, _) = self.shifted_exp(axis);
+        e * e.sum_axes(&[axis]).recip().unreduce(&[axis], &self.shape())
     }
 
     // Losses.

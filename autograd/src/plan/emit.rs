@@ -30,6 +30,11 @@ pub(super) struct Emitter<'a> {
 /// What distinguishes two looks at one root: level, offset and strides.
 type Look = (Level, usize, Vec<isize>);
 
+/// Whether an operand shows the same elements all along a dimension.
+fn repeated(operand: &Operand, d: usize) -> bool {
+    operand.shape[d] > 1 && operand.strides[d] == 0
+}
+
 impl<'a> Emitter<'a> {
     pub fn new(groups: &'a Groups<'a>, group: &'a Group, stored: &'a [bool], first_load: usize) -> Self {
         Self { groups, group, stored, values: vec![], known: HashMap::new(), loads: vec![], first_load }
@@ -175,9 +180,8 @@ impl<'a> Emitter<'a> {
         loads: &mut Vec<NodeId>,
     ) -> Option<usize> {
         let node = self.groups.program.node(root);
-        let repeats = |d: usize| operand.shape[d] > 1 && operand.strides[d] == 0;
         let movable = self.groups.class[root.index()] == Class::Map && self.groups.is_cheap(root);
-        if !movable || self.stored[root.index()] || (0..operand.shape.rank()).any(repeats) {
+        if !movable || self.stored[root.index()] || (0..operand.shape.rank()).any(|d| repeated(operand, d)) {
             return None;
         }
         let mut work = weight(&node.op);
@@ -191,7 +195,8 @@ impl<'a> Emitter<'a> {
             further.extend(chain);
             match (work <= most).then(|| self.cost(view.root, &seen, (frame, &further), most, loads)).flatten() {
                 Some(more) => work += more,
-                None if loads.contains(&view.root) => {}
+                // What is repeated over the space is small, and costs little to load.
+                None if loads.contains(&view.root) || (0..seen.shape.rank()).any(|d| repeated(&seen, d)) => {}
                 None => loads.push(view.root),
             }
         }

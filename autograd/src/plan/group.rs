@@ -164,6 +164,9 @@ impl<'a> Groups<'a> {
         for i in (0..program.nodes().len()).filter(|&i| live[i]) {
             groups.place(NodeId(i as u32));
         }
+        if options.rows {
+            groups.merge_reductions();
+        }
         groups
     }
 
@@ -414,5 +417,81 @@ impl<'a> Groups<'a> {
         let group = &mut self.groups[g];
         (group.class, group.space, group.axes) = (Class::Reduce, space, axes);
         Some(g)
+    }
+
+    /// Makes one group of reductions of the same rows that read the same elements (the gradients of a norm's scale and
+    /// shift): the deeper takes the other's members, if whoever reads those comes later still.
+    fn merge_reductions(&mut self) {
+        let mut first_reader = vec![usize::MAX; self.groups.len()];
+        for (g, group) in self.groups.iter().enumerate() {
+            for input in group.members.iter().flat_map(|member| &self.program.node(*member).inputs) {
+                let root = self.views[input.index()].root;
+                let elsewhere = self.home[root.index()].filter(|home| *home != g && !group.levels.contains_key(&root));
+                if let Some(home) = elsewhere {
+                    first_reader[home] = first_reader[home].min(group.depth);
+                }
+            }
+        }
+        let mut alike: HashMap<(Shape, Vec<usize>), Vec<usize>> = HashMap::new();
+        for (g, group) in self.groups.iter().enumerate() {
+            if let (Class::Reduce, Some(axes)) = (group.class, &group.axes) {
+                alike.entry((group.space.clone(), axes.clone())).or_default().push(g);
+            }
+        }
+        let mut alike: Vec<Vec<usize>> = alike.into_values().filter(|groups| groups.len() > 1).collect();
+        alike.sort_unstable();
+        for mut same in alike {
+            same.sort_unstable_by_key(|&g| (self.groups[g].depth, g));
+            for (i, &from) in same.iter().enumerate() {
+                let sources = self.sources(from);
+                let takes = |&&to: &&usize| {
+                    self.groups[to].depth < first_reader[from]
+                        && self.groups[from].members.len() + self.groups[to].members.len() <= self.options.values
+                        && self.sources(to).iter().any(|source| sources.contains(source))
+                };
+                // The nearest in depth: nothing is kept for longer than it must be.
+                if let Some(&to) = same[i + 1..].iter().find(takes) {
+                    self.merge(from, to);
+                    first_reader[to] = first_reader[to].min(first_reader[from]);
+                }
+            }
+        }
+    }
+
+    /// The roots of the size of its space that a group reads, also by way of what it may compute again.
+    fn sources(&self, g: usize) -> Vec<NodeId> {
+        let group = &self.groups[g];
+        let mut found = vec![];
+        let mut open: Vec<(NodeId, usize)> = group.members.iter().map(|id| (*id, 0)).collect();
+        while let Some((id, depth)) = open.pop() {
+            for input in &self.program.node(id).inputs {
+                let root = self.views[input.index()].root;
+                if group.levels.contains_key(&root) || self.program.node(root).shape.numel() != group.space.numel() {
+                    continue;
+                }
+                if self.class[root.index()] == Class::Map && self.is_cheap(root) && depth < ABSORBED {
+                    open.push((root, depth + 1));
+                } else if !found.contains(&root) {
+                    found.push(root);
+                }
+            }
+        }
+        found
+    }
+
+    fn merge(&mut self, from: usize, to: usize) {
+        let members = std::mem::take(&mut self.groups[from].members);
+        let levels = std::mem::take(&mut self.groups[from].levels);
+        let after = std::mem::take(&mut self.groups[from].after);
+        for id in &members {
+            if self.home[id.index()] == Some(from) {
+                self.home[id.index()] = Some(to);
+            }
+        }
+        let into = &mut self.groups[to];
+        let new = members.into_iter().filter(|id| !into.levels.contains_key(id)).collect::<Vec<_>>();
+        into.members.splice(0..0, new);
+        into.levels.extend(levels);
+        into.after.extend(after);
     }
 }
