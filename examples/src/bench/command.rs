@@ -28,7 +28,7 @@ const WORKLOADS: [Workload; 3] = [
     Workload { name: "w7", results: || PRIMITIVES.iter().map(|p| p.name).collect(), run: primitives::run },
 ];
 
-/// Workloads and results that are to come, with what they wait for.
+/// Workloads and results that are to come.
 const LATER: [&str; 6] = ["w1", "w2", "w5", "w6", "w7_attn", "w7_conv"];
 
 /// What all workloads of a command share.
@@ -108,8 +108,12 @@ fn wants(only: &[String], result: &str) -> bool {
 }
 
 fn missing(what: &str, name: &str, known: &[&str]) -> Error {
-    let why = if LATER.contains(&name) { "does not exist yet" } else { "is none" };
-    Error::Usage(format!("{name:?} {why}: the {what}s to choose from are {}", known.join(", ")))
+    let known = known.join(", ");
+    Error::Usage(if LATER.contains(&name) {
+        format!("{name} does not exist yet; the {what}s are, today, {known}")
+    } else {
+        format!("there is no {what} {name:?} here; the {what}s are {known}")
+    })
 }
 
 impl Bench<'_> {

@@ -3,11 +3,11 @@
 use super::{
     command::Bench,
     data::{Draw, Source},
-    measure,
+    measure::{self, Losses, Timing},
 };
-use crate::Result;
+use crate::{Result, interrupt};
 use std::time::Instant;
-use wgrad::{Array, StateId, Store, Tape, Tensor};
+use wgrad::{Array, Session, StateId, Store, Tape, Tensor};
 
 /// An operation on given tensors.
 pub struct Primitive {
@@ -77,6 +77,9 @@ fn layer_norm<'t>(tensors: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
 pub fn run(bench: &Bench<'_>, mut source: Source) -> Result<()> {
     let rss_base = measure::peak_rss();
     for primitive in PRIMITIVES.iter().filter(|primitive| bench.wants(primitive.name)) {
+        if interrupt::requested() {
+            break;
+        }
         primitive.run(bench, &mut source, rss_base)?;
     }
     Ok(())
@@ -90,23 +93,33 @@ impl Primitive {
             states.push(store.state(name, &source.floats(name, shape, draw)?));
         }
         let mut session = bench.session(store)?;
+        if let Some(timing) = self.time(bench, &mut session, &states)? {
+            let losses = self.digests(&mut session, &states)?;
+            bench.show(self.name, &timing, losses, rss_base);
+        }
+        Ok(())
+    }
+
+    fn time(&self, bench: &Bench<'_>, session: &mut Session, states: &[StateId]) -> Result<Option<Timing>> {
         let start = Instant::now();
         let step =
-            session.record(|t| self.values(t, &states).into_iter().for_each(|value| tap_one_element(t, value)))?;
-        let measured = measure::calls(bench.budget / 3, start.elapsed(), || {
+            session.record(|t| self.values(t, states).into_iter().for_each(|value| tap_one_element(t, value)))?;
+        // An operation has a third of a workload's time, as there are several.
+        measure::calls(bench.budget / 3, start.elapsed(), || {
             session.run(&step, &[])?;
             session.taps()?;
             Ok(())
-        })?;
-        let Some(timing) = measured else { return Ok(()) };
-        // The output and the first input's gradient, which a single run of a program of its own shows whole.
+        })
+    }
+
+    /// The digests of the output and of the first input's gradient, which a run of its own shows whole.
+    fn digests(&self, session: &mut Session, states: &[StateId]) -> Result<Losses> {
         let step =
-            session.record(|t| self.values(t, &states).into_iter().take(2).for_each(|value| t.tap("whole", value)))?;
+            session.record(|t| self.values(t, states).into_iter().take(2).for_each(|value| t.tap("whole", value)))?;
         session.run(&step, &[])?;
         let taps = session.taps()?;
         let mut digests = taps.last().expect("the CPU delivers at once").iter().map(|(_, value)| digest(value));
-        bench.show(self.name, &timing, (digests.next(), digests.next()), rss_base);
-        Ok(())
+        Ok((digests.next(), digests.next()))
     }
 
     fn values<'t>(&self, t: &'t Tape, states: &[StateId]) -> Vec<Tensor<'t>> {

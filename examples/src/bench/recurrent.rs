@@ -10,7 +10,7 @@ use std::time::Instant;
 use wgrad::{Array, Optimizer, ParamSet, Session, Store, Tensor};
 use wgrad_nn::{
     Builder, Cell, Init, Linear, Recurrent, RecurrentInit,
-    data::{Adding, Task},
+    data::{Adding, Batch, Task},
     optim::{AdamW, AdamWConfig, Sgd, SgdConfig},
 };
 
@@ -29,7 +29,7 @@ pub struct Training {
     inputs: usize,
     hidden: usize,
     outputs: usize,
-    batches: fn(&Training, &mut Source) -> Result<Vec<(Array, Array)>>,
+    batches: fn(&Training, &mut Source) -> Result<Vec<Batch>>,
     loss: for<'t> fn(Tensor<'t>, Tensor<'t>) -> Tensor<'t>,
     optimizer: fn(&mut Store, &ParamSet) -> Box<dyn Optimizer>,
 }
@@ -62,24 +62,29 @@ pub const W4: Training = Training {
 };
 
 /// Batches of the adding problem.
-fn adding(of: &Training, source: &mut Source) -> Result<Vec<(Array, Array)>> {
+fn adding(of: &Training, source: &mut Source) -> Result<Vec<Batch>> {
     let file = match source {
         Source::Seed(seed) => {
             let task = Adding::new(of.time, *seed);
-            return Ok((0..BATCHES as u64).map(|i| task.train(BATCH, i)).map(|batch| (batch.x, batch.y)).collect());
+            return Ok((0..BATCHES as u64).map(|i| task.train(BATCH, i)).collect());
         }
         Source::File(file) => file,
     };
     let x = split(&file.floats("data.x", &[BATCHES, of.time, BATCH, of.inputs])?);
-    let y = split(&file.floats("data.y", &[BATCHES, BATCH])?);
-    Ok(x.into_iter().zip(y.into_iter().map(|y| Array::new([BATCH, of.outputs], y.into_data()))).collect())
+    let y = file.floats("data.y", &[BATCHES, BATCH])?;
+    let y = split(&Array::new([BATCHES, BATCH, of.outputs], y.into_data()));
+    Ok(zip(x, y))
 }
 
 /// Batches of normal numbers with random classes.
-fn noise(of: &Training, source: &mut Source) -> Result<Vec<(Array, Array)>> {
+fn noise(of: &Training, source: &mut Source) -> Result<Vec<Batch>> {
     let x = source.floats("data.x", &[BATCHES, of.time, BATCH, of.inputs], Draw::Normal(0.0, 1.0))?;
     let y = source.classes("data.y", &[BATCHES, BATCH], of.outputs as u32)?;
-    Ok(split(&x).into_iter().zip(split(&y)).collect())
+    Ok(zip(split(&x), split(&y)))
+}
+
+fn zip(x: Vec<Array>, y: Vec<Array>) -> Vec<Batch> {
+    x.into_iter().zip(y).map(|(x, y)| Batch { x, y }).collect()
 }
 
 impl Training {
@@ -98,7 +103,7 @@ impl Training {
         let batches = (self.batches)(self, &mut source)?;
         let start = Instant::now();
         let step = session.record(|t| {
-            let (x, y) = (t.input_like("x", &batches[0].0), t.input_like("y", &batches[0].1));
+            let (x, y) = (t.input_like("x", &batches[0].x), t.input_like("y", &batches[0].y));
             let outputs = head.forward(recurrent.forward(x).last);
             let loss = (self.loss)(outputs, y);
             t.tap("loss", loss);
@@ -106,7 +111,7 @@ impl Training {
         })?;
         let prepared = start.elapsed();
         let measured = measure::steps(bench.budget, prepared, |i| {
-            let (x, y) = &batches[i % BATCHES];
+            let Batch { x, y } = &batches[i % BATCHES];
             session.run(&step, &[("x", x), ("y", y)])?;
             let taps = session.taps()?;
             Ok(taps.last().and_then(|taps| taps.scalar("loss")).expect("the CPU delivers at once"))

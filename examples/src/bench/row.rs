@@ -69,8 +69,7 @@ impl Row {
 
     /// Prints the row of the table that [`heading`] begins.
     pub fn text(&self) {
-        let number = |value: Option<f64>| value.map_or("-".to_string(), |value| format!("{value:.6e}"));
-        let (first, last) = (number(self.loss_first), number(self.loss_last));
+        let (first, last) = (shown(self.loss_first), shown(self.loss_last));
         say!(
             "{:<14} {:>10.3} {:>10.3} {:>10.3} {:>14} {:>14}",
             self.workload,
@@ -80,6 +79,15 @@ impl Row {
             first,
             last
         );
+    }
+}
+
+/// A loss with six digits or more that tell something.
+fn shown(loss: Option<f64>) -> String {
+    match loss {
+        None => "-".into(),
+        Some(loss) if (1e-1..1e5).contains(&loss.abs()) => format!("{loss:.6}"),
+        Some(loss) => format!("{loss:.6e}"),
     }
 }
 
