@@ -34,7 +34,7 @@ pub struct Common {
     /// The most training steps to make; each example has its own default
     #[arg(long, global = true, value_name = "N")]
     pub steps: Option<usize>,
-    /// Print one JSON object as the last line of standard output
+    /// Print one JSON object as the last line of standard output; bench prints one for each result
     #[arg(long, global = true)]
     pub json: bool,
     /// Print the result only
