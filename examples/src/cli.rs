@@ -5,7 +5,7 @@ use crate::{
     rnn::{Case, CellName, Fix, TaskName},
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 /// Vanishing and exploding gradients, and their cures, on the CPU. Without a subcommand: the tour.
 #[derive(Parser, Debug)]
@@ -34,7 +34,7 @@ pub struct Common {
     /// The most training steps to make; each example has its own default
     #[arg(long, global = true, value_name = "N")]
     pub steps: Option<usize>,
-    /// Print one JSON object as the last line of standard output
+    /// Print one JSON object as the last line of standard output; bench prints one for each result
     #[arg(long, global = true)]
     pub json: bool,
     /// Print the result only
@@ -49,6 +49,8 @@ pub enum Command {
     Rnn(RnnRunArgs),
     /// Print one recorded step: forward, backward, passes, optimizer
     Tape(TapeArgs),
+    /// Time training steps and single operations
+    Bench(BenchArgs),
 }
 
 /// What a run of `wgrad rnn` is, and of which `wgrad tape rnn` prints a step.
@@ -104,4 +106,32 @@ pub struct TapeArgs {
 pub enum TapeExample {
     /// The recurrent network.
     Rnn,
+}
+
+/// Options of `wgrad bench`.
+#[derive(Args, Clone, Debug)]
+pub struct BenchArgs {
+    /// What to time: w3 (tanh RNN), w4 (LSTM), w7 (single operations)
+    #[arg(required = true, value_name = "WORKLOAD")]
+    pub workloads: Vec<String>,
+    /// Weights and batches from DIR/WORKLOAD.safetensors, the same for every framework; without it, drawn from the seed
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// The time for each workload, of timed steps alone; an operation has a third of it
+    #[arg(long, value_name = "SECONDS", default_value = "12", value_parser = seconds)]
+    pub budget: Duration,
+    /// Only results whose names begin so, such as w7_matmul
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// The time of each kernel (comes later)
+    #[arg(long)]
+    pub profile: bool,
+}
+
+/// The longest budget, in seconds.
+const LONGEST: f64 = 86_400.0;
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=LONGEST).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("expected seconds, 0 to {LONGEST}"))
 }

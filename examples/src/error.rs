@@ -24,6 +24,18 @@ pub enum Error {
         /// As asked for.
         wanted: String,
     },
+    /// An integer of a file that is no class.
+    #[error("{path}: the tensor {tensor:?} holds {value}, and the classes are 0 to {last}")]
+    NoClass {
+        /// The file.
+        path: String,
+        /// The tensor.
+        tensor: String,
+        /// The integer.
+        value: i64,
+        /// The last class.
+        last: u32,
+    },
     /// A run failed.
     #[error(transparent)]
     Session(#[from] wgrad::Error),

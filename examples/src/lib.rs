@@ -1,5 +1,7 @@
-//! What the `wgrad` command is made of: devices, examples, the measures that a run is judged by, and the tour.
+//! What the `wgrad` command is made of: devices, examples, the measures that a run is judged by, the tour, and the
+//! benchmarks.
 
+pub mod bench;
 pub mod cli;
 pub mod device;
 pub mod interrupt;

@@ -4,7 +4,7 @@ use clap::Parser;
 use serde::Serialize;
 use std::process::ExitCode;
 use wgrad_examples::{
-    Error, Result,
+    Error, Result, bench,
     cli::{Cli, Command, Common},
     interrupt,
     output::json,
@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         None => the_tour(&cli.common),
         Some(Command::Rnn(args)) => rnn::train(args, &cli.common),
         Some(Command::Tape(args)) => rnn::tape(args, &cli.common),
+        Some(Command::Bench(args)) => bench::bench(args, &cli.common),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

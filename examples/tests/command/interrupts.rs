@@ -84,3 +84,13 @@ fn an_interrupted_tour_leaves_out_the_rest() {
     let tour = interrupted(dir.path(), &format!("--threads 1 {STEPS}"), || true).fine();
     assert!(tour.stdout.contains("Interrupted: the rest of the tour is left out"), "{tour:#?}");
 }
+
+/// What is half measured is no result.
+#[test]
+fn an_interrupted_benchmark_leaves_out_what_has_not_ended() {
+    let dir = TempDir::new().expect("a directory");
+    let outcome = interrupted(dir.path(), "bench w4 w3 --threads 1 --budget 1000 --json", || true).fine();
+    assert_eq!(outcome.stdout, "", "{outcome:#?}");
+    let outcome = interrupted(dir.path(), "bench w7 --threads 1 --budget 1000", || true).fine();
+    assert_eq!(outcome.stdout, "Interrupted: what had not ended by then is left out\n", "{outcome:#?}");
+}

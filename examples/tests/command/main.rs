@@ -1,5 +1,6 @@
 //! The command `wgrad`, as a user runs it: the built binary, its output, its exit status, its files.
 
+mod bench;
 mod errors;
 mod files;
 #[cfg(unix)]

@@ -98,7 +98,12 @@ fn the_quiet_tour_is_a_line_per_run() {
 /// As `wgrad tape rnn | head -1`: whoever reads may leave before the end. What is not read is not run for a long time.
 #[test]
 fn a_reader_that_leaves_is_no_error() {
-    for args in ["tape rnn --dot", "rnn --length 20 --steps 3 --threads 1", "--threads 1 --steps 100000000"] {
+    for args in [
+        "tape rnn --dot",
+        "rnn --length 20 --steps 3 --threads 1",
+        "--threads 1 --steps 100000000",
+        "bench w3 --threads 1 --budget 0",
+    ] {
         let mut child = command(Path::new("."), args).stdout(Stdio::piped()).spawn().expect("the command starts");
         drop(child.stdout.take());
         let output = child.wait_with_output().expect("the command ends");

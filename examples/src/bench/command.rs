@@ -1,0 +1,147 @@
+//! The command: what is asked for, and whether it can be done.
+
+use super::{
+    data::{File, Source},
+    measure::{Losses, Timing},
+    primitives::{self, PRIMITIVES},
+    recurrent::{W3, W4},
+    row::{Circumstances, Row, heading},
+};
+use crate::{
+    Error, Result,
+    cli::{BenchArgs, Common},
+    device, interrupt, say,
+};
+use std::{cell::Cell, thread::available_parallelism, time::Duration};
+use wgrad::{Session, Store};
+
+/// A workload that exists.
+struct Workload {
+    name: &'static str,
+    results: fn() -> Vec<&'static str>,
+    run: fn(&Bench<'_>, Source) -> Result<()>,
+}
+
+const WORKLOADS: [Workload; 3] = [
+    Workload { name: "w3", results: || vec!["w3"], run: |bench, source| W3.run(bench, source) },
+    Workload { name: "w4", results: || vec!["w4"], run: |bench, source| W4.run(bench, source) },
+    Workload { name: "w7", results: || PRIMITIVES.iter().map(|p| p.name).collect(), run: primitives::run },
+];
+
+/// Workloads and results that are to come.
+const LATER: [&str; 6] = ["w1", "w2", "w5", "w6", "w7_attn", "w7_conv"];
+
+/// What all workloads of a command share.
+pub struct Bench<'a> {
+    common: &'a Common,
+    only: &'a [String],
+    threads: usize,
+    device: String,
+    /// The time for the timed steps of a workload.
+    pub budget: Duration,
+    note: &'static str,
+    rows: Cell<usize>,
+}
+
+/// `wgrad bench`.
+///
+/// # Errors
+/// If something is asked for that does not exist, the data is not there, or the device fails.
+pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
+    let workloads = workloads(args, common)?;
+    let threads = match common.threads {
+        0 => available_parallelism().map_or(1, usize::from),
+        threads => threads.into(),
+    };
+    let device = device::open(common.device, threads)?.name();
+    // All files before the first step: a long run is not to end in a file that was never there.
+    let source = |workload: &Workload| match &args.data {
+        Some(folder) => File::open(&folder.join(format!("{}.safetensors", workload.name))).map(Source::File),
+        None => Ok(Source::Seed(common.seed)),
+    };
+    let sources: Vec<Source> = workloads.iter().map(|workload| source(workload)).collect::<Result<_>>()?;
+    let note = if args.data.is_some() { "" } else { "weights and batches of its own: losses compare with no other's" };
+    let (budget, rows) = (args.budget, Cell::new(0));
+    let bench = Bench { common, only: &args.only, threads, device, budget, note, rows };
+    for (workload, source) in workloads.into_iter().zip(sources) {
+        (workload.run)(&bench, source)?;
+        if interrupt::requested() {
+            if !common.json {
+                say!("Interrupted: what had not ended by then is left out");
+            }
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The workloads that are asked for.
+fn workloads(args: &BenchArgs, common: &Common) -> Result<Vec<&'static Workload>> {
+    if args.profile {
+        return Err(Error::Usage("--profile comes later: no device tells the time of a kernel yet".into()));
+    }
+    if common.steps.is_some() {
+        return Err(Error::Usage("bench makes as many steps as its time allows: give --budget, not --steps".into()));
+    }
+    let find = |name: &String| {
+        let known = || WORKLOADS.map(|workload| workload.name);
+        WORKLOADS.iter().find(|workload| workload.name == *name).ok_or_else(|| missing("workload", name, &known()))
+    };
+    let workloads: Vec<&Workload> = args.workloads.iter().map(find).collect::<Result<_>>()?;
+    let results: Vec<&str> = workloads.iter().flat_map(|workload| (workload.results)()).collect();
+    match args.only.iter().find(|only| !results.iter().any(|result| is_meant(result, only))) {
+        Some(name) => Err(missing("result", name, &results)),
+        None => {
+            Ok(workloads.into_iter().filter(|w| (w.results)().iter().any(|result| wants(&args.only, result))).collect())
+        }
+    }
+}
+
+/// Whether a name given with `--only` stands for a result. (An empty one stands for none.)
+fn is_meant(result: &str, only: &str) -> bool {
+    !only.is_empty() && result.starts_with(only)
+}
+
+/// Whether `--only` admits a result.
+fn wants(only: &[String], result: &str) -> bool {
+    only.is_empty() || only.iter().any(|only| is_meant(result, only))
+}
+
+fn missing(what: &str, name: &str, known: &[&str]) -> Error {
+    let known = known.join(", ");
+    Error::Usage(if LATER.contains(&name) {
+        format!("{name} does not exist yet; the {what}s are, today, {known}")
+    } else {
+        format!("there is no {what} {name:?} here; the {what}s are {known}")
+    })
+}
+
+impl Bench<'_> {
+    /// A session on the device.
+    ///
+    /// # Errors
+    /// If the device cannot be opened or has no room.
+    pub fn session(&self, store: Store) -> Result<Session> {
+        Ok(Session::new(device::open(self.common.device, self.threads)?, store)?)
+    }
+
+    /// Whether a result is asked for.
+    pub fn wants(&self, result: &str) -> bool {
+        wants(self.only, result)
+    }
+
+    /// Prints a result.
+    pub fn show(&self, name: &'static str, timing: &Timing, losses: Losses, rss_base: Option<f64>) {
+        let (device, threads, note) = (self.device.clone(), self.threads, self.note.to_string());
+        let row = Row::new(name, timing, losses, Circumstances { device, threads, rss_base, note });
+        if self.common.json {
+            row.json();
+            return;
+        }
+        if self.rows.replace(self.rows.get() + 1) == 0 && !self.common.quiet {
+            say!("{}; times in milliseconds", self.device);
+            heading();
+        }
+        row.text();
+    }
+}

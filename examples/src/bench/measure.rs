@@ -1,0 +1,144 @@
+//! The timing loops: which iterations count, when they end, and what is made of their times.
+
+use crate::{Result, interrupt};
+use std::time::{Duration, Instant};
+
+/// Training steps, or calls of an operation, before the timed ones.
+const WARM: usize = 3;
+/// `loss_last` is the loss of this step, however many follow, so that it compares between frameworks.
+const LAST_LOSS: usize = 10;
+/// No more iterations are timed, whatever the budget.
+const MOST: usize = 200;
+/// At least as many calls of an operation are timed; of training steps, those from the warm ones to the last loss.
+const FEWEST: usize = 5;
+
+/// What the times of one result come to, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// The middle one; the mean of the two in the middle.
+    pub median: f64,
+    /// A tenth of the times is below.
+    pub p10: f64,
+    /// A tenth of the times is above.
+    pub p90: f64,
+    /// How many were timed.
+    pub iters: usize,
+    /// The first step, with the recording and compiling before it.
+    pub first_step: f64,
+    /// The most memory that the process has held so far, in MiB; `None` where the system does not tell.
+    pub rss: Option<f64>,
+}
+
+impl Timing {
+    fn new(first: Duration, times: Vec<Duration>) -> Self {
+        let mut ms: Vec<f64> = times.into_iter().map(milliseconds).collect();
+        ms.sort_by(f64::total_cmp);
+        let (n, quantile) = (ms.len(), |q: f64| ms[((q * ms.len() as f64) as usize).min(ms.len() - 1)]);
+        let median = 0.5 * (ms[(n - 1) / 2] + ms[n / 2]);
+        let (p10, p90) = (quantile(0.1), quantile(0.9));
+        Self { median, p10, p90, iters: n, first_step: milliseconds(first), rss: peak_rss() }
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// The first and the last of the losses that are shown.
+pub type Losses = (Option<f64>, Option<f64>);
+
+/// Times training steps: `step(i)` makes step `i` and gives its loss. `prepared` is the time it took to get ready.
+/// `None` if somebody stops it.
+pub fn steps(
+    budget: Duration,
+    prepared: Duration,
+    mut step: impl FnMut(usize) -> Result<f64>,
+) -> Result<Option<(Timing, Losses)>> {
+    let (mut first, mut losses, mut times) = (prepared, (None, None), vec![]);
+    let mut timed = Duration::ZERO;
+    for i in 0.. {
+        if interrupt::requested() {
+            return Ok(None);
+        }
+        if i >= LAST_LOSS && (timed > budget || times.len() >= MOST) {
+            break;
+        }
+        let start = Instant::now();
+        let loss = step(i)?;
+        let time = start.elapsed();
+        match i {
+            0 => (losses.0, first) = (Some(loss), prepared + time),
+            _ if i + 1 == LAST_LOSS => losses.1 = Some(loss),
+            _ => {}
+        }
+        if i >= WARM {
+            times.push(time);
+            timed += time;
+        }
+    }
+    Ok(Some((Timing::new(first, times), losses)))
+}
+
+/// Times an operation, which has ended when `call` returns. `prepared` is the time it took to get ready. `None` if
+/// somebody stops it.
+pub fn calls(budget: Duration, prepared: Duration, mut call: impl FnMut() -> Result<()>) -> Result<Option<Timing>> {
+    let (mut first, mut times) = (prepared, vec![]);
+    let mut timed = Duration::ZERO;
+    for i in 0.. {
+        if interrupt::requested() {
+            return Ok(None);
+        }
+        if times.len() >= FEWEST && (timed >= budget || times.len() >= MOST) {
+            break;
+        }
+        let start = Instant::now();
+        call()?;
+        let time = start.elapsed();
+        if i == 0 {
+            first += time;
+        }
+        if i >= WARM {
+            times.push(time);
+            timed += time;
+        }
+    }
+    Ok(Some(Timing::new(first, times)))
+}
+
+/// The most memory that the process has held so far, in MiB.
+pub fn peak_rss() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse::<f64>().ok().map(|kib| kib / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_training_run_is_ten_steps_at_least_of_which_three_do_not_count() {
+        let made = steps(Duration::ZERO, Duration::ZERO, |i| Ok(i as f64)).expect("no step fails");
+        let (timing, losses) = made.expect("nobody stops it");
+        assert_eq!((timing.iters, losses), (7, (Some(0.0), Some(9.0))));
+    }
+
+    #[test]
+    fn a_budget_that_is_never_used_up_ends_all_the_same() {
+        let (timing, _) = steps(Duration::MAX, Duration::ZERO, |_| Ok(0.0)).expect("fine").expect("nobody stops it");
+        assert_eq!(timing.iters, MOST);
+        let timing = calls(Duration::MAX, Duration::ZERO, || Ok(())).expect("fine").expect("nobody stops it");
+        assert_eq!(timing.iters, MOST);
+        let timing = calls(Duration::ZERO, Duration::ZERO, || Ok(())).expect("fine").expect("nobody stops it");
+        assert_eq!(timing.iters, FEWEST);
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_is_between_the_two_in_the_middle() {
+        let ms = |times: &[u64]| times.iter().map(|&t| Duration::from_millis(t)).collect::<Vec<_>>();
+        let even = Timing::new(Duration::from_millis(9), ms(&[4, 1, 3, 2]));
+        assert!((even.median - 2.5).abs() < 1e-9 && (even.first_step - 9.0).abs() < 1e-9);
+        let ten = Timing::new(Duration::ZERO, ms(&[10, 9, 8, 7, 6, 5, 4, 3, 2, 1]));
+        assert_eq!([ten.median, ten.p10, ten.p90].map(|t| t.round() as u64), [6, 2, 10]);
+    }
+}

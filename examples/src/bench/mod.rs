@@ -1,0 +1,10 @@
+//! `wgrad bench`: times training steps and single operations, in the way of the runners of other frameworks.
+
+mod command;
+mod data;
+mod measure;
+mod primitives;
+mod recurrent;
+mod row;
+
+pub use command::bench;

@@ -1,0 +1,140 @@
+//! Workload w7: single operations, with their gradients where those are asked for.
+
+use super::{
+    command::Bench,
+    data::{Draw, Source},
+    measure::{self, Losses, Timing},
+};
+use crate::{Result, interrupt};
+use std::time::Instant;
+use wgrad::{Array, Session, StateId, Store, Tape, Tensor};
+
+/// An operation on given tensors.
+pub struct Primitive {
+    /// The name of the result.
+    pub name: &'static str,
+    tensors: &'static [(&'static str, &'static [usize], Draw)],
+    /// The output, then the gradients, the first input's first.
+    record: for<'t> fn(&[Tensor<'t>]) -> Vec<Tensor<'t>>,
+}
+
+const NORMAL: Draw = Draw::Normal(0.0, 1.0);
+/// A matrix with a row for each softmax or normalisation.
+const ROWS: [usize; 2] = [4096, 1024];
+const FEATURES: [usize; 1] = [ROWS[1]];
+/// PyTorch's default.
+const LAYER_NORM_EPS: f64 = 1e-5;
+
+/// Those that exist.
+pub const PRIMITIVES: [Primitive; 6] = [
+    Primitive {
+        name: "w7_matmul512",
+        tensors: &[("mm512.a", &[512, 512], NORMAL), ("mm512.b", &[512, 512], NORMAL)],
+        record: matmul,
+    },
+    Primitive {
+        name: "w7_matmul1024",
+        tensors: &[("mm1024.a", &[1024, 1024], NORMAL), ("mm1024.b", &[1024, 1024], NORMAL)],
+        record: matmul,
+    },
+    Primitive {
+        name: "w7_matmul2048",
+        tensors: &[("mm2048.a", &[2048, 2048], NORMAL), ("mm2048.b", &[2048, 2048], NORMAL)],
+        record: matmul,
+    },
+    Primitive { name: "w7_softmax", tensors: &[("rows", &ROWS, NORMAL)], record: |x| vec![x[0].softmax(1)] },
+    Primitive {
+        name: "w7_layernorm",
+        tensors: &[
+            ("rows", &ROWS, NORMAL),
+            ("ln.g", &FEATURES, Draw::Normal(1.0, 0.1)),
+            ("ln.b", &FEATURES, NORMAL),
+            ("ln.dy", &ROWS, NORMAL),
+        ],
+        record: layer_norm,
+    },
+    Primitive { name: "w7_sum16m", tensors: &[("sum16m", &[16 << 20], NORMAL)], record: |x| vec![x[0].sum()] },
+];
+
+fn matmul<'t>(x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
+    vec![x[0].matmul(x[1])]
+}
+
+/// Ba, Kiros & Hinton 2016, forward and backward, written as any user would.
+fn layer_norm<'t>(tensors: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
+    let [x, gain, bias, dy] = *tensors else { panic!("layer norm takes x, gain, bias and dy") };
+    let column = |of_rows: Tensor<'t>| of_rows.reshape([ROWS[0], 1]);
+    let (mean, variance) = (column(x.mean_axes(&[1])), column(x.var_axes(&[1])));
+    let y = (x - mean) / (variance + LAYER_NORM_EPS).sqrt() * gain + bias;
+    let gradients = y.vjp(dy, &[x, gain, bias]);
+    [Some(y)].into_iter().chain(gradients).map(|value| value.expect("y depends on each of them")).collect()
+}
+
+/// Times all operations that are asked for, and prints their results.
+///
+/// # Errors
+/// If the data is not there, or the device fails.
+pub fn run(bench: &Bench<'_>, mut source: Source) -> Result<()> {
+    let rss_base = measure::peak_rss();
+    for primitive in PRIMITIVES.iter().filter(|primitive| bench.wants(primitive.name)) {
+        if interrupt::requested() {
+            break;
+        }
+        primitive.run(bench, &mut source, rss_base)?;
+    }
+    Ok(())
+}
+
+impl Primitive {
+    fn run(&self, bench: &Bench<'_>, source: &mut Source, rss_base: Option<f64>) -> Result<()> {
+        let mut store = Store::new();
+        let mut states = vec![];
+        for &(name, shape, draw) in self.tensors {
+            states.push(store.state(name, &source.floats(name, shape, draw)?));
+        }
+        let mut session = bench.session(store)?;
+        if let Some(timing) = self.time(bench, &mut session, &states)? {
+            let losses = self.digests(&mut session, &states)?;
+            bench.show(self.name, &timing, losses, rss_base);
+        }
+        Ok(())
+    }
+
+    fn time(&self, bench: &Bench<'_>, session: &mut Session, states: &[StateId]) -> Result<Option<Timing>> {
+        let start = Instant::now();
+        let step =
+            session.record(|t| self.values(t, states).into_iter().for_each(|value| tap_one_element(t, value)))?;
+        // An operation has a third of a workload's time, as there are several.
+        measure::calls(bench.budget / 3, start.elapsed(), || {
+            session.run(&step, &[])?;
+            session.taps()?;
+            Ok(())
+        })
+    }
+
+    /// The digests of the output and of the first input's gradient, which a run of its own shows whole.
+    fn digests(&self, session: &mut Session, states: &[StateId]) -> Result<Losses> {
+        let step =
+            session.record(|t| self.values(t, states).into_iter().take(2).for_each(|value| t.tap("whole", value)))?;
+        session.run(&step, &[])?;
+        let taps = session.taps()?;
+        let mut digests = taps.last().expect("the CPU delivers at once").iter().map(|(_, value)| digest(value));
+        Ok((digests.next(), digests.next()))
+    }
+
+    fn values<'t>(&self, t: &'t Tape, states: &[StateId]) -> Vec<Tensor<'t>> {
+        (self.record)(&states.iter().map(|&state| t.state(state)).collect::<Vec<_>>())
+    }
+}
+
+/// Shows one element to the host: the whole value is computed, as a kernel's result is, but not copied.
+fn tap_one_element(t: &Tape, value: Tensor<'_>) {
+    let corner = (0..value.rank()).fold(value, |corner, axis| corner.slice(axis, 0, 1));
+    t.tap("element", corner);
+}
+
+/// What results are compared by: the mean of squares, and a scalar as it is.
+fn digest(value: &Array) -> f64 {
+    let values = value.to_f64();
+    if value.shape().rank() == 0 { values[0] } else { values.iter().map(|v| v * v).sum::<f64>() / values.len() as f64 }
+}

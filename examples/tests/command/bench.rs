@@ -1,0 +1,232 @@
+//! `wgrad bench`: its results, the files that it reads, and what it refuses.
+
+use crate::{Json, wgrad, wgrad_in};
+use safetensors::{Dtype, tensor::TensorView};
+use std::{collections::BTreeMap, fs, path::Path};
+use tempfile::TempDir;
+
+/// The fields of a result, in the order of the specification, which other frameworks' runners share.
+const RESULT: [&str; 15] = [
+    "framework",
+    "version",
+    "backend",
+    "workload",
+    "median_ms",
+    "p10",
+    "p90",
+    "rss_mb",
+    "rss_base_mb",
+    "loss_first",
+    "loss_last",
+    "iters",
+    "threads",
+    "first_step_ms",
+    "note",
+];
+
+#[track_caller]
+fn number(result: &Json, field: &str) -> f64 {
+    result[field].as_f64().unwrap_or_else(|| panic!("{field} is no number: {result:?}"))
+}
+
+#[test]
+fn a_result_is_a_line_with_the_fields_of_the_specification() {
+    let outcome = wgrad("bench w3 --budget 0 --threads 2 --json").fine();
+    let mut places = RESULT.map(|field| outcome.stdout.find(&format!("\"{field}\":")).expect(field)).to_vec();
+    assert!(places.is_sorted(), "in another order: {outcome:#?}");
+    let result = outcome.json();
+    places.dedup();
+    assert_eq!(result.len(), places.len(), "{result:?}");
+    for (field, value) in [("framework", "wgrad"), ("backend", "cpu"), ("workload", "w3")] {
+        assert_eq!(result[field], value, "{result:?}");
+    }
+    assert_eq!((&result["iters"], &result["threads"]), (&7.into(), &2.into()));
+    let [p10, median, p90] = ["p10", "median_ms", "p90"].map(|field| number(&result, field));
+    assert!(0.0 < p10 && p10 <= median && median <= p90, "{result:?}");
+    assert!(number(&result, "first_step_ms") > 0.0 && result["version"].is_string(), "{result:?}");
+    if cfg!(target_os = "linux") {
+        assert!(0.0 < number(&result, "rss_base_mb") && number(&result, "rss_base_mb") < number(&result, "rss_mb"));
+    }
+    assert!(number(&result, "loss_last") < number(&result, "loss_first"), "{result:?}");
+    assert!(result["note"].as_str().is_some_and(|note| note.contains("of its own")), "{result:?}");
+}
+
+#[test]
+fn losses_depend_on_the_seed_alone() {
+    let losses = |more: &str| {
+        let result = wgrad(&format!("bench w3 --budget 0 --json {more}")).json();
+        [number(&result, "loss_first"), number(&result, "loss_last")]
+    };
+    let first = losses("--threads 1");
+    assert_eq!(losses("--threads 2"), first);
+    let other = losses("--threads 1 --seed 1");
+    assert!(other[0] != first[0] && other[1] != first[1], "{other:?} and {first:?}");
+}
+
+#[test]
+fn an_lstm_learns() {
+    let result = wgrad("bench w4 --budget 0 --json").json();
+    // Ten classes, before anything has been learnt.
+    assert!((number(&result, "loss_first") - 10f64.ln()).abs() < 0.1, "{result:?}");
+    assert!(number(&result, "loss_last") < number(&result, "loss_first"), "{result:?}");
+}
+
+#[test]
+fn an_operation_is_compared_by_its_mean_square() {
+    let result = wgrad("bench w7 --only w7_matmul512 --budget 0 --json").json();
+    assert_eq!((&result["workload"], &result["iters"]), (&"w7_matmul512".into(), &5.into()));
+    // Sums of 512 products of standard normal numbers.
+    assert!((number(&result, "loss_first") / 512.0 - 1.0).abs() < 0.05, "{result:?}");
+    assert!(result["loss_last"].is_null(), "nothing is differentiated: {result:?}");
+}
+
+#[test]
+fn only_chooses_by_the_beginning_of_a_name_and_the_table_is_aligned() {
+    let table = wgrad("bench w3 w7 --only w7_matmul512,w3 --budget 0 --threads 1").fine();
+    let lines: Vec<&str> = table.stdout.lines().collect();
+    assert_eq!(lines.len(), 4, "{table:#?}");
+    assert!(lines[0].starts_with("cpu (1 thread)"), "{table:#?}");
+    assert_eq!(
+        lines[1].split_whitespace().collect::<Vec<_>>(),
+        ["ms", "median", "p10", "p90", "loss_first", "loss_last"]
+    );
+    assert!(lines[2].starts_with("w3 ") && lines[3].starts_with("w7_matmul512 "), "{table:#?}");
+    assert!(lines[1..].iter().all(|line| line.len() == lines[1].len()), "{table:#?}");
+    let quiet = wgrad("bench w3 w7 --only w7_matmul5 --budget 0 --quiet").fine();
+    assert_eq!(quiet.stdout.lines().count(), 1, "{quiet:#?}");
+}
+
+#[test]
+fn what_does_not_exist_is_refused() {
+    for (args, holds) in [
+        ("w1", &["w1 does not exist yet", "w3, w4, w7"][..]),
+        ("w3 w6", &["w6 does not exist yet", "w3, w4, w7"]),
+        ("w9", &["no workload \"w9\"", "w3, w4, w7"]),
+        ("w7 --only w7_attn", &["w7_attn does not exist yet", "w7_softmax"]),
+        ("w7 --only w7_sum16m,w7_conv", &["w7_conv does not exist yet", "w7_softmax"]),
+        ("w7 --only softmax", &["no result \"softmax\"", "w7_softmax"]),
+        ("w3 --only w4", &["no result \"w4\"", "w3"]),
+        ("w3 --profile", &["--profile comes later"]),
+        ("w3 --steps 10", &["--steps", "--budget"]),
+    ] {
+        wgrad(&format!("bench {args}")).fails(2, holds);
+    }
+    for (args, holds) in [
+        ("", "WORKLOAD"),
+        ("w3 --budget many", "many"),
+        ("w3 --budget nan", "0 to 86400"),
+        ("w3 --budget 1e9", "0 to 86400"),
+        ("w3 --threads 60000", "1024"),
+    ] {
+        let outcome = wgrad(&format!("bench {args}"));
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (Some(2), ""), "{outcome:#?}");
+        assert!(outcome.stderr.contains(holds), "expected {holds:?}: {outcome:#?}");
+    }
+    wgrad("bench w3 --device gpu:1").fails(1, &["no device gpu:1", "--device cpu"]);
+}
+
+/// A file of tensors: their types, shapes and bytes.
+type Tensors = BTreeMap<&'static str, (Dtype, Vec<usize>, Vec<u8>)>;
+
+fn floats(shape: &[usize], value: f32) -> (Dtype, Vec<usize>, Vec<u8>) {
+    (Dtype::F32, shape.to_vec(), value.to_le_bytes().repeat(shape.iter().product()))
+}
+
+fn write(dir: &Path, name: &str, tensors: &Tensors) {
+    let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
+        (name, TensorView::new(*dtype, shape.clone(), bytes).expect("as many bytes as the shape holds"))
+    });
+    fs::write(dir.join(name), safetensors::serialize(views, None).expect("serializes")).expect("can be written");
+}
+
+/// The network of w3 with weights of zero, which gives `bo` whatever it reads, and a target that is always `y`.
+fn constant_network(bo: f32, y: f32) -> Tensors {
+    Tensors::from([
+        ("wx", floats(&[2, 128], 0.0)),
+        ("wh", floats(&[128, 128], 0.0)),
+        ("b", floats(&[128], 0.0)),
+        ("wo", floats(&[128, 1], 0.0)),
+        ("bo", floats(&[1], bo)),
+        ("data.x", floats(&[4, 200, 32, 2], 0.5)),
+        ("data.y", floats(&[4, 32], y)),
+    ])
+}
+
+/// `loss_last` is that of step 10, and a step is descent at 0.01 along a gradient clipped to 1, from the file's weights.
+#[test]
+fn ten_steps_from_a_file_are_as_on_paper() {
+    let dir = TempDir::new().expect("a directory");
+    // An error e has the gradient 2 e: at most 1 it shrinks e by 2 %, beyond it e goes down by 0.01.
+    for (bo, error, after_nine) in [(0.5, 0.5, 0.5 * 0.98f64.powi(9)), (-0.5, 1.5, 1.5 - 0.09)] {
+        write(dir.path(), "w3.safetensors", &constant_network(bo, bo + error as f32));
+        let result = wgrad_in(dir.path(), "bench w3 --data . --budget 0 --json").json();
+        let close = |field: &str, want: f64| (number(&result, field) / want - 1.0).abs() < 1e-5;
+        assert!(close("loss_first", error * error) && close("loss_last", after_nine * after_nine), "{result:?}");
+        assert_eq!(result["note"], "", "{result:?}");
+    }
+}
+
+#[test]
+fn a_file_that_does_not_fit_is_refused() {
+    let dir = TempDir::new().expect("a directory");
+    let fails = |holds: &[&str]| wgrad_in(dir.path(), "bench w3 --data . --budget 0").fails(1, holds);
+    fails(&["w3.safetensors", "cannot read"]);
+    wgrad_in(dir.path(), "bench w3 --data nowhere").fails(1, &["w3.safetensors", "nowhere", "cannot read"]);
+    let good = constant_network(0.0, 1.0);
+    for (name, tensor, holds) in [
+        ("wx", floats(&[2, 64], 0.0), &["wx", "f32[2, 64]", "f32[2, 128]"][..]),
+        ("wh", floats(&[128], 0.0), &["wh", "f32[128]", "f32[128, 128]"]),
+        ("data.x", floats(&[1, 200, 32, 2], 0.0), &["data.x", "f32[1, 200, 32, 2]", "f32[4, 200, 32, 2]"]),
+        ("data.y", (Dtype::I64, vec![4, 32], vec![0; 1024]), &["data.y", "i64[4, 32]", "f32[4, 32]"]),
+    ] {
+        let mut bad = good.clone();
+        bad.insert(name, tensor);
+        write(dir.path(), "w3.safetensors", &bad);
+        fails(&[&["w3.safetensors"], holds].concat());
+        bad.remove(name);
+        write(dir.path(), "w3.safetensors", &bad);
+        fails(&["w3.safetensors", &format!("no tensor \"{name}\"")]);
+    }
+    write(dir.path(), "w3.safetensors", &good);
+    let path = dir.path().join("w3.safetensors");
+    let whole = fs::read(&path).expect("can be read");
+    for bytes in
+        [&whole[..whole.len() - 1], &whole[..100], &whole[..4], b"", b"These are words, and more than eight bytes."]
+    {
+        fs::write(&path, bytes).expect("can be written");
+        fails(&["w3.safetensors is not a safetensors file, or it was cut short"]);
+    }
+    fs::remove_file(&path).expect("can be removed");
+    fs::create_dir(&path).expect("can be made");
+    fails(&["w3.safetensors", "cannot read"]);
+}
+
+#[test]
+fn an_integer_that_is_no_class_is_refused() {
+    let dir = TempDir::new().expect("a directory");
+    let gates = 4 * 256;
+    for value in [10i64, -1, 1 << 32] {
+        let mut classes = 0i64.to_le_bytes().repeat(4 * 32);
+        classes[800..808].copy_from_slice(&value.to_le_bytes());
+        let tensors = Tensors::from([
+            ("wx", floats(&[64, gates], 0.0)),
+            ("wh", floats(&[256, gates], 0.0)),
+            ("b", floats(&[gates], 0.0)),
+            ("wo", floats(&[256, 10], 0.0)),
+            ("bo", floats(&[10], 0.0)),
+            ("data.x", floats(&[4, 100, 32, 64], 0.0)),
+            ("data.y", (Dtype::I64, vec![4, 32], classes)),
+        ]);
+        write(dir.path(), "w4.safetensors", &tensors);
+        let outcome = wgrad_in(dir.path(), "bench w4 --data .");
+        outcome.fails(1, &["w4.safetensors", "data.y", &value.to_string(), "0 to 9"]);
+    }
+}
+
+/// All files are there before anything is timed.
+#[test]
+fn a_missing_file_is_found_before_the_first_step() {
+    let dir = TempDir::new().expect("a directory");
+    write(dir.path(), "w3.safetensors", &constant_network(0.0, 1.0));
+    wgrad_in(dir.path(), "bench w3 w4 --data .").fails(1, &["w4.safetensors", "cannot read"]);
+}
