@@ -417,9 +417,7 @@ pub(crate) fn vjp<'t>(
     let dh = g[0].unwrap_or_else(|| y[0].zeros_like());
     let (z, w_hh, h0) = (x[0], x[1], x[2]);
     let given = match (cell, g) {
-        (Cell::Lstm, [_, dc, None]) => {
-            grad(&[w_hh, x[3], y[1], y[2], dh].into_iter().chain(*dc).collect::<Vec<_>>())
-        }
+        (Cell::Lstm, [_, dc, None]) => grad(&[w_hh, x[3], y[1], y[2], dh].into_iter().chain(*dc).collect::<Vec<_>>()),
         (Cell::Gru, [_, None]) => grad(&[w_hh, h0, y[0], y[1], dh]),
         (Cell::Lstm | Cell::Gru, _) => return by_decomposition(op, x, g),
         _ => grad(&[w_hh, y[0], dh]),
