@@ -1,6 +1,6 @@
 //! What a device must offer.
 
-use crate::{Data, error::Result, plan::Plan};
+use crate::{Data, error::Result, op::Op, plan::Plan};
 
 /// Names a buffer of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -27,6 +27,13 @@ pub struct Delivery {
 pub trait Backend: Send {
     /// The device's name, such as `cpu (2 threads)`.
     fn name(&self) -> String;
+
+    /// Whether the device has a kernel for a fused op. One that it does not claim is decomposed into primitives before
+    /// a program is planned: see [`crate::Program::lowered`].
+    fn claims(&self, op: &Op) -> bool {
+        let _ = op;
+        false
+    }
 
     /// A new buffer with these contents.
     ///

@@ -30,7 +30,8 @@ impl Program {
             writeln!(out, "  subgraph cluster_{} {{\n    label = \"{}\";", scope.0, escape(&path.join("/")))?;
             for id in nodes {
                 let node = self.node(*id);
-                let label = format!("{} {}\\n{}{}", id, escape(node.op.name()), node.dtype, node.shape);
+                let op = format!("{}{}", node.op.name(), node.op.attributes(false));
+                let label = format!("{} {}\\n{}{}", id, escape(&op), node.dtype, node.shape);
                 writeln!(out, "    n{} [label = \"{label}\"];", id.index())?;
             }
             writeln!(out, "  }}")?;

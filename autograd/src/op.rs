@@ -3,7 +3,7 @@
 //! Every operation is defined by the f64 reference interpreter of `wgrad-cpu`, differentiated by `vjp.rs`,
 //! and printed by `print.rs`; each of these is one `match` over [`Op`].
 
-use crate::{DType, Shape, StateId};
+use crate::{Cell, DType, Shape, StateId, fused};
 use std::sync::Arc;
 
 /// Elementwise functions of one tensor.
@@ -171,6 +171,22 @@ pub enum Op {
         /// Whether the second input is stored as `[.., n, k]`.
         tb: bool,
     },
+    // Fused, each with its gradient: see `fused.rs`, which has their shapes, decompositions and gradient rules.
+    /// Output `out` of a recurrent cell over a sequence: the hidden states after each step, and what the gradient needs.
+    Sequence {
+        /// The kind of cell.
+        cell: Cell,
+        /// Which output this is.
+        out: usize,
+    },
+    /// Output `out` of the gradient of a sequence, by the loop backwards in time. The gradient of the weights is not
+    /// part of it: that is a product over all steps at once.
+    SequenceGrad {
+        /// The kind of cell.
+        cell: Cell,
+        /// Which output this is.
+        out: usize,
+    },
     // Control: identities that mean something to the reverse sweep.
     /// The input, as a constant.
     Detach,
@@ -203,6 +219,7 @@ impl Op {
     pub fn outputs(&self) -> (usize, usize) {
         match self {
             Op::Custom { outs, out, .. } => (*outs, *out),
+            Op::Sequence { out, .. } | Op::SequenceGrad { out, .. } => (self.fused_outputs().len(), *out),
             _ => (1, 0),
         }
     }
@@ -358,6 +375,7 @@ impl Op {
                 }
                 (a.with(r - 2, m).with(r - 1, n), dtype(0))
             }
+            Op::Sequence { .. } | Op::SequenceGrad { .. } => fused::infer(self, x)?,
             Op::Detach | Op::Barrier(_) | Op::Recomputed | Op::Hook(_) => (shape(0), dtype(0)),
             Op::Custom { args, out, .. } => (shape(args + out), dtype(args + out)),
         })

@@ -83,6 +83,8 @@ impl Op {
             Op::SegmentSum(_) => "segment_sum",
             Op::SegmentBroadcast(_) => "segment_broadcast",
             Op::MatMul { .. } => "matmul",
+            Op::Sequence { .. } => "sequence",
+            Op::SequenceGrad { .. } => "sequence_grad",
             Op::Detach => "detach",
             Op::Barrier(_) => "barrier",
             Op::Recomputed => "recomputed",
@@ -92,7 +94,7 @@ impl Op {
     }
 
     /// The attributes that tell this op from others of its name; `loose` leaves out what differs from turn to turn.
-    fn attributes(&self, loose: bool) -> String {
+    pub(crate) fn attributes(&self, loose: bool) -> String {
         match self {
             Op::Reduce(_, axes) => format!(" over {axes:?}"),
             Op::ArgMax(axis) | Op::Gather(axis) | Op::ScatterAdd { axis, .. } => format!(" axis {axis}"),
@@ -104,6 +106,9 @@ impl Op {
             Op::Assemble { axis, places, .. } => format!(" axis {axis}, {} parts", places.len()),
             Op::SegmentSum(s) | Op::SegmentBroadcast(s) => format!(" of {}", s.ranges.len()),
             Op::Custom { out, outs, .. } => format!(" output {out} of {outs}"),
+            Op::Sequence { cell, out } | Op::SequenceGrad { cell, out } => {
+                format!(" {}: {} of", cell.name(), self.fused_outputs()[*out].0)
+            }
             _ => String::new(),
         }
     }

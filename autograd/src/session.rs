@@ -153,7 +153,8 @@ impl Session {
             return Err(Error::ForeignProgram);
         }
         self.forget_dropped();
-        let id = self.backend.compile(&Plan::new(&program), &self.buffers)?;
+        let plan = Plan::new(&program.lowered(|op| self.backend.claims(op)));
+        let id = self.backend.compile(&plan, &self.buffers)?;
         let names = program.taps().iter().map(|tap| (tap.name.as_str().into(), program.node(tap.node).shape.clone()));
         self.tap_names.insert(id, names.collect());
         let executable = Arc::new(Executable { id, dropped: self.dropped.clone() });

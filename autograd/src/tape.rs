@@ -418,6 +418,13 @@ impl Tape {
         result
     }
 
+    /// Attributes what `f` records to the caller's line, unless it is being attributed to another already.
+    #[track_caller]
+    pub(crate) fn at_caller<R>(&self, f: impl FnOnce() -> R) -> R {
+        let site = self.inner.borrow().site.unwrap_or(Location::caller());
+        self.at_site(site, f)
+    }
+
     // What a program shows of itself.
 
     /// Delivers the value to the host after each run, under this name, without waiting for it.

@@ -4,7 +4,7 @@
 //! second derivatives need nothing more. `None` says that no gradient flows to an input.
 
 use crate::{
-    Tensor,
+    Tensor, fused,
     op::{Binary, Op, Place, Reduce, Unary},
 };
 
@@ -18,6 +18,9 @@ pub(crate) fn vjp<'t>(
 ) -> Vec<Option<Tensor<'t>>> {
     if let Op::Custom { rule, args, .. } = op {
         return y[0].tape.run_rule(*rule, &x[..*args], y, g);
+    }
+    if op.is_fused() {
+        return fused::vjp(op, y, x, g);
     }
     let (y, Some(g)) = (y[0], g[0]) else { return vec![None; x.len()] };
     let tape = y.tape;
@@ -115,6 +118,8 @@ pub(crate) fn vjp<'t>(
             cotangents[0] = Some(tape.run_hooks(*hook, g, &x[1..]));
             cotangents
         }
-        Op::Custom { .. } => unreachable!("handled above: its rule may want a cotangent of any output"),
+        Op::Custom { .. } | Op::Sequence { .. } | Op::SequenceGrad { .. } => {
+            unreachable!("handled above: the rule may want a cotangent of any output")
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The f64 reference interpreter: the definition of every operation.
 //!
 //! Every value, of whatever type, is a vector of f64, computed node by node in the order of the tape. Conversions round
-//! as the type says; arithmetic does not.
+//! as the type says; arithmetic does not. A fused op is what it decomposes into.
 
 use wgrad::{
     Array, DType, Data, Error, Node, Program, Result, Shape,
@@ -22,6 +22,9 @@ pub struct Outcome {
 /// # Errors
 /// If an input is missing, or an index is out of range.
 pub fn run(program: &Program, states: &[Data], inputs: &[(&str, &Array)]) -> Result<Outcome> {
+    if program.nodes().iter().any(|node| node.op.is_fused()) {
+        return run(&program.lowered(|_| false), states, inputs);
+    }
     let mut values: Vec<Vec<f64>> = vec![];
     for node in program.nodes() {
         let x: Vec<&[f64]> = node.inputs.iter().map(|i| &values[i.index()][..]).collect();
@@ -273,6 +276,7 @@ pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f
             segments.ranges.iter().zip(x[0]).for_each(|(&(start, len), &v)| out[start..start + len].fill(v));
             out
         }
+        Op::Sequence { .. } | Op::SequenceGrad { .. } => unreachable!("the caller has decomposed it"),
         Op::MatMul { ta, tb } => {
             let rank = shape.rank();
             let inner = shapes[0][if *ta { rank - 2 } else { rank - 1 }];

@@ -46,5 +46,6 @@ pub use error::{Error, Result};
 pub use init::{Fan, Init};
 pub use linear::Linear;
 pub use omega::omega;
-pub use recurrent::{Cell, Outputs, Recurrent, RecurrentInit};
+pub use recurrent::{Outputs, Recurrent, RecurrentInit};
 pub use schedule::Schedule;
+pub use wgrad::Cell;

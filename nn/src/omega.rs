@@ -12,23 +12,24 @@ use wgrad::Tensor;
 /// The paper sums over the time steps; the mean makes a weight mean the same for every length. Add it to the loss with
 /// a weight (5 does for temporal order). A sample whose error is exactly 0 at some step asks nothing there.
 ///
+/// `outputs` are those of [`Recurrent::unrolled`]: an error counts all that a hidden state leads to.
+///
 /// # Panics
-/// If the layer is gated, if there is only one time step, or if `loss` is not a float scalar.
+/// If the layer is gated or was not unrolled, if there is only one time step, or if `loss` is not a float scalar.
 #[track_caller]
 pub fn omega<'t>(loss: Tensor<'t>, layer: &Recurrent, outputs: &Outputs<'t>) -> Tensor<'t> {
     let tape = loss.tape();
-    assert!(
-        outputs.steps.len() > 1,
-        "omega: an error goes back through at least one time step, and this layer ran one"
-    );
+    let steps = outputs.steps();
+    assert!(outputs.is_unrolled(), "omega: needs the outputs of `unrolled`, whose every step has its own error");
+    assert!(steps.len() > 1, "omega: an error goes back through at least one time step, and this layer ran one");
     tape.scoped("omega", || {
         let errors: Vec<Tensor<'t>> = loss
-            .grad_wrt(&outputs.steps)
+            .grad_wrt(&steps)
             .into_iter()
-            .zip(&outputs.steps)
+            .zip(&steps)
             .map(|(error, h)| error.unwrap_or_else(|| h.zeros_like()))
             .collect();
-        let after = |x: Tensor<'t>| x.detach().slice(0, 1, outputs.steps.len() - 1);
+        let after = |x: Tensor<'t>| x.detach().slice(0, 1, steps.len() - 1);
         let (error, h) = (after(Tensor::stack(&errors)), after(outputs.stacked()));
         let slope = match layer.cell {
             Cell::Tanh => 1.0 - h.square(),

@@ -1,44 +1,8 @@
-//! Recurrent layers over time-major sequences, as compositions of primitives.
+//! Recurrent layers over time-major sequences: one product for all inputs, then a cell over time, as one fused op or
+//! step by step.
 
 use crate::{Builder, Init};
-use wgrad::{DType, Param, Tensor};
-
-/// The kind of a recurrent layer: how `h_t` follows from `x_t` and `h_(t-1)`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cell {
-    /// `h = tanh(z)`, `z = W_ih x + W_hh h + b` (Elman 1990).
-    Tanh,
-    /// `h = sigmoid(z)`.
-    Sigmoid,
-    /// `h = relu(z)`, meant to start at the identity (Le et al. 2015).
-    Irnn,
-    /// `c = f c + i g`, `h = o tanh(c)`, with the gates i, f, o (sigmoid) and g (tanh) of `z`, in the order i, f, g, o
-    /// (Hochreiter & Schmidhuber 1997; Gers et al. 2000).
-    Lstm,
-    /// `n = tanh(z_n + r (W_hn h + b_hn))`, `h = (1 - u) n + u h`, with the gates r (reset) and u (update) of
-    /// `z + W_hh h + b_hh`, in the order r, u, n (Cho et al. 2014, in PyTorch's variant). Here `z = W_ih x + b_ih`.
-    Gru,
-}
-
-impl Cell {
-    /// The name of the layer's scope.
-    pub fn scope(self) -> &'static str {
-        match self {
-            Cell::Tanh | Cell::Sigmoid | Cell::Irnn => "rnn",
-            Cell::Lstm => "lstm",
-            Cell::Gru => "gru",
-        }
-    }
-
-    /// How many blocks of `hidden` rows its weights have.
-    pub fn gates(self) -> usize {
-        match self {
-            Cell::Tanh | Cell::Sigmoid | Cell::Irnn => 1,
-            Cell::Lstm => 4,
-            Cell::Gru => 3,
-        }
-    }
-}
+use wgrad::{Cell, Param, Recurrence, Tensor};
 
 /// First values of a recurrent layer. Matrices are drawn per gate.
 #[derive(Clone, PartialEq, Debug)]
@@ -110,27 +74,46 @@ pub struct Recurrent {
 /// What a recurrent layer gives.
 #[derive(Clone, Debug)]
 pub struct Outputs<'t> {
-    /// The hidden state after each time step, each `[batch, hidden]`.
-    pub steps: Vec<Tensor<'t>>,
-    /// The hidden state after the last, `[batch, hidden]`.
+    /// The hidden state after the last time step, `[batch, hidden]`.
     pub last: Tensor<'t>,
     /// An LSTM's memory after the last, `[batch, hidden]`.
     pub memory: Option<Tensor<'t>>,
+    hidden: Hidden<'t>,
+}
+
+/// The hidden states of all time steps.
+#[derive(Clone, Debug)]
+enum Hidden<'t> {
+    /// `[time, batch, hidden]`, from one op.
+    Whole(Tensor<'t>),
+    /// Each `[batch, hidden]`, from the one before.
+    Steps(Vec<Tensor<'t>>),
 }
 
 impl<'t> Outputs<'t> {
     /// The hidden states as `[time, batch, hidden]`.
     #[track_caller]
     pub fn stacked(&self) -> Tensor<'t> {
-        Tensor::stack(&self.steps)
+        match &self.hidden {
+            Hidden::Whole(h) => *h,
+            Hidden::Steps(steps) => Tensor::stack(steps),
+        }
     }
-}
 
-/// What a layer carries from one time step to the next.
-#[derive(Clone, Copy)]
-struct Carry<'t> {
-    h: Tensor<'t>,
-    c: Option<Tensor<'t>>,
+    /// The hidden state after each time step, each `[batch, hidden]`. Only of an unrolled layer are the later steps
+    /// computed from these tensors, so that a gradient with respect to one counts all it leads to.
+    #[track_caller]
+    pub fn steps(&self) -> Vec<Tensor<'t>> {
+        match &self.hidden {
+            Hidden::Whole(h) => (0..h.shape()[0]).map(|t| h.index(0, t)).collect(),
+            Hidden::Steps(steps) => steps.clone(),
+        }
+    }
+
+    /// Whether the layer was unrolled: see [`Recurrent::unrolled`].
+    pub fn is_unrolled(&self) -> bool {
+        matches!(self.hidden, Hidden::Steps(_))
+    }
 }
 
 impl Recurrent {
@@ -157,9 +140,8 @@ impl Recurrent {
     /// If `x` does not have that shape, the parameters' type, and at least one time step.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>) -> Outputs<'t> {
-        let batch = x.shape().get(1).copied().unwrap_or(0);
-        let zeros = x.tape().full([batch, self.hidden], 0.0, self.dtype(x));
-        self.forward_from(x, zeros, (self.cell == Cell::Lstm).then_some(zeros))
+        let (h, memory) = self.zeros(x);
+        self.forward_from(x, h, memory)
     }
 
     /// Runs over a sequence from a given hidden state, and an LSTM's memory, both `[batch, hidden]`.
@@ -168,61 +150,67 @@ impl Recurrent {
     /// As [`Recurrent::forward`]; if there is a memory without an LSTM, or an LSTM without a memory.
     #[track_caller]
     pub fn forward_from<'t>(&self, x: Tensor<'t>, h: Tensor<'t>, memory: Option<Tensor<'t>>) -> Outputs<'t> {
-        let (tape, shape) = (x.tape(), x.shape());
+        self.check(x, memory);
+        x.tape().scoped(self.cell.scope(), || {
+            let (h, c) = self.recurrence(x, h, memory).run();
+            let last = |steps: Tensor<'t>| steps.index(0, x.shape()[0] - 1);
+            Outputs { last: last(h), memory: c.map(last), hidden: Hidden::Whole(h) }
+        })
+    }
+
+    /// As [`Recurrent::forward`], step by step in primitives: the same values, more slowly. Every step's hidden state is a
+    /// tensor that the later ones are computed from, for who asks for the gradient with respect to each.
+    ///
+    /// # Panics
+    /// As [`Recurrent::forward`].
+    #[track_caller]
+    pub fn unrolled<'t>(&self, x: Tensor<'t>) -> Outputs<'t> {
+        let (h, memory) = self.zeros(x);
+        self.unrolled_from(x, h, memory)
+    }
+
+    /// As [`Recurrent::forward_from`], step by step: see [`Recurrent::unrolled`].
+    ///
+    /// # Panics
+    /// As [`Recurrent::forward_from`].
+    #[track_caller]
+    pub fn unrolled_from<'t>(&self, x: Tensor<'t>, h: Tensor<'t>, memory: Option<Tensor<'t>>) -> Outputs<'t> {
+        self.check(x, memory);
+        x.tape().scoped(self.cell.scope(), || {
+            let steps = self.recurrence(x, h, memory).unrolled();
+            let (last, memory) = steps[steps.len() - 1];
+            Outputs { last, memory, hidden: Hidden::Steps(steps.into_iter().map(|(h, _)| h).collect()) }
+        })
+    }
+
+    /// The state to start from where none is given.
+    #[track_caller]
+    fn zeros<'t>(&self, x: Tensor<'t>) -> (Tensor<'t>, Option<Tensor<'t>>) {
+        let (tape, batch) = (x.tape(), x.shape().get(1).copied().unwrap_or(0));
+        let zeros = tape.full([batch, self.hidden], 0.0, tape.param(self.weight_hh).dtype());
+        (zeros, (self.cell == Cell::Lstm).then_some(zeros))
+    }
+
+    #[track_caller]
+    fn check(&self, x: Tensor<'_>, memory: Option<Tensor<'_>>) {
+        let (shape, scope) = (x.shape(), self.cell.scope());
         assert!(
             shape.rank() == 3 && shape[0] > 0,
-            "{} of {}{shape}: needs a sequence [time, batch, inputs] of at least one step",
-            self.cell.scope(),
+            "{scope} of {}{shape}: needs a sequence [time, batch, inputs] of at least one step",
             x.dtype()
         );
         assert!(
             memory.is_some() == (self.cell == Cell::Lstm),
-            "{}: an LSTM, and nothing else, has a memory to start from",
-            self.cell.scope()
+            "{scope}: an LSTM, and nothing else, has a memory to start from"
         );
-        tape.scoped(self.cell.scope(), || {
-            // One tall product for all steps; a diagnosis hooks it to see dL/dz of each step.
-            let z = (x.matmul_t(tape.param(self.weight_ih)) + tape.param(self.bias)).probe("z");
-            let mut carry = Carry { h, c: memory };
-            let mut steps = Vec::with_capacity(shape[0]);
-            for time in 0..shape[0] {
-                carry = tape.scoped_turn("step", time, || self.step(z.index(0, time), carry));
-                steps.push(carry.h);
-            }
-            Outputs { steps, last: carry.h, memory: carry.c }
-        })
     }
 
-    /// One time step, given what comes from the input, `[batch, gates * hidden]`.
     #[track_caller]
-    fn step<'t>(&self, z: Tensor<'t>, Carry { h, c }: Carry<'t>) -> Carry<'t> {
-        let (tape, width) = (z.tape(), self.hidden);
-        let gates = |x: Tensor<'t>, first: usize, count: usize| x.slice(1, first * width, count * width);
-        let recurrent = h.matmul_t(tape.param(self.weight_hh));
-        match (self.cell, c, self.bias_hh) {
-            (Cell::Lstm, Some(c), _) => {
-                let z = z + recurrent;
-                let input_forget = gates(z, 0, 2).sigmoid();
-                let (i, f) = (gates(input_forget, 0, 1), gates(input_forget, 1, 1));
-                let (g, o) = (gates(z, 2, 1).tanh(), gates(z, 3, 1).sigmoid());
-                let c = f * c + i * g;
-                Carry { h: o * c.tanh(), c: Some(c) }
-            }
-            (Cell::Gru, _, Some(bias_hh)) => {
-                let recurrent = recurrent + tape.param(bias_hh);
-                let reset_update = (gates(z, 0, 2) + gates(recurrent, 0, 2)).sigmoid();
-                let (r, u) = (gates(reset_update, 0, 1), gates(reset_update, 1, 1));
-                let n = (gates(z, 2, 1) + r * gates(recurrent, 2, 1)).tanh();
-                Carry { h: n + u * (h - n), c }
-            }
-            (Cell::Sigmoid, ..) => Carry { h: (z + recurrent).sigmoid(), c },
-            (Cell::Irnn, ..) => Carry { h: (z + recurrent).relu(), c },
-            _ => Carry { h: (z + recurrent).tanh(), c },
-        }
-    }
-
-    /// The type of the layer's parameters.
-    fn dtype(&self, x: Tensor<'_>) -> DType {
-        x.tape().param(self.weight_hh).dtype()
+    fn recurrence<'t>(&self, x: Tensor<'t>, h0: Tensor<'t>, c0: Option<Tensor<'t>>) -> Recurrence<'t> {
+        let tape = x.tape();
+        // One tall product for all steps; a diagnosis hooks it to see dL/dz of each step.
+        let z = (x.matmul_t(tape.param(self.weight_ih)) + tape.param(self.bias)).probe("z");
+        let (w_hh, b_hh) = (tape.param(self.weight_hh), self.bias_hh.map(|bias| tape.param(bias)));
+        Recurrence { cell: self.cell, z, w_hh, h0, c0, b_hh }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use wgrad::{
-    Array, DType, Shape, Tensor,
+    Array, Cell, DType, Recurrence, Shape, Tensor,
     op::{Binary, Op, Reduce, Segments, Unary},
 };
 use wgrad_tests::Gradcheck;
@@ -217,8 +217,60 @@ fn control() -> Vec<Row> {
     ]
 }
 
+/// What a loss reads of a sequence.
+#[derive(Clone, Copy)]
+enum Reads {
+    /// Every hidden state.
+    Steps,
+    /// The last hidden state.
+    Last,
+    /// The last hidden state, and an LSTM's last memory, or the first hidden state.
+    Both,
+}
+
+fn sequences() -> Vec<Row> {
+    let mut rows = vec![];
+    let cases = [
+        (Cell::Tanh, [3, 2, 3], Reads::Steps),
+        (Cell::Tanh, [2, 1, 1], Reads::Last),
+        (Cell::Tanh, [2, 0, 2], Reads::Steps),
+        (Cell::Sigmoid, [2, 3, 2], Reads::Steps),
+        (Cell::Sigmoid, [1, 2, 1], Reads::Last),
+        (Cell::Irnn, [3, 2, 2], Reads::Both),
+        (Cell::Irnn, [1, 1, 3], Reads::Last),
+        (Cell::Lstm, [2, 2, 2], Reads::Both),
+        (Cell::Lstm, [3, 1, 1], Reads::Steps),
+        (Cell::Lstm, [1, 2, 1], Reads::Last),
+        (Cell::Lstm, [2, 0, 1], Reads::Both),
+        (Cell::Gru, [2, 2, 2], Reads::Steps),
+        (Cell::Gru, [3, 1, 1], Reads::Last),
+        (Cell::Gru, [1, 2, 2], Reads::Both),
+        (Cell::Gru, [2, 1, 0], Reads::Steps),
+    ];
+    for (cell, [time, batch, hidden], reads) in cases {
+        let wide = cell.gates() * hidden;
+        let mut shapes: Vec<Shape> = vec![[time, batch, wide].into(), [wide, hidden].into(), [batch, hidden].into()];
+        shapes.extend((cell == Cell::Lstm).then(|| [batch, hidden].into()));
+        shapes.extend((cell == Cell::Gru).then(|| [wide].into()));
+        rows.push(row(&format!("{} sequence", cell.name()), Gradcheck::new(shapes), move |x| {
+            let of = |kind: Cell| (cell == kind).then(|| x[3]);
+            let (c0, b_hh) = (of(Cell::Lstm), of(Cell::Gru));
+            let (h, c) = Recurrence { cell, z: x[0], w_hh: x[1], h0: x[2], c0, b_hh }.run();
+            match reads {
+                Reads::Steps => h,
+                Reads::Last => h.index(0, time - 1),
+                Reads::Both => h.index(0, time - 1) + c.unwrap_or(h).index(0, time - 1) * h.index(0, 0),
+            }
+        }));
+    }
+    rows
+}
+
 fn table() -> Vec<Row> {
-    [unary(), binary(), reductions(), movement(), indexing(), products(), control()].into_iter().flatten().collect()
+    [unary(), binary(), reductions(), movement(), indexing(), products(), sequences(), control()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 #[test]
@@ -247,6 +299,7 @@ fn listed(op: &Op) -> &'static str {
         Op::Select | Op::Cast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) => op.name(),
         Op::Slice { .. } | Op::Assemble { .. } | Op::Gather(_) | Op::ScatterAdd { .. } => op.name(),
         Op::SegmentSum(_) | Op::SegmentBroadcast(_) | Op::MatMul { .. } => op.name(),
+        Op::Sequence { .. } | Op::SequenceGrad { .. } => op.name(),
         Op::Detach | Op::Barrier(_) | Op::Recomputed | Op::Hook(_) | Op::Custom { .. } => op.name(),
     }
 }
@@ -294,6 +347,8 @@ fn the_table_has_every_op() {
         "segment_broadcast",
         "segment_sum",
         "select",
+        "sequence",
+        "sequence_grad",
         "sin",
         "slice",
         "sqrt",

@@ -26,8 +26,18 @@ impl Model {
     /// What the recurrent layer gives for a sequence `[time, batch, inputs]`, and the outputs `[batch, outputs]`.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>) -> (Outputs<'t>, Tensor<'t>) {
-        let hidden = self.recurrent.forward(x);
-        let outputs = x.tape().scoped("head", || self.head.forward(hidden.last));
+        self.with_head(self.recurrent.forward(x))
+    }
+
+    /// As `forward`, step by step, for losses that look at the gradient of each hidden state.
+    #[track_caller]
+    pub fn unrolled<'t>(&self, x: Tensor<'t>) -> (Outputs<'t>, Tensor<'t>) {
+        self.with_head(self.recurrent.unrolled(x))
+    }
+
+    #[track_caller]
+    fn with_head<'t>(&self, hidden: Outputs<'t>) -> (Outputs<'t>, Tensor<'t>) {
+        let outputs = hidden.last.tape().scoped("head", || self.head.forward(hidden.last));
         (hidden, outputs)
     }
 

@@ -79,7 +79,10 @@ impl Recipe {
     /// Records one training step, forward to optimizer.
     fn step(&self, t: &Tape, config: &Config, example: (&Array, &Array)) {
         let (x, y) = (t.input_like("x", example.0), t.input_like("y", example.1));
-        let (hidden, outputs) = t.with_probe(watch_flow, || self.model.forward(x));
+        let (hidden, outputs) = t.with_probe(watch_flow, || match config.omega {
+            Some(_) => self.model.unrolled(x),
+            None => self.model.forward(x),
+        });
         let loss = self.model.loss(outputs, y);
         t.tap("loss", loss);
         let objective = match config.omega {

@@ -27,14 +27,14 @@ fn parts(cell: Cell) -> Parts {
     let x = Array::new([TIME, BATCH, 2], (0..TIME * BATCH * 2).map(|i| (i as f64 * 1.7).sin()).collect::<Vec<f64>>());
     let mut session = Session::new(Box::new(CpuBackend::poisoned(1).expect("threads")), store).expect("session");
     let record = |t: &Tape| {
-        let outputs = layer.forward(t.input_like("x", &x));
+        let outputs = layer.unrolled(t.input_like("x", &x));
         let loss = (outputs.last * t.param(readout)).sum().square();
         let value = omega(loss, &layer, &outputs);
         t.tap("omega", value);
         let gradient = value.grad(&params);
         t.tap("gradient", gradient.get(layer.weight_hh).expect("reached"));
         assert_eq!(gradient.present().len(), 1, "errors and activations are constants: weight_hh alone is reached");
-        let errors: Vec<Tensor<'_>> = loss.grad_wrt(&outputs.steps).into_iter().flatten().collect();
+        let errors: Vec<Tensor<'_>> = loss.grad_wrt(&outputs.steps()).into_iter().flatten().collect();
         t.tap("errors", Tensor::stack(&errors));
         t.tap("h", outputs.stacked());
     };
@@ -88,6 +88,16 @@ fn value_and_immediate_gradient_are_the_papers() {
 fn a_gated_layer_is_refused() {
     let mut store = Store::new();
     let layer = Recurrent::new(Builder::new(&mut store, 0).at("l"), Cell::Lstm, 2, 3, &RecurrentInit::of(Cell::Lstm));
+    let t = Tape::new(store.into_parts().0);
+    let outputs = layer.unrolled(t.input("x", [3, 1, 2], DType::F32));
+    omega(outputs.last.sum(), &layer, &outputs);
+}
+
+#[test]
+#[should_panic(expected = "needs the outputs of `unrolled`")]
+fn steps_without_errors_of_their_own_are_refused() {
+    let mut store = Store::new();
+    let layer = Recurrent::new(Builder::new(&mut store, 0).at("l"), Cell::Tanh, 2, 3, &RecurrentInit::of(Cell::Tanh));
     let t = Tape::new(store.into_parts().0);
     let outputs = layer.forward(t.input("x", [3, 1, 2], DType::F32));
     omega(outputs.last.sum(), &layer, &outputs);

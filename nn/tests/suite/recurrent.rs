@@ -3,7 +3,7 @@
 use crate::{golden, open, param};
 use std::{cell::RefCell, rc::Rc};
 use wgrad::{Array, DType, Store, Tape, Tensor};
-use wgrad_nn::{Builder, Cell, Embedding, Init, Linear, Recurrent, RecurrentInit};
+use wgrad_nn::{Builder, Cell, Embedding, Init, Linear, Outputs, Recurrent, RecurrentInit};
 
 /// The cell of a golden op, and whether the case is one step.
 fn cell(op: &str) -> Option<(Cell, bool)> {
@@ -17,8 +17,21 @@ fn sum(a: &Array, b: &Array) -> Array {
     Array::new(a.shape(), wgrad::Data::from_f64(a.dtype(), &values))
 }
 
+/// The layer as one op, and step by step.
+const FORMS: [bool; 2] = [false, true];
+
+fn run<'t>(layer: &Recurrent, unrolled: bool, x: Tensor<'t>) -> Outputs<'t> {
+    if unrolled { layer.unrolled(x) } else { layer.forward(x) }
+}
+
 #[test]
 fn golden_outputs_and_gradients() {
+    for unrolled in FORMS {
+        golden_cases(unrolled);
+    }
+}
+
+fn golden_cases(unrolled: bool) {
     for case in golden::cases(|_, op| cell(op).is_some()) {
         let (kind, single) = cell(case.op()).expect("accepted above");
         let (w_ih, w_hh) = (case.tensor("in/w_ih"), case.tensor("in/w_hh"));
@@ -45,7 +58,10 @@ fn golden_outputs_and_gradients() {
             let input = |name: &str| case.find(name).map(|array| t.input_like(name, array));
             let (x, h, c) = (input("in/x").expect("x"), input("in/h").expect("h"), input("in/c"));
             let sequence = if single { x.reshape([&[1], &x.shape()[..]].concat()) } else { x };
-            let out = layer.forward_from(sequence, h, c);
+            let out = match unrolled {
+                false => layer.forward_from(sequence, h, c),
+                true => layer.unrolled_from(sequence, h, c),
+            };
             let mut outputs = vec![("h", out.last)];
             outputs.extend(out.memory.map(|c| ("c", c)));
             outputs.extend((!single).then(|| ("y", out.stacked())));
@@ -97,15 +113,16 @@ fn plain_cells_follow_the_recurrence() {
     type Function = fn(f64) -> f64;
     let functions: [(Cell, Function); 3] =
         [(Cell::Tanh, f64::tanh), (Cell::Sigmoid, |z| 1.0 / (1.0 + (-z).exp())), (Cell::Irnn, |z| z.max(0.0))];
-    for (cell, f) in functions {
+    for ((cell, f), unrolled) in functions.into_iter().flat_map(|case| FORMS.map(|form| (case, form))) {
         let mut store = Store::new();
         let init = RecurrentInit { bias: Init::Normal(0.5), ..RecurrentInit::normal(0.8) };
         let mut b = Builder::new(&mut store, 5).with_dtype(DType::F64);
         let layer = Recurrent::new(b.at("rnn"), cell, 3, 4, &init);
         let mut session = open(store);
         let input = Array::new([5, 1, 3], x.clone());
-        let have =
-            session.eval(&[("x", &input)], |t| layer.forward(t.input_like("x", &input)).stacked()).expect("runs");
+        let have = session
+            .eval(&[("x", &input)], |t| run(&layer, unrolled, t.input_like("x", &input)).stacked())
+            .expect("runs");
         assert_eq!(**have.shape(), [5, 1, 4]);
         let mut read = |param| session.read_param(param).expect("readable").to_f64();
         let (w, u, b) = (read(layer.weight_ih), read(layer.weight_hh), read(layer.bias));
@@ -148,6 +165,12 @@ fn parameters_have_their_names_shapes_and_first_values() {
 
 #[test]
 fn the_probe_sees_the_gradient_of_every_step() {
+    for unrolled in FORMS {
+        probe_case(unrolled);
+    }
+}
+
+fn probe_case(unrolled: bool) {
     let mut store = Store::new();
     let mut b = Builder::new(&mut store, 2).with_dtype(DType::F64);
     let layer = Recurrent::new(b.at("a"), Cell::Tanh, 2, 3, &RecurrentInit::normal(0.7));
@@ -166,13 +189,15 @@ fn the_probe_sees_the_gradient_of_every_step() {
                         g
                     })
                 },
-                || layer.forward(t.input_like("x", &x)),
+                || run(&layer, unrolled, t.input_like("x", &x)),
             );
+            assert_eq!(out.is_unrolled(), unrolled);
             let loss = out.last.sum();
             // dL/dz_t = dL/dh_t * (1 - h_t^2).
-            let g = loss.grad_wrt(&out.steps);
+            let steps = layer.unrolled(t.input_like("x", &x)).steps();
+            let g = steps[steps.len() - 1].sum().grad_wrt(&steps);
             let dz: Vec<Tensor<'_>> =
-                out.steps.iter().zip(g).map(|(h, g)| g.expect("reached") * (1.0 - h.square())).collect();
+                steps.iter().zip(g).map(|(h, g)| g.expect("reached") * (1.0 - h.square())).collect();
             t.tap("expected", Tensor::stack(&dz));
             t.tap("bias", loss.grad_wrt(&[t.param(layer.bias)])[0].expect("reached"));
         })

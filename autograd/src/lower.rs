@@ -1,0 +1,101 @@
+//! Lowering: what a device is given instead of the program as recorded. Fused ops that it has no kernel for become their
+//! decompositions; what nothing depends on is left out.
+
+use crate::{
+    Program, Tape, Tensor,
+    op::Op,
+    program::{Pass, TapDecl},
+    tape::{NodeId, ScopeId},
+};
+
+/// A program on its way from one tape to another, node by node.
+struct Lowering<'p, 't, F> {
+    program: &'p Program,
+    tape: &'t Tape,
+    claims: F,
+    /// The new tape's scope of each of the program's.
+    scopes: Vec<ScopeId>,
+    /// What each node has become; of those that are used, once they have been visited.
+    made: Vec<Option<Tensor<'t>>>,
+}
+
+impl Program {
+    /// The same program with every fused op that is not claimed replaced by its decomposition, recorded in the scope and
+    /// at the line of the op. Inputs keep their order. Nodes that no commit, tap or pass depends on are left out, but an
+    /// op of several outputs keeps all of them. (In the printed parameters of passes, nodes have their old names.)
+    #[must_use]
+    pub fn lowered(&self, claims: impl Fn(&Op) -> bool) -> Program {
+        let tape = Tape::new(self.layout.clone());
+        let mut scopes: Vec<ScopeId> = vec![ScopeId(0)];
+        for scope in &self.scopes[1..] {
+            // A scope's parent precedes it.
+            scopes.push(tape.child_scope(scopes[scope.parent.0 as usize], &scope.name, scope.turn));
+        }
+        let used = self.used();
+        let mut lowering = Lowering { program: self, tape: &tape, claims, scopes, made: vec![None; self.nodes.len()] };
+        let mut starts = Vec::with_capacity(self.nodes.len() + 1);
+        for (i, used) in used.into_iter().enumerate() {
+            starts.push(tape.len());
+            if used {
+                lowering.node(NodeId(i as u32));
+            }
+        }
+        starts.push(tape.len());
+        let made: Vec<Option<NodeId>> = lowering.made.into_iter().map(|made| Some(made?.id)).collect();
+        let to = |id: &NodeId| made[id.index()].expect("a used node has been made");
+        let all = |ids: &[NodeId]| ids.iter().map(to).collect();
+        let commits = self.commits.iter().map(|(state, id)| (*state, to(id))).collect();
+        let taps = self.taps.iter().map(|tap| TapDecl { name: tap.name.clone(), node: to(&tap.node) }).collect();
+        let passes = self.passes.iter().map(|pass| Pass {
+            inputs: all(&pass.inputs),
+            outputs: all(&pass.outputs),
+            nodes: starts[pass.nodes.start as usize]..starts[pass.nodes.end as usize],
+            ..pass.clone()
+        });
+        let (inputs, passes, unreached) = (self.inputs.clone(), passes.collect(), self.unreached.clone());
+        Program { inputs, commits, taps, passes, unreached, ..tape.finish() }
+    }
+
+    /// Marks the nodes that a commit, a tap or a pass depends on, and the other outputs of their ops.
+    fn used(&self) -> Vec<bool> {
+        let mut used = self.live();
+        for id in self.passes.iter().flat_map(|pass| pass.inputs.iter().chain(&pass.outputs)) {
+            used[id.index()] = true;
+        }
+        for i in (0..used.len()).rev() {
+            if used[i] {
+                let (outputs, out) = self.nodes[i].op.outputs();
+                // The outputs of an op read the same inputs, and follow one another.
+                used[i - out..i - out + outputs].fill(true);
+                self.nodes[i].inputs.iter().for_each(|input| used[input.index()] = true);
+            }
+        }
+        used
+    }
+}
+
+impl<'t, F: Fn(&Op) -> bool> Lowering<'_, 't, F> {
+    /// Records what a node becomes. Its inputs have been visited.
+    fn node(&mut self, id: NodeId) {
+        if self.made[id.index()].is_some() {
+            return; // With the first output of its op.
+        }
+        let node = self.program.node(id);
+        let x: Vec<Tensor<'t>> =
+            node.inputs.iter().map(|input| self.made[input.index()].expect("inputs come first")).collect();
+        let tape = self.tape;
+        tape.in_scope(self.scopes[node.scope.0 as usize], || {
+            tape.at_site(node.site, || {
+                if node.op.is_fused() && !(self.claims)(&node.op) {
+                    let outputs = node.op.decompose(&x);
+                    let first = id.index() - node.op.outputs().1;
+                    outputs.into_iter().enumerate().for_each(|(k, y)| self.made[first + k] = Some(y));
+                } else {
+                    let inputs = x.iter().map(|x| x.id).collect();
+                    let typed = (node.shape.clone(), node.dtype);
+                    self.made[id.index()] = Some(tape.push_typed(node.op.clone(), inputs, typed));
+                }
+            });
+        });
+    }
+}
