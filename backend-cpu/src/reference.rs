@@ -1,10 +1,10 @@
 //! The f64 reference interpreter: the definition of every operation.
 //!
 //! Every value, of whatever type, is a vector of f64, computed node by node in the order of the tape. Conversions round
-//! as the type says; arithmetic does not.
+//! as the type says; arithmetic does not, save that a value of type f16 is rounded to half wherever a node gives one.
 
 use wgrad::{
-    Array, DType, Data, Error, Node, Program, Result, Shape,
+    Array, DType, Data, Error, Node, Program, Result, Shape, f16_from_f64,
     op::{Binary, Op, Reduce, Unary},
 };
 
@@ -26,7 +26,7 @@ pub fn run(program: &Program, states: &[Data], inputs: &[(&str, &Array)]) -> Res
     for node in program.nodes() {
         let x: Vec<&[f64]> = node.inputs.iter().map(|i| &values[i.index()][..]).collect();
         let shapes: Vec<&Shape> = node.inputs.iter().map(|i| &program.node(*i).shape).collect();
-        let value = match &node.op {
+        let mut value = match &node.op {
             Op::Input(id) => {
                 let decl = &program.inputs()[id.0 as usize];
                 let given = inputs.iter().find(|(name, _)| *name == decl.name);
@@ -42,6 +42,9 @@ pub fn run(program: &Program, states: &[Data], inputs: &[(&str, &Array)]) -> Res
             }
             _ => eval(node, &x, &shapes)?,
         };
+        if node.dtype == DType::F16 {
+            value.iter_mut().for_each(|v| *v = round(DType::F16, *v));
+        }
         debug_assert_eq!(value.len(), node.shape.numel());
         values.push(value);
     }
@@ -78,6 +81,7 @@ fn round(dtype: DType, v: f64) -> f64 {
     match dtype {
         DType::F64 => v,
         DType::F32 => v as f32 as f64,
+        DType::F16 => f16_from_f64(v).to_f64(),
         DType::U32 => v as u32 as f64,
         DType::I32 => v as i32 as f64,
         DType::Bool => (v != 0.0) as u8 as f64,
@@ -141,7 +145,7 @@ fn larger(a: f64, b: f64) -> f64 {
 /// The maximum of nothing.
 fn least(dtype: DType) -> f64 {
     match dtype {
-        DType::F64 | DType::F32 => f64::NEG_INFINITY,
+        DType::F64 | DType::F32 | DType::F16 => f64::NEG_INFINITY,
         DType::U32 | DType::Bool => 0.0,
         DType::I32 => i32::MIN as f64,
     }
