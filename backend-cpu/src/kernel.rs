@@ -10,7 +10,7 @@ use crate::{
 };
 use std::sync::Arc;
 use wgrad::{
-    DType, Data, Error, Result, Shape,
+    DType, Data, Error, Result, Shape, f16, f16_from_f64,
     op::{Binary, Op, Reduce, Segments, Unary},
     plan::{Kernel, Operand},
 };
@@ -66,7 +66,7 @@ macro_rules! elements {
         }
     )* };
 }
-elements!(f64 => F64, f32 => F32, u32 => U32, i32 => I32, bool => Bool);
+elements!(f64 => F64, f32 => F32, f16 => F16, u32 => U32, i32 => I32, bool => Bool);
 
 /// Runs `$body` with `$out` bound to the output's elements, for those types that the op exists in.
 macro_rules! by_type {
@@ -181,6 +181,10 @@ impl Compiled {
     /// # Errors
     /// If an index is out of range.
     pub fn run(&self, x: &[&Data], out: &mut Data) -> Result<()> {
+        let movement = matches!(self.body, Body::Cast(_) | Body::Copy(_));
+        if !movement && (out.dtype() == DType::F16 || x.iter().any(|x| x.dtype() == DType::F16)) {
+            return self.run_widened(x, out);
+        }
         let len = self.len;
         let mut outside = Ok(());
         match &self.body {
@@ -279,6 +283,23 @@ impl Compiled {
     }
 }
 
+impl Compiled {
+    /// Computes in f32 what is stored in f16.
+    fn run_widened(&self, x: &[&Data], out: &mut Data) -> Result<()> {
+        let f32_of = |data: &Data| Data::from_f64(DType::F32, &data.to_f64());
+        let wide = |data: &&Data| if data.dtype() == DType::F16 { f32_of(data) } else { (*data).clone() };
+        let x: Vec<Data> = x.iter().map(wide).collect();
+        let x: Vec<&Data> = x.iter().collect();
+        if out.dtype() != DType::F16 {
+            return self.run(&x, out);
+        }
+        let mut wide = f32_of(out);
+        self.run(&x, &mut wide)?;
+        *out = Data::from_f64(DType::F16, &wide.to_f64());
+        Ok(())
+    }
+}
+
 macro_rules! unary {
     ($name:ident, $t:ty, exp: $exp:path, tanh: $tanh:path, cost: $vector:expr, erf: $erf:path) => {
         fn $name(op: Unary, nest: &Nest<1>, a: &[$t], out: &mut [$t]) {
@@ -343,6 +364,14 @@ fn cast(nest: &Nest<1>, x: &Data, len: usize, out: &mut Data) {
         )* };
     }
     via!(f64, f32, u32, i32);
+    impl Via for f16 {
+        fn into_f64(self) -> f64 {
+            self.to_f64()
+        }
+        fn from_f64(v: f64) -> Self {
+            f16_from_f64(v)
+        }
+    }
     impl Via for bool {
         fn into_f64(self) -> f64 {
             self as u8 as f64
@@ -351,14 +380,14 @@ fn cast(nest: &Nest<1>, x: &Data, len: usize, out: &mut Data) {
             v != 0.0
         }
     }
-    by_type!(x, a, [F64, F32, U32, I32, Bool] => by_type!(out, o, [F64, F32, U32, I32, Bool] => {
+    by_type!(x, a, [F64, F32, F16, U32, I32, Bool] => by_type!(out, o, [F64, F32, F16, U32, I32, Bool] => {
         map1(nest, a, &mut o[..len], 1, |x| Via::from_f64(Via::into_f64(x)))
     }));
 }
 
 /// Copies a strided read to contiguous memory.
 pub(crate) fn copy(nest: &Nest<1>, x: &Data, len: usize, out: &mut Data) {
-    by_type!(out, o, [F64, F32, U32, I32, Bool] => map1(nest, Element::slice(x), &mut o[..len], 1, |x| x));
+    by_type!(out, o, [F64, F32, F16, U32, I32, Bool] => map1(nest, Element::slice(x), &mut o[..len], 1, |x| x));
 }
 
 /// Fills memory with values that no computation should meet.
@@ -366,6 +395,7 @@ pub(crate) fn poison(data: &mut Data) {
     match data {
         Data::F64(v) => v.fill(f64::NAN),
         Data::F32(v) => v.fill(f32::NAN),
+        Data::F16(v) => v.fill(f16::NAN),
         Data::U32(v) => v.fill(0xDEAD_BEEF),
         Data::I32(v) => v.fill(i32::MIN),
         Data::Bool(v) => v.fill(true),
