@@ -14,6 +14,7 @@ pub mod backend;
 pub mod op;
 pub mod plan;
 pub mod print;
+pub mod random;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -47,6 +48,7 @@ pub use half::f16_from_f64;
 pub use hook::Vjp;
 pub use optimizer::{Optimizer, OptimizerStates, Rule};
 pub use program::{InputDecl, Pass, Program, TapDecl};
+pub use random::Rng;
 pub use scaler::{LossScaler, ScaledLoss};
 pub use session::{Session, Step, Taps};
 pub use shape::Shape;

@@ -6,6 +6,7 @@
 use wgrad::{
     Array, DType, Data, Error, Node, Program, Result, Shape, f16_from_f64,
     op::{Binary, Op, Reduce, Unary},
+    random,
 };
 
 /// What a program computes.
@@ -166,6 +167,10 @@ fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f64>> {
         Op::Input(_) | Op::State(_) => unreachable!("leaves with data are handled by the caller"),
         Op::Const(bits) => vec![round(dtype, f64::from_bits(*bits))],
         Op::Iota(len) => (0..*len).map(|i| i as f64).collect(),
+        Op::Random { stream, .. } => {
+            let key = random::stream_key([x[0][0] as u32, x[0][1] as u32], *stream);
+            (0..shape.numel()).map(|i| random::word(key, x[1][0] as u32, i) as f64).collect()
+        }
         Op::Unary(op) => x[0].iter().map(|&a| unary(*op, a)).collect(),
         Op::Binary(op) => x[0].iter().zip(x[1]).map(|(&a, &b)| binary(*op, dtype, a, b)).collect(),
         Op::Select => (0..shape.numel()).map(|i| if x[0][i] != 0.0 { x[1][i] } else { x[2][i] }).collect(),

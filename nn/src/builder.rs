@@ -158,6 +158,12 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "builder: f16 loses small updates")]
+    fn half_parameters_are_refused() {
+        let _ = Builder::new(&mut Store::new(), 1).with_dtype(DType::F16);
+    }
+
+    #[test]
     #[should_panic(expected = "declared twice")]
     fn a_taken_path_panics() {
         values(|b| {
