@@ -13,6 +13,7 @@ use wgrad::{
     DType, Data, Error, Result, Shape, f16, f16_from_f64,
     op::{Binary, Op, Reduce, Segments, Unary},
     plan::{Kernel, Operand},
+    random,
 };
 
 /// The weight of a transcendental function of one element, an addition being 1.
@@ -24,6 +25,7 @@ const VECTORISED: usize = 6;
 #[derive(Debug)]
 enum Body {
     Iota,
+    Random { stream: u64, key: (usize, isize), counter: usize },
     Unary(Unary, Nest<1>),
     Binary(Binary, Nest<2>),
     Select(Nest<3>),
@@ -105,6 +107,9 @@ impl Compiled {
         let out_strides = kernel.shape.strides();
         let body = match &kernel.op {
             Op::Iota(_) => Body::Iota,
+            Op::Random { stream, .. } => {
+                Body::Random { stream: *stream, key: (x[0].offset, x[0].strides[0]), counter: x[1].offset }
+            }
             Op::Unary(op) => Body::Unary(*op, nest1(&x[0])),
             Op::Binary(op) => Body::Binary(*op, nest_of(&kernel.shape, [&x[0], &x[1]])),
             Op::Select => Body::Select(nest_of(&kernel.shape, [&x[0], &x[1], &x[2]])),
@@ -189,6 +194,15 @@ impl Compiled {
         let mut outside = Ok(());
         match &self.body {
             Body::Iota => by_type!(out, o, [U32] => o[..len].iter_mut().zip(0..).for_each(|(o, i)| *o = i)),
+            Body::Random { stream, key: (key, stride), counter } => {
+                let (k, counter) = (<u32 as Element>::slice(x[0]), <u32 as Element>::slice(x[1])[*counter]);
+                let key = random::stream_key([k[*key], k[crate::map::at(*key, 1, *stride)]], *stream);
+                by_type!(out, o, [U32] => {
+                    crate::map::split(&mut o[..len], TRANSCENDENTAL, |start, o| {
+                        o.iter_mut().enumerate().for_each(|(i, o)| *o = random::word(key, counter, start + i));
+                    })
+                })
+            }
             Body::Unary(op, nest) => match (x[0], out) {
                 (Data::F32(a), Data::F32(o)) => unary_f32(*op, nest, a, &mut o[..len]),
                 (Data::F64(a), Data::F64(o)) => unary_f64(*op, nest, a, &mut o[..len]),
@@ -230,7 +244,7 @@ impl Compiled {
                     };
                     map2(nest, Element::slice(x[0]), Element::slice(x[1]), &mut o[..len], 1, f);
                 }
-                Data::Bool(_) => panic!("no {} of bool", op.name()),
+                Data::F16(_) | Data::Bool(_) => panic!("no {} of this type", op.name()),
             },
             Body::Select(nest) => by_type!(out, o, [F64, F32, U32, I32, Bool] => {
                 select(nest, Element::slice(x[0]), Element::slice(x[1]), Element::slice(x[2]), &mut o[..len])
