@@ -1,6 +1,7 @@
 //! Host data: a shape and the elements, row-major, that go into a session and come out of it.
 
-use crate::{DType, Error, Shape};
+use crate::{DType, Error, Shape, f16_from_f64};
+use ::half::f16;
 
 /// Elements on the host.
 #[derive(Clone, Debug, PartialEq)]
@@ -9,6 +10,8 @@ pub enum Data {
     F64(Vec<f64>),
     /// f32 elements.
     F32(Vec<f32>),
+    /// f16 elements.
+    F16(Vec<f16>),
     /// u32 elements.
     U32(Vec<u32>),
     /// i32 elements.
@@ -23,6 +26,7 @@ macro_rules! for_data {
         match $data {
             Data::F64($v) => $body,
             Data::F32($v) => $body,
+            Data::F16($v) => $body,
             Data::U32($v) => $body,
             Data::I32($v) => $body,
             Data::Bool($v) => $body,
@@ -36,6 +40,7 @@ impl Data {
         match dtype {
             DType::F64 => Data::F64(vec![0.0; len]),
             DType::F32 => Data::F32(vec![0.0; len]),
+            DType::F16 => Data::F16(vec![f16::ZERO; len]),
             DType::U32 => Data::U32(vec![0; len]),
             DType::I32 => Data::I32(vec![0; len]),
             DType::Bool => Data::Bool(vec![false; len]),
@@ -47,6 +52,7 @@ impl Data {
         match dtype {
             DType::F64 => Data::F64(values.to_vec()),
             DType::F32 => Data::F32(values.iter().map(|&v| v as f32).collect()),
+            DType::F16 => Data::F16(values.iter().map(|&v| f16_from_f64(v)).collect()),
             DType::U32 => Data::U32(values.iter().map(|&v| v as u32).collect()),
             DType::I32 => Data::I32(values.iter().map(|&v| v as i32).collect()),
             DType::Bool => Data::Bool(values.iter().map(|&v| v != 0.0).collect()),
@@ -58,6 +64,7 @@ impl Data {
         match self {
             Data::F64(_) => DType::F64,
             Data::F32(_) => DType::F32,
+            Data::F16(_) => DType::F16,
             Data::U32(_) => DType::U32,
             Data::I32(_) => DType::I32,
             Data::Bool(_) => DType::Bool,
@@ -104,6 +111,7 @@ impl Data {
         match (self, other) {
             (Data::F64(a), Data::F64(b)) => a[start..end].copy_from_slice(b),
             (Data::F32(a), Data::F32(b)) => a[start..end].copy_from_slice(b),
+            (Data::F16(a), Data::F16(b)) => a[start..end].copy_from_slice(b),
             (Data::U32(a), Data::U32(b)) => a[start..end].copy_from_slice(b),
             (Data::I32(a), Data::I32(b)) => a[start..end].copy_from_slice(b),
             (Data::Bool(a), Data::Bool(b)) => a[start..end].copy_from_slice(b),
@@ -117,6 +125,7 @@ impl Data {
         match self {
             Data::F64(v) => v.clone(),
             Data::F32(v) => v.iter().map(|&x| x as f64).collect(),
+            Data::F16(v) => v.iter().map(|x| x.to_f64()).collect(),
             Data::U32(v) => v.iter().map(|&x| x as f64).collect(),
             Data::I32(v) => v.iter().map(|&x| x as f64).collect(),
             Data::Bool(v) => v.iter().map(|&x| x as u8 as f64).collect(),
@@ -134,7 +143,7 @@ macro_rules! data_from {
         }
     )* };
 }
-data_from!(f64 => F64, f32 => F32, u32 => U32, i32 => I32, bool => Bool);
+data_from!(f64 => F64, f32 => F32, f16 => F16, u32 => U32, i32 => I32, bool => Bool);
 
 /// A tensor on the host: shape and elements.
 ///
@@ -215,6 +224,7 @@ impl Array {
         match &self.data {
             Data::F64(v) => v[index],
             Data::F32(v) => v[index] as f64,
+            Data::F16(v) => v[index].to_f64(),
             Data::U32(v) => v[index] as f64,
             Data::I32(v) => v[index] as f64,
             Data::Bool(v) => v[index] as u8 as f64,

@@ -1,6 +1,6 @@
 //! Functions over primitives: each is its definition, and its gradient follows from the rules of what it records.
 
-use crate::{Operand, Tensor};
+use crate::{Operand, Rng, Tensor};
 
 impl<'t> Tensor<'t> {
     // Elementwise.
@@ -46,6 +46,17 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn relu(self) -> Self {
         self.less_equal(0.0).select(self.zeros_like(), self)
+    }
+
+    /// Zeroes each element with probability `p`, and divides the others by `1 - p`, so that the mean stays (Srivastava et al.
+    /// 2014, in the form that leaves evaluation alone). Record it where a model is trained, and not where it is used.
+    ///
+    /// # Panics
+    /// If `p` is not in [0, 1).
+    #[track_caller]
+    pub fn dropout(self, p: f64, rng: Rng) -> Self {
+        assert!((0.0..1.0).contains(&p), "dropout: {p} is not a probability below 1");
+        rng.bernoulli(self.tape, 1.0 - p, self.shape()).select(self / (1.0 - p), self.zeros_like())
     }
 
     // Reductions.

@@ -9,6 +9,10 @@ pub enum DType {
     F64,
     /// IEEE 754 binary32, the type that models train in.
     F32,
+    /// IEEE 754 binary16, for storage: arithmetic is done in f32, and each node's value is rounded to the nearest half (ties
+    /// to even, from 65520 on to infinity, subnormals kept). So the reference defines it; a backend may keep more
+    /// precision between nodes that it fuses into one kernel. Parameters, and what an optimizer keeps of them, stay wider.
+    F16,
     /// Unsigned 32-bit integers: tokens, class labels, indices.
     U32,
     /// Signed 32-bit integers.
@@ -20,7 +24,7 @@ pub enum DType {
 impl DType {
     /// Whether gradients exist in this type.
     pub fn is_float(self) -> bool {
-        matches!(self, DType::F64 | DType::F32)
+        matches!(self, DType::F64 | DType::F32 | DType::F16)
     }
 
     /// Bytes per element.
@@ -28,6 +32,7 @@ impl DType {
         match self {
             DType::F64 => 8,
             DType::F32 | DType::U32 | DType::I32 => 4,
+            DType::F16 => 2,
             DType::Bool => 1,
         }
     }
@@ -37,6 +42,7 @@ impl DType {
         match self {
             DType::F64 => "f64",
             DType::F32 => "f32",
+            DType::F16 => "f16",
             DType::U32 => "u32",
             DType::I32 => "i32",
             DType::Bool => "bool",

@@ -14,6 +14,7 @@ pub mod backend;
 pub mod op;
 pub mod plan;
 pub mod print;
+pub mod random;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -25,6 +26,7 @@ mod error;
 mod fused;
 mod grad;
 mod grads;
+mod half;
 mod hook;
 mod lower;
 mod optimizer;
@@ -38,15 +40,18 @@ mod tape;
 mod tensor;
 mod vjp;
 
+pub use ::half::f16;
 pub use array::{Array, Data};
 pub use backend::Backend;
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use fused::{Cell, Form, Named, Recurrence};
 pub use grads::{Grads, Scaled, Unscaled};
+pub use half::f16_from_f64;
 pub use hook::Vjp;
 pub use optimizer::{Optimizer, OptimizerStates, Rule};
 pub use program::{InputDecl, Pass, Program, TapDecl};
+pub use random::Rng;
 pub use scaler::{LossScaler, ScaledLoss};
 pub use session::{Session, Step, Taps};
 pub use shape::Shape;

@@ -107,6 +107,14 @@ pub enum Op {
     State(StateId),
     /// `0, 1, 2, ..` along the last axis of a rank-1 tensor of this length.
     Iota(usize),
+    /// Random words (u32) of this shape: a pure function of the key (u32[2]) and the counter (u32), its inputs, of the
+    /// stream and of the position. See [`crate::random`].
+    Random {
+        /// Which use of the key this is.
+        stream: u64,
+        /// The shape of the result.
+        shape: Shape,
+    },
     // Maps.
     /// An elementwise function of one tensor.
     Unary(Unary),
@@ -252,6 +260,15 @@ impl Op {
             Op::Const(_) | Op::Input(_) | Op::State(_) => return Err("a leaf states its own shape".into()),
             Op::Iota(len) if u32::try_from(*len).is_err() => return Err(format!("{len} exceeds u32")),
             Op::Iota(len) => ([*len].into(), DType::U32),
+            Op::Random { shape: to, .. } => {
+                if *x != [([2].into(), DType::U32), (Shape::scalar(), DType::U32)] {
+                    return Err("needs a key of u32[2] and a counter of u32[]".into());
+                }
+                if to.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64)).is_none_or(|n| n > 1 << 33) {
+                    return Err(format!("{to} has more than 2^33 elements"));
+                }
+                (to.clone(), DType::U32)
+            }
             Op::Unary(Unary::IsFinite) => {
                 float(0)?;
                 (shape(0), DType::Bool)

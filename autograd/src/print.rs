@@ -67,6 +67,7 @@ impl Op {
             Op::Input(_) => "input",
             Op::State(_) => "state",
             Op::Iota(_) => "iota",
+            Op::Random { .. } => "random",
             Op::Unary(unary) => unary.name(),
             Op::Binary(binary) => binary.name(),
             Op::Select => "select",
@@ -98,6 +99,8 @@ impl Op {
         match self {
             Op::Reduce(_, axes) => format!(" over {axes:?}"),
             Op::ArgMax(axis) | Op::Gather(axis) | Op::ScatterAdd { axis, .. } => format!(" axis {axis}"),
+            Op::Random { .. } if loose => String::new(),
+            Op::Random { stream, .. } => format!(" stream {stream:016x}"),
             Op::Permute(order) => format!(" {order:?}"),
             Op::Slice { axis, .. } if loose => format!(" axis {axis}"),
             Op::Slice { axis, start, len: 1, .. } => format!(" axis {axis} at {start}"),

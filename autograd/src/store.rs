@@ -207,13 +207,18 @@ impl Store {
     /// Declares a parameter with its first value, in the arena of its dtype.
     ///
     /// # Panics
-    /// If the path is taken or has a colon in it, the type is not a float, or a state with the arenas' lengths has been
+    /// If the path is taken or has a colon in it, the type is not f32 or f64, or a state with the arenas' lengths has been
     /// declared already.
     #[track_caller]
     pub fn param(&mut self, path: &str, value: &Array) -> Param {
         assert!(self.layout.params.iter().all(|p| p.path != path), "parameter {path:?} is declared twice");
         assert!(!path.contains(':'), "parameter {path:?}: a path is made of names joined by `/`, without colons");
         assert!(value.dtype().is_float(), "parameter {path:?}: {} has no gradient", value.dtype());
+        let narrow = value.dtype() == DType::F16;
+        assert!(
+            !narrow,
+            "parameter {path:?}: f16 loses small updates: declare it in f32, and cast it where it is used"
+        );
         assert!(!self.closed, "parameter {path:?}: declare all parameters before the optimizer");
         let dtype = value.dtype();
         let arena = self.arenas.get(&dtype).copied().unwrap_or_else(|| {

@@ -8,6 +8,7 @@ use crate::{
     hook::{HookFns, Probe, RuleFn},
     op::{HookId, InputId, Op, RuleId, Typed},
     program::{InputDecl, Pass, Program, TapDecl},
+    random::fnv1a,
     store::{Flat, Layout, Param, ParamSet, StateId},
 };
 use std::{
@@ -93,6 +94,8 @@ pub(crate) struct Inner {
     pub probe: Option<Probe>,
     pub checkpoints: Vec<Checkpoint>,
     barriers: u32,
+    /// How many random streams each path has, by path.
+    streams: HashMap<String, u64>,
 }
 
 /// A program while it is being recorded.
@@ -462,6 +465,15 @@ impl Tape {
         let mut inner = self.inner.borrow_mut();
         inner.barriers += 1;
         Op::Barrier(inner.barriers - 1)
+    }
+
+    /// A random stream: the FNV-1a hash of `<name>:<scope path>:<n>`, the n-th under this name in this scope.
+    pub(crate) fn new_stream(&self, name: &str) -> u64 {
+        let path = format!("{name}:{}", self.scope_path());
+        let mut inner = self.inner.borrow_mut();
+        let count = inner.streams.entry(path.clone()).or_default();
+        *count += 1;
+        fnv1a(&format!("{path}:{}", *count - 1))
     }
 
     pub(crate) fn new_hook(&self, fns: HookFns) -> HookId {

@@ -27,6 +27,7 @@ pub(crate) fn vjp<'t>(
     let some = |d: Tensor<'t>| vec![Some(d)];
     match op {
         Op::Const(_) | Op::Input(_) | Op::State(_) | Op::Iota(_) => vec![],
+        Op::Random { .. } => vec![None, None],
         Op::Unary(unary) => some(match unary {
             Unary::Neg => -g,
             Unary::Recip => -(g * y * y),

@@ -10,9 +10,10 @@ use crate::{
 };
 use std::sync::Arc;
 use wgrad::{
-    DType, Data, Error, Result, Shape,
+    DType, Data, Error, Result, Shape, f16, f16_from_f64,
     op::{Binary, Op, Reduce, Segments, Unary},
     plan::{Kernel, Operand},
+    random,
 };
 
 /// The weight of a transcendental function of one element, an addition being 1.
@@ -24,6 +25,7 @@ const VECTORISED: usize = 6;
 #[derive(Debug)]
 enum Body {
     Iota,
+    Random { stream: u64, key: (usize, isize), counter: usize },
     Unary(Unary, Nest<1>),
     Binary(Binary, Nest<2>),
     Select(Nest<3>),
@@ -66,7 +68,7 @@ macro_rules! elements {
         }
     )* };
 }
-elements!(f64 => F64, f32 => F32, u32 => U32, i32 => I32, bool => Bool);
+elements!(f64 => F64, f32 => F32, f16 => F16, u32 => U32, i32 => I32, bool => Bool);
 
 /// Runs `$body` with `$out` bound to the output's elements, for those types that the op exists in.
 macro_rules! by_type {
@@ -105,6 +107,9 @@ impl Compiled {
         let out_strides = kernel.shape.strides();
         let body = match &kernel.op {
             Op::Iota(_) => Body::Iota,
+            Op::Random { stream, .. } => {
+                Body::Random { stream: *stream, key: (x[0].offset, x[0].strides[0]), counter: x[1].offset }
+            }
             Op::Unary(op) => Body::Unary(*op, nest1(&x[0])),
             Op::Binary(op) => Body::Binary(*op, nest_of(&kernel.shape, [&x[0], &x[1]])),
             Op::Select => Body::Select(nest_of(&kernel.shape, [&x[0], &x[1], &x[2]])),
@@ -181,10 +186,23 @@ impl Compiled {
     /// # Errors
     /// If an index is out of range.
     pub fn run(&self, x: &[&Data], out: &mut Data) -> Result<()> {
+        let movement = matches!(self.body, Body::Cast(_) | Body::Copy(_));
+        if !movement && (out.dtype() == DType::F16 || x.iter().any(|x| x.dtype() == DType::F16)) {
+            return self.run_widened(x, out);
+        }
         let len = self.len;
         let mut outside = Ok(());
         match &self.body {
             Body::Iota => by_type!(out, o, [U32] => o[..len].iter_mut().zip(0..).for_each(|(o, i)| *o = i)),
+            Body::Random { stream, key: (key, stride), counter } => {
+                let (k, counter) = (<u32 as Element>::slice(x[0]), <u32 as Element>::slice(x[1])[*counter]);
+                let key = random::stream_key([k[*key], k[crate::map::at(*key, 1, *stride)]], *stream);
+                by_type!(out, o, [U32] => {
+                    crate::map::split(&mut o[..len], TRANSCENDENTAL, |start, o| {
+                        o.iter_mut().enumerate().for_each(|(i, o)| *o = random::word(key, counter, start + i));
+                    })
+                })
+            }
             Body::Unary(op, nest) => match (x[0], out) {
                 (Data::F32(a), Data::F32(o)) => unary_f32(*op, nest, a, &mut o[..len]),
                 (Data::F64(a), Data::F64(o)) => unary_f64(*op, nest, a, &mut o[..len]),
@@ -226,7 +244,7 @@ impl Compiled {
                     };
                     map2(nest, Element::slice(x[0]), Element::slice(x[1]), &mut o[..len], 1, f);
                 }
-                Data::Bool(_) => panic!("no {} of bool", op.name()),
+                Data::F16(_) | Data::Bool(_) => panic!("no {} of this type", op.name()),
             },
             Body::Select(nest) => by_type!(out, o, [F64, F32, U32, I32, Bool] => {
                 select(nest, Element::slice(x[0]), Element::slice(x[1]), Element::slice(x[2]), &mut o[..len])
@@ -276,6 +294,23 @@ impl Compiled {
             };
             Error::IndexOutOfRange { op: self.op, index, extent, site: self.site }
         })
+    }
+}
+
+impl Compiled {
+    /// Computes in f32 what is stored in f16.
+    fn run_widened(&self, x: &[&Data], out: &mut Data) -> Result<()> {
+        let f32_of = |data: &Data| Data::from_f64(DType::F32, &data.to_f64());
+        let wide = |data: &&Data| if data.dtype() == DType::F16 { f32_of(data) } else { (*data).clone() };
+        let x: Vec<Data> = x.iter().map(wide).collect();
+        let x: Vec<&Data> = x.iter().collect();
+        if out.dtype() != DType::F16 {
+            return self.run(&x, out);
+        }
+        let mut wide = f32_of(out);
+        self.run(&x, &mut wide)?;
+        *out = Data::from_f64(DType::F16, &wide.to_f64());
+        Ok(())
     }
 }
 
@@ -343,6 +378,14 @@ fn cast(nest: &Nest<1>, x: &Data, len: usize, out: &mut Data) {
         )* };
     }
     via!(f64, f32, u32, i32);
+    impl Via for f16 {
+        fn into_f64(self) -> f64 {
+            self.to_f64()
+        }
+        fn from_f64(v: f64) -> Self {
+            f16_from_f64(v)
+        }
+    }
     impl Via for bool {
         fn into_f64(self) -> f64 {
             self as u8 as f64
@@ -351,14 +394,14 @@ fn cast(nest: &Nest<1>, x: &Data, len: usize, out: &mut Data) {
             v != 0.0
         }
     }
-    by_type!(x, a, [F64, F32, U32, I32, Bool] => by_type!(out, o, [F64, F32, U32, I32, Bool] => {
+    by_type!(x, a, [F64, F32, F16, U32, I32, Bool] => by_type!(out, o, [F64, F32, F16, U32, I32, Bool] => {
         map1(nest, a, &mut o[..len], 1, |x| Via::from_f64(Via::into_f64(x)))
     }));
 }
 
 /// Copies a strided read to contiguous memory.
 pub(crate) fn copy(nest: &Nest<1>, x: &Data, len: usize, out: &mut Data) {
-    by_type!(out, o, [F64, F32, U32, I32, Bool] => map1(nest, Element::slice(x), &mut o[..len], 1, |x| x));
+    by_type!(out, o, [F64, F32, F16, U32, I32, Bool] => map1(nest, Element::slice(x), &mut o[..len], 1, |x| x));
 }
 
 /// Fills memory with values that no computation should meet.
@@ -366,6 +409,7 @@ pub(crate) fn poison(data: &mut Data) {
     match data {
         Data::F64(v) => v.fill(f64::NAN),
         Data::F32(v) => v.fill(f32::NAN),
+        Data::F16(v) => v.fill(f16::NAN),
         Data::U32(v) => v.fill(0xDEAD_BEEF),
         Data::I32(v) => v.fill(i32::MIN),
         Data::Bool(v) => v.fill(true),

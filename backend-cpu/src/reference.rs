@@ -1,11 +1,13 @@
 //! The f64 reference interpreter: the definition of every operation.
 //!
 //! Every value, of whatever type, is a vector of f64, computed node by node in the order of the tape. Conversions round
-//! as the type says; arithmetic does not. A fused op is what it decomposes into.
+//! as the type says; arithmetic does not, save that a value of type f16 is rounded to half wherever a node gives one.
+//! A fused op is what it decomposes into.
 
 use wgrad::{
-    Array, DType, Data, Error, Node, Program, Result, Shape,
+    Array, DType, Data, Error, Node, Program, Result, Shape, f16_from_f64,
     op::{Binary, Op, Reduce, Unary},
+    random,
 };
 
 /// What a program computes.
@@ -29,7 +31,7 @@ pub fn run(program: &Program, states: &[Data], inputs: &[(&str, &Array)]) -> Res
     for node in program.nodes() {
         let x: Vec<&[f64]> = node.inputs.iter().map(|i| &values[i.index()][..]).collect();
         let shapes: Vec<&Shape> = node.inputs.iter().map(|i| &program.node(*i).shape).collect();
-        let value = match &node.op {
+        let mut value = match &node.op {
             Op::Input(id) => {
                 let decl = &program.inputs()[id.0 as usize];
                 let given = inputs.iter().find(|(name, _)| *name == decl.name);
@@ -45,6 +47,9 @@ pub fn run(program: &Program, states: &[Data], inputs: &[(&str, &Array)]) -> Res
             }
             _ => eval(node, &x, &shapes)?,
         };
+        if node.dtype == DType::F16 {
+            value.iter_mut().for_each(|v| *v = round(DType::F16, *v));
+        }
         debug_assert_eq!(value.len(), node.shape.numel());
         values.push(value);
     }
@@ -81,6 +86,7 @@ pub(crate) fn round(dtype: DType, v: f64) -> f64 {
     match dtype {
         DType::F64 => v,
         DType::F32 => v as f32 as f64,
+        DType::F16 => f16_from_f64(v).to_f64(),
         DType::U32 => v as u32 as f64,
         DType::I32 => v as i32 as f64,
         DType::Bool => (v != 0.0) as u8 as f64,
@@ -144,7 +150,7 @@ pub(crate) fn larger(a: f64, b: f64) -> f64 {
 /// The maximum of nothing.
 pub(crate) fn least(dtype: DType) -> f64 {
     match dtype {
-        DType::F64 | DType::F32 => f64::NEG_INFINITY,
+        DType::F64 | DType::F32 | DType::F16 => f64::NEG_INFINITY,
         DType::U32 | DType::Bool => 0.0,
         DType::I32 => i32::MIN as f64,
     }
@@ -165,6 +171,10 @@ pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f
         Op::Input(_) | Op::State(_) => unreachable!("leaves with data are handled by the caller"),
         Op::Const(bits) => vec![round(dtype, f64::from_bits(*bits))],
         Op::Iota(len) => (0..*len).map(|i| i as f64).collect(),
+        Op::Random { stream, .. } => {
+            let key = random::stream_key([x[0][0] as u32, x[0][1] as u32], *stream);
+            (0..shape.numel()).map(|i| random::word(key, x[1][0] as u32, i) as f64).collect()
+        }
         Op::Unary(op) => x[0].iter().map(|&a| unary(*op, a)).collect(),
         Op::Binary(op) => x[0].iter().zip(x[1]).map(|(&a, &b)| binary(*op, dtype, a, b)).collect(),
         Op::Select => (0..shape.numel()).map(|i| if x[0][i] != 0.0 { x[1][i] } else { x[2][i] }).collect(),

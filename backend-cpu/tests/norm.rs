@@ -32,6 +32,15 @@ fn large_and_small_values_keep_their_norm() {
 }
 
 #[test]
+fn a_norm_in_half_overflows_only_itself() {
+    for (values, want) in [([3e4, 4e4], 5e4), ([6e-8, 0.0], 2f64.powi(-24)), ([6e4, 6e4], f64::INFINITY)] {
+        for norm in norms(Data::from_f64(DType::F16, &values)) {
+            assert!(norm == want || (norm / want - 1.0).abs() < 1e-3, "{values:?}: {norm}");
+        }
+    }
+}
+
+#[test]
 fn what_is_not_finite_shows() {
     for (values, want) in [
         (vec![], 0.0),
@@ -40,7 +49,7 @@ fn what_is_not_finite_shows() {
         (vec![f64::INFINITY, 1.0, f64::NAN], f64::NAN),
         (vec![f64::NAN; 40], f64::NAN),
     ] {
-        for dtype in [DType::F64, DType::F32] {
+        for dtype in [DType::F64, DType::F32, DType::F16] {
             for norm in norms(Data::from_f64(dtype, &values)) {
                 assert!(norm == want || norm.is_nan() && want.is_nan(), "{dtype} {values:?}: {norm}");
             }

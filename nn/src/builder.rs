@@ -31,10 +31,11 @@ impl<'s> Builder<'s> {
     /// The same builder, for parameters of another float type. They hold the same numbers, rounded to it.
     ///
     /// # Panics
-    /// If the type is not a float.
+    /// If the type is not f32 or f64.
     #[track_caller]
     pub fn with_dtype(self, dtype: DType) -> Self {
         assert!(dtype.is_float(), "builder: {dtype} parameters have no gradient");
+        assert!(dtype != DType::F16, "builder: f16 loses small updates: declare parameters in f32, and cast them");
         Self { dtype, ..self }
     }
 
@@ -154,6 +155,12 @@ mod tests {
         });
         let one: Vec<f64> = (0..16).map(|i| if i % 5 == 0 { 2.0 } else { 0.0 }).collect();
         assert_eq!(gates[0].1, [one.clone(), one.clone(), one].concat());
+    }
+
+    #[test]
+    #[should_panic(expected = "builder: f16 loses small updates")]
+    fn half_parameters_are_refused() {
+        let _ = Builder::new(&mut Store::new(), 1).with_dtype(DType::F16);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::{
     io::{self, Write},
     path::Path,
 };
-use wgrad::{Array, DType, Data, Layout, Session, Shape, StateId};
+use wgrad::{Array, DType, Data, Layout, Session, Shape, StateId, f16};
 
 /// The version of the format.
 const FORMAT: &str = "1";
@@ -109,7 +109,7 @@ pub fn load(session: &mut Session, path: impl AsRef<Path>) -> Result<Metadata> {
 /// # Errors
 /// [`Error::Io`] and [`Error::Malformed`] if the file cannot be read; [`Error::Missing`] if a parameter gets no tensor,
 /// [`Error::Ambiguous`] if two, [`Error::Unexpected`] if a path is no parameter's, [`Error::Mismatch`] if a shape differs
-/// or the type is not f32 or f64; [`Error::Session`] if the device is lost.
+/// or the type is not f64, f32 or f16; [`Error::Session`] if the device is lost.
 pub fn load_params(
     session: &mut Session,
     path: impl AsRef<Path>,
@@ -135,7 +135,7 @@ pub fn load_params(
             return Err(Error::Ambiguous { path: path.into(), first: first.into(), second: name.into(), param });
         }
         let view = file.tensor(name).expect("named by the file");
-        want.check(path, name, &view, matches!(view.dtype(), Dtype::F32 | Dtype::F64))?;
+        want.check(path, name, &view, native(view.dtype()).is_some_and(DType::is_float))?;
     }
     if let Some(want) = wanted.iter().find(|want| !chosen.contains_key(&want.key)) {
         return Err(Error::Missing { path: path.into(), tensor: want.key.clone() });
@@ -267,9 +267,10 @@ fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Pairs of our element types and the file's.
-const DTYPES: [(DType, Dtype); 5] = [
+const DTYPES: [(DType, Dtype); 6] = [
     (DType::F64, Dtype::F64),
     (DType::F32, Dtype::F32),
+    (DType::F16, Dtype::F16),
     (DType::U32, Dtype::U32),
     (DType::I32, Dtype::I32),
     (DType::Bool, Dtype::BOOL),
@@ -288,6 +289,7 @@ fn encode(data: &Data) -> Vec<u8> {
     match data {
         Data::F64(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
         Data::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Data::F16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
         Data::U32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
         Data::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
         Data::Bool(v) => v.iter().map(|&x| x as u8).collect(),
@@ -302,6 +304,7 @@ fn decode(dtype: Dtype, bytes: &[u8]) -> Option<Data> {
     Some(match native(dtype)? {
         DType::F64 => Data::F64(chunks(bytes, f64::from_le_bytes)),
         DType::F32 => Data::F32(chunks(bytes, f32::from_le_bytes)),
+        DType::F16 => Data::F16(chunks(bytes, f16::from_le_bytes)),
         DType::U32 => Data::U32(chunks(bytes, u32::from_le_bytes)),
         DType::I32 => Data::I32(chunks(bytes, i32::from_le_bytes)),
         DType::Bool => Data::Bool(bytes.iter().map(|&x| x != 0).collect()),

@@ -3,6 +3,7 @@
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use wgrad::random::fnv1a;
 
 /// The generator of one (seed, name, counter): ChaCha8 keyed by the seed and the name's hash, on stream `counter`.
 pub(crate) fn generator(seed: u64, name: &str, counter: u64) -> ChaCha8Rng {
@@ -14,22 +15,10 @@ pub(crate) fn generator(seed: u64, name: &str, counter: u64) -> ChaCha8Rng {
     generator
 }
 
-/// The 64-bit FNV-1a hash: stable across versions and platforms, unlike the standard library's hasher.
-fn fnv1a(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use rand::Rng;
-
-    #[test]
-    fn fnv1a_matches_its_published_vectors() {
-        assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
-        assert_eq!(fnv1a("foobar"), 0x8594_4171_f739_67e8);
-    }
 
     #[test]
     fn seed_name_and_counter_each_matter() {

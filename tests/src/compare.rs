@@ -11,6 +11,8 @@ impl Tolerance {
     pub const F64: Self = Self(1e-12);
     /// f32 against f64.
     pub const F32: Self = Self(1e-4);
+    /// f32 against f64, some values of both stored in f16.
+    pub const F16: Self = Self(5e-2);
 }
 
 /// Compares values with expected ones. NaN equals NaN, and infinities equal themselves.
@@ -37,6 +39,7 @@ pub fn same_bits(a: &Array, b: &Array) -> bool {
         && match (a.data(), b.data()) {
             (Data::F64(a), Data::F64(b)) => a.iter().map(|v| v.to_bits()).eq(b.iter().map(|v| v.to_bits())),
             (Data::F32(a), Data::F32(b)) => a.iter().map(|v| v.to_bits()).eq(b.iter().map(|v| v.to_bits())),
+            (Data::F16(a), Data::F16(b)) => a.iter().map(|v| v.to_bits()).eq(b.iter().map(|v| v.to_bits())),
             (a, b) => a == b,
         }
 }

@@ -68,6 +68,10 @@ fn misuse_panics_at_the_callers_line_with_op_and_shapes() {
     refused!(x.permute(&[0, 0]), "permute", "[2, 3]", "[0, 0]");
     refused!(y.transpose(), "transpose", "[4]");
     refused!(x.broadcast_to([3, 3]), "broadcast", "[2, 3]", "[3, 3]");
+    let (key, counter) = (t.table(&[1.0, 2.0], DType::U32), t.scalar(0.0, DType::U32));
+    refused!(t.random(index, counter, 0, [2]), "random", "u32[2, 3]", "a key of u32[2]");
+    refused!(t.random(key, y, 0, [2]), "random", "f32[4]", "a counter of u32[]");
+    refused!(t.random(key, counter, 0, [1 << 33, 2]), "random", "more than 2^33");
     refused!(x.slice(1, 2, 2), "slice", "[2, 3]", "axis 1");
     refused!(x.slice(2, 0, 1), "slice", "[2, 3]", "no axis 2");
     refused!(x.slice_step(1, 1, 3, -1), "slice", "[2, 3]");

@@ -77,7 +77,9 @@ fn inputs(dtype: DType) -> Vec<(String, Array)> {
 
 #[test]
 fn every_kernel_gives_the_same_bits_on_any_number_of_threads() {
-    for (dtype, tolerance) in [(DType::F64, Tolerance(1e-12)), (DType::F32, Tolerance(1e-5))] {
+    for (dtype, tolerance) in
+        [(DType::F64, Tolerance(1e-12)), (DType::F32, Tolerance(1e-5)), (DType::F16, Tolerance(1e-2))]
+    {
         let t = Tape::default();
         record(&t, dtype);
         let (program, inputs) = (t.finish(), inputs(dtype));

@@ -174,6 +174,11 @@ fn indexing() -> Vec<Row> {
         row("cross_entropy", matrix(index([3], &[3, 0, 2])), |x| x[0].cross_entropy(x[1])),
         row("segment_sum", Gradcheck::new([[8usize]]), move |x| x[0].segment_sum(&sum)),
         row("segment_broadcast", Gradcheck::new([[3usize]]), move |x| x[0].segment_broadcast(&broadcast)),
+        row("random", Gradcheck::new([[3usize, 3]]), |x| {
+            let t = x[0].tape();
+            let words = t.random(t.table(&[1.0, 2.0], DType::U32), t.scalar(3.0, DType::U32), 4, [3, 3]);
+            words.cast(DType::F64) * 2f64.powi(-32) * x[0] * x[0]
+        }),
         row("iota", Gradcheck::new([[3usize]]), |x| x[0].tape().iota(3).cast(DType::F64) * x[0] * x[0]),
     ]
 }
@@ -284,7 +289,7 @@ fn every_rule_agrees_with_finite_differences() {
 /// The name of an op in the table above; a new op does not compile here until it has one.
 fn listed(op: &Op) -> &'static str {
     match op {
-        Op::Const(_) | Op::Input(_) | Op::Iota(_) => op.name(),
+        Op::Const(_) | Op::Input(_) | Op::Iota(_) | Op::Random { .. } => op.name(),
         // States are inputs that live longer: tests of programs have them.
         Op::State(_) => "input",
         Op::Unary(u) => match u {
@@ -339,6 +344,7 @@ fn the_table_has_every_op() {
         "norm",
         "permute",
         "pow",
+        "random",
         "recip",
         "recomputed",
         "reduce_max",

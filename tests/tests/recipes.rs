@@ -93,6 +93,7 @@ fn recipes_meet_every_op() {
         "norm",
         "permute",
         "pow",
+        "random",
         "recip",
         "reduce_max",
         "reshape",

@@ -7,9 +7,10 @@ use wgrad_tests::{Machine, Tolerance, compare, reference};
 const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;
 
-/// Requires values and gradients of `f(x).sum()`, on the CPU in both float types and on the reference.
+/// Requires values and gradients of `f(x).sum()`, on the CPU in every float type and on the reference.
 fn expect(what: &str, x: &[f64], f: impl for<'t> Fn(Tensor<'t>) -> Tensor<'t>, value: &[f64], gradient: &[f64]) {
-    for dtype in [DType::F64, DType::F32] {
+    for (dtype, tolerance) in [(DType::F64, 1e-6), (DType::F32, 1e-6), (DType::F16, 2e-3)] {
+        let tolerance = Tolerance(tolerance);
         let t = Tape::default();
         let input = t.input("x", [x.len()], dtype);
         let y = f(input);
@@ -22,9 +23,8 @@ fn expect(what: &str, x: &[f64], f: impl for<'t> Fn(Tensor<'t>) -> Tensor<'t>, v
         let have = cpu.run(&step, &inputs);
         let want = reference(&program, &[], &inputs);
         for (k, (name, want_here)) in [("y", value), ("dx", gradient)].into_iter().enumerate() {
-            compare(&format!("{what}: {name} of {dtype}"), &have.tap(name).to_f64(), want_here, Tolerance(1e-6))
-                .unwrap();
-            compare(&format!("{what}: {name} of the reference"), &want.taps[k].2, want_here, Tolerance(1e-6)).unwrap();
+            compare(&format!("{what}: {name} of {dtype}"), &have.tap(name).to_f64(), want_here, tolerance).unwrap();
+            compare(&format!("{what}: {name} of the reference"), &want.taps[k].2, want_here, tolerance).unwrap();
         }
     }
 }

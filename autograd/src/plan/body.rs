@@ -33,7 +33,7 @@ pub enum Instr {
         stream: u64,
         /// The values that hold the key's two words and the counter.
         key: [usize; 3],
-        /// Which word: `offset + sum of coordinate * stride`.
+        /// Which word: `offset + sum of coordinate * stride`. Its shape is that of this value's level.
         index: super::Operand,
     },
     /// An elementwise function.

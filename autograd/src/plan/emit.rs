@@ -3,7 +3,7 @@
 
 use super::{
     Body, Instr, Level, Operand, Value,
-    group::{Class, Group, Groups, is_identity, weight},
+    group::{Class, Group, Groups, View, is_identity, weight},
 };
 use crate::{op::Op, tape::NodeId};
 use std::collections::HashMap;
@@ -81,6 +81,9 @@ impl<'a> Emitter<'a> {
     /// Appends a node's instruction, its inputs seen through `chain` in the frame of a level.
     fn compute(&mut self, id: NodeId, frame: Level, chain: &[NodeId]) -> usize {
         let node = self.groups.program.node(id);
+        if let Op::Random { stream, .. } = node.op {
+            return self.random(id, stream, frame, chain);
+        }
         let mut x: Vec<usize> = match self.groups.class[id.index()] {
             Class::MatMul => vec![],
             _ => (0..node.inputs.len()).map(|i| self.operand(node.inputs[i], frame, chain)).collect(),
@@ -101,6 +104,39 @@ impl<'a> Emitter<'a> {
         };
         let level = x.iter().map(|&x| self.values[x].level).max().unwrap_or(Level::Element);
         self.push(instr, node.dtype, level)
+    }
+
+    /// Random words: which ones follows from how the node is looked at.
+    fn random(&mut self, id: NodeId, stream: u64, frame: Level, chain: &[NodeId]) -> usize {
+        let node = self.groups.program.node(id);
+        let all = Operand::contiguous(id.index(), &node.shape);
+        let (level, index) = self.look(&all, frame, chain).expect("checked when the node joined the group");
+        let key = [(0, 0), (0, 1), (1, 0)].map(|(input, element)| self.scalar(node.inputs[input], element));
+        let index = self.ordered(index);
+        self.push(Instr::Random { stream, key, index }, node.dtype, level)
+    }
+
+    /// An element of a small vector, the same all over the space.
+    fn scalar(&mut self, input: NodeId, element: usize) -> usize {
+        let View { root, operand } = &self.groups.views[input.index()];
+        let level = if self.group.axes.is_some() { Level::Row } else { Level::Element };
+        let shape = self.group.frame(level);
+        let stride = operand.strides.first().copied().unwrap_or(0);
+        let offset = (operand.offset as isize + element as isize * stride) as usize;
+        let strides = vec![0; shape.rank()];
+        let key = (*root, Some((level, offset, strides.clone())));
+        if let Some(&value) = self.known.get(&key) {
+            return value;
+        }
+        let value = self.load(*root, Operand { slot: root.index(), offset, shape, strides }, level);
+        self.known.insert(key, value);
+        value
+    }
+
+    fn load(&mut self, root: NodeId, operand: Operand, level: Level) -> usize {
+        let load = self.loads.len() + self.first_load;
+        self.loads.push((root, operand));
+        self.push(Instr::Load(load), self.groups.program.node(root).dtype, level)
     }
 
     fn push(&mut self, instr: Instr, dtype: crate::DType, level: Level) -> usize {
@@ -135,9 +171,7 @@ impl<'a> Emitter<'a> {
         let value = if self.computes_again(root, &operand, frame, &chain_to_root) {
             self.compute(root, frame, &chain_to_root)
         } else {
-            let load = self.loads.len() + self.first_load;
-            self.loads.push((root, operand));
-            self.push(Instr::Load(load), self.groups.program.node(root).dtype, level)
+            self.load(root, operand, level)
         };
         self.known.insert(key, value);
         value
@@ -185,6 +219,9 @@ impl<'a> Emitter<'a> {
             return None;
         }
         let mut work = weight(&node.op);
+        if let Op::Random { .. } = node.op {
+            return Some(work); // Its key and counter are scalars.
+        }
         for input in &node.inputs {
             let view = &self.groups.views[input.index()];
             if self.groups.class[view.root.index()] == Class::Const {

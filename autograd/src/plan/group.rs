@@ -129,7 +129,7 @@ pub(super) fn weight(op: &Op) -> usize {
     match op {
         Op::Unary(Unary::Neg | Unary::IsFinite) | Op::Cast(_) | Op::Select => 1,
         Op::Unary(Unary::Recip | Unary::Sqrt) | Op::Binary(Binary::Div) => 3,
-        Op::Binary(Binary::Pow) | Op::Unary(_) => 16,
+        Op::Binary(Binary::Pow) | Op::Unary(_) | Op::Random { .. } => 16,
         Op::Binary(_) => 1,
         _ => 64,
     }
@@ -181,7 +181,7 @@ impl<'a> Groups<'a> {
             Op::Detach | Op::Barrier(_) | Op::Hook(_) => return alias(0),
             Op::Recomputed => return alias(1),
             Op::Custom { args, out, .. } => return alias(args + out),
-            Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) => Class::Map,
+            Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Random { .. } => Class::Map,
             Op::Reduce(..) => Class::Reduce,
             Op::MatMul { .. } => Class::MatMul,
             op => {
@@ -321,6 +321,7 @@ impl<'a> Groups<'a> {
             return None;
         }
         let node = self.program.node(id);
+        let random = matches!(node.op, Op::Random { .. });
         let mut absorbed: Joining = vec![];
         let mut inside: Vec<(&View, Level)> = vec![];
         let mut outside: Vec<&View> = vec![];
@@ -331,6 +332,9 @@ impl<'a> Groups<'a> {
                 continue;
             }
             let level = group.levels.get(&root).copied();
+            if random && (level.is_some() || self.depth(root).is_some_and(|depth| depth >= group.depth)) {
+                return None; // The key and the counter are no elements of the space: they must be there before.
+            }
             let absorbed_level = absorbed.iter().find(|(known, _)| *known == root).map(|(_, level)| *level);
             if let Some(level) = level.or(absorbed_level) {
                 inside.push((view, level));
@@ -373,7 +377,7 @@ impl<'a> Groups<'a> {
                 return None;
             }
         }
-        if outside.iter().any(|view| view.operand.reshaped(&frame).is_none()) {
+        if !random && outside.iter().any(|view| view.operand.reshaped(&frame).is_none()) {
             return None;
         }
         absorbed.push((id, level));
@@ -406,8 +410,9 @@ impl<'a> Groups<'a> {
         }
         // The group's first reduction: whatever it reads must be seen in the reduction's shape.
         let space = operand.shape;
-        let members = group.members.iter().flat_map(|member| &self.program.node(*member).inputs);
-        let views = members.map(|input| &self.views[input.index()]);
+        let members = group.members.iter().map(|member| self.program.node(*member));
+        let elementwise = members.filter(|node| !matches!(node.op, Op::Random { .. }));
+        let views = elementwise.flat_map(|node| &node.inputs).map(|input| &self.views[input.index()]);
         let mut outside = views
             .filter(|v| !group.levels.contains_key(&v.root) && self.class[v.root.index()] != Class::Const);
         if !outside.all(|view| view.operand.reshaped(&space).is_some()) {

@@ -31,9 +31,11 @@ macro_rules! kinds {
 
 kinds! {
     /// What a step records. Functions with a limited domain are recorded on safe arguments such as `x * x + 0.5`;
-    /// `Windows` are two overlapping slices of one value, one of them reversed; `Checkpoint` wraps the steps that follow.
+    /// `CastHalf`
+    /// is a sine in f16; `Windows` are two overlapping slices of one value, one of them reversed; `Checkpoint` wraps the steps that follow.
     Add Mul Sub Div Pow Max Neg Sin Cos Tanh Erf Exp Recip Sqrt Log
-    SelectLess SelectEqual SelectFinite CastFloat CastInteger CastBool
+    SelectLess SelectEqual SelectFinite CastFloat CastHalf CastInteger CastBool
+    Random
     Sum ReduceMax Norm ArgMax
     Reshape Permute Expand Slice Windows Concat Pad Assemble
     Gather ScatterAdd SegmentSum SegmentBroadcast
@@ -95,12 +97,18 @@ impl Recipe {
         Array::new(shape, Data::from_f64(self.dtype, values))
     }
 
-    /// The value of an input that [`Recipe::record`] declares: a leaf, or indices into an axis.
+    /// The value of an input that [`Recipe::record`] declares: a leaf, indices into an axis, or what random numbers come
+    /// from.
     pub fn array(&self, input: &str) -> Option<Array> {
         let number = |prefix: &str| input.strip_prefix(prefix)?.parse::<usize>().ok();
         if let Some(extent) = number("index") {
             let scattered = |i: usize| ((i * i * 3 + i * 7 + i / 5) % extent) as u32;
             return Some(Array::new([Self::INDICES], (0..Self::INDICES).map(scattered).collect::<Vec<u32>>()));
+        }
+        match input {
+            "key" => return Some(Array::new([2], vec![0x1319_8a2e, 0x0370_7344u32])),
+            "counter" => return Some(Array::new([], vec![7u32])),
+            _ => {}
         }
         number("x").filter(|&i| i < self.leaves.len()).map(|i| self.leaf(i))
     }

@@ -146,6 +146,14 @@ impl<'t> Player<'t> {
         bank.slice(0, start, shape.numel()).reshape(shape)
     }
 
+    /// Numbers from 0 to 1, of one of a few streams.
+    fn random(&self, step: &Step, shape: &Shape) -> Tensor<'t> {
+        let key = self.tape.input("key", [2], DType::U32);
+        let counter = self.tape.input("counter", [], DType::U32);
+        let stream = ((step.n[0] as u64 % 3) << 32) | 1;
+        self.tape.random(key, counter, stream, shape).cast(self.dtype) * 2f64.powi(-32)
+    }
+
     /// Records one step; `None` if it does not apply to its operand.
     fn step(&mut self, step: &Step) -> Option<(Tensor<'t>, f64)> {
         let (x, b) = self.pick(step.a);
@@ -164,7 +172,8 @@ impl<'t> Player<'t> {
                 return Some(self.binary(step, x, b));
             }
             Kind::SelectLess | Kind::SelectEqual | Kind::SelectFinite => return Some(self.select(step, x, b)),
-            Kind::CastFloat | Kind::CastInteger | Kind::CastBool => self.cast(step, x, b),
+            Kind::CastFloat | Kind::CastHalf | Kind::CastInteger | Kind::CastBool => self.cast(step, x, b),
+            Kind::Random => (x * self.random(step, &x.shape()), b),
             Kind::Sum | Kind::ReduceMax | Kind::Norm | Kind::ArgMax => return self.reduce(step, x, b),
             Kind::Reshape | Kind::Permute | Kind::Expand | Kind::Slice | Kind::Windows | Kind::Pad => {
                 return movement(step, x, b);
@@ -215,12 +224,13 @@ impl<'t> Player<'t> {
         let other = match (step.kind, self.dtype, step.n[0] % 2) {
             (Kind::CastFloat, DType::F64, _) => DType::F32,
             (Kind::CastFloat, ..) => DType::F64,
+            (Kind::CastHalf, ..) => DType::F16,
             (Kind::CastInteger, _, 0) => DType::I32,
             (Kind::CastInteger, ..) => DType::U32,
             _ => DType::Bool,
         };
         match step.kind {
-            Kind::CastFloat => (x.cast(other).sin().cast(self.dtype), 1.0),
+            Kind::CastFloat | Kind::CastHalf => (x.cast(other).sin().cast(self.dtype), 1.0),
             _ => {
                 // Only u32 needs the square: nothing below 0 is cast to it.
                 let discrete = (if other == DType::U32 { x * x } else { x }).cast(other);

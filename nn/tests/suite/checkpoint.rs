@@ -4,14 +4,14 @@ use crate::{open, param, snapshot};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use std::{collections::HashMap, fs, path::Path};
 use tempfile::TempDir;
-use wgrad::{Array, DType, Optimizer, Session, Store};
+use wgrad::{Array, DType, Optimizer, Rng, Session, Store, f16};
 use wgrad_nn::{
     Builder, Error, Init, Linear,
     checkpoint::{self, Metadata},
     optim::{Adam, AdamConfig},
 };
 
-/// A small model in training: two layers, f32 and f64, Adam, and states of every type.
+/// A small model in training: two layers, f32 and f64, Adam, a dropout, and states of every type.
 struct Model {
     session: Session,
     step: wgrad::Step,
@@ -30,6 +30,9 @@ impl Model {
         let wide = Builder::new(&mut store, seed).with_dtype(DType::F64).param("wide", [5], &Init::Normal(1.0));
         let params = store.params();
         let adam = Adam::new(&mut store, &params, AdamConfig { lr: 0.1.into(), ..Default::default() });
+        let rng = Rng::new(&mut store, "dropout", seed);
+        let half =
+            store.state("half", &Array::new([2], vec![f16::from_f64(seed as f64 / 3.0), f16::MIN_POSITIVE_SUBNORMAL]));
         store.state("best", &Array::new([], vec![seed as f64 / 3.0]));
         store.state("flags", &Array::new([3], vec![seed == 2, true, false]));
         store.state("offsets", &Array::new([2], vec![-(seed as i32), i32::MIN]));
@@ -37,9 +40,11 @@ impl Model {
         let step = session
             .record(|t| {
                 let x = t.input("x", [4, 2], DType::F32);
-                let loss = one.forward(x).square().sum() + two.forward(x).tanh().sum();
+                t.assign(half, t.state(half) * 1.5);
+                let loss = one.forward(x).dropout(0.5, rng).square().sum() + two.forward(x).tanh().sum();
                 let loss = loss.cast(DType::F64) + t.param(wide).square().sum();
                 adam.step(loss.grad(&params));
+                rng.advance(t);
             })
             .expect("compiles");
         Self { session, step }
@@ -99,6 +104,9 @@ fn other_programs_can_read_the_file() {
     assert_eq!(facts("wide"), (Dtype::F64, vec![5]));
     assert_eq!(facts("state:adam/updates"), (Dtype::U32, vec![]));
     assert_eq!(facts("state:flags"), (Dtype::BOOL, vec![3]));
+    assert_eq!(facts("state:half"), (Dtype::F16, vec![2]));
+    assert_eq!(facts("state:dropout/key"), (Dtype::U32, vec![2]));
+    assert_eq!(facts("state:dropout/counter"), (Dtype::U32, vec![]));
     assert_eq!(facts("state:best"), (Dtype::F64, vec![]));
     assert!(file.names().iter().all(|name| !name.contains("params/")), "arenas are stored as parameters");
 }
@@ -221,12 +229,13 @@ fn foreign(folder: &Path) -> std::path::PathBuf {
     let path = folder.join("foreign.safetensors");
     let f64s = |n: usize| (0..n).flat_map(|i| (0.1 * i as f64).to_le_bytes()).collect::<Vec<u8>>();
     let f32s = |n: usize| (0..n).flat_map(|i| (-0.5 * i as f32).to_le_bytes()).collect::<Vec<u8>>();
+    let f16s = |n: usize| (0..n).flat_map(|i| f16::from_f64(-0.25 * i as f64).to_le_bytes()).collect::<Vec<u8>>();
     let tensors: Tensors = vec![
         ("fc1.weight".into(), Dtype::F64, vec![3, 2], f64s(6)),
         ("fc1.bias".into(), Dtype::F64, vec![3], f64s(3)),
         ("fc2.weight".into(), Dtype::F32, vec![4, 2], f32s(8)),
         ("fc2.bias".into(), Dtype::F32, vec![4], f32s(4)),
-        ("wide".into(), Dtype::F32, vec![5], f32s(5)),
+        ("wide".into(), Dtype::F16, vec![5], f16s(5)),
         ("epoch".into(), Dtype::I64, vec![], vec![0; 8]),
     ];
     let views = tensors.iter().map(|(n, d, s, b)| (n, TensorView::new(*d, s.clone(), b).expect("bytes fit the shape")));
@@ -252,7 +261,7 @@ fn foreign_parameters_are_renamed_and_converted() {
     };
     assert_eq!(read("first/bias"), Array::new([3], vec![0f32, 0.1, 0.2]));
     assert_eq!(read("second/bias"), Array::new([4], vec![0f32, -0.5, -1.0, -1.5]));
-    assert_eq!(read("wide"), Array::new([5], vec![0.0, -0.5, -1.0, -1.5, -2.0]));
+    assert_eq!(read("wide"), Array::new([5], vec![0.0, -0.25, -0.5, -0.75, -1.0]));
     for ((name, new), (_, old)) in snapshot(&mut model.session).iter().zip(&before) {
         assert_eq!(new != old, name.starts_with("params/"), "{name}");
     }

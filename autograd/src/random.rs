@@ -1,0 +1,245 @@
+//! Random numbers as a pure function of (key, stream, counter, index): nothing has to be stored to draw them again, and
+//! nothing depends on the order in which they are drawn.
+//!
+//! - The **key** is the seed: 64 bits, as two words.
+//! - The **stream** tells uses apart that share a key: two dropouts of a model. It is part of the program.
+//! - The **counter** tells runs apart: it goes up by one from run to run.
+//! - The **index** is an element's row-major position.
+
+use crate::{Array, DType, Shape, Store, Tape, Tensor, op::Op, store::StateId};
+
+/// Threefry-2x32 with 20 rounds: 64 bits scrambled under a 64-bit key. (Salmon, Moraes, Dror and Shaw 2011, "Parallel
+/// random numbers: as easy as 1, 2, 3".)
+pub fn threefry2x32(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
+    const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
+    let keys = [key[0], key[1], 0x1BD1_1BDA ^ key[0] ^ key[1]];
+    let (mut a, mut b) = (counter[0].wrapping_add(keys[0]), counter[1].wrapping_add(keys[1]));
+    for group in 0..5 {
+        for rotation in ROTATIONS[group % 2] {
+            a = a.wrapping_add(b);
+            b = b.rotate_left(rotation) ^ a;
+        }
+        a = a.wrapping_add(keys[(group + 1) % 3]);
+        b = b.wrapping_add(keys[(group + 2) % 3]).wrapping_add(group as u32 + 1);
+    }
+    [a, b]
+}
+
+/// The key of one stream: the stream's low and high word, scrambled under the key.
+pub fn stream_key(key: [u32; 2], stream: u64) -> [u32; 2] {
+    threefry2x32(key, [stream as u32, (stream >> 32) as u32])
+}
+
+/// The word at an index, given the key of its stream. Each scrambling gives two neighbours: word `i` is output `i % 2` of
+/// the counter pair `(i / 2, counter)`.
+pub fn word(stream_key: [u32; 2], counter: u32, index: usize) -> u32 {
+    threefry2x32(stream_key, [(index / 2) as u32, counter])[index % 2]
+}
+
+/// The 64-bit FNV-1a hash of a name: stable across versions and platforms, unlike the standard library's hasher.
+pub fn fnv1a(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+impl Tape {
+    /// Random words (u32): element `i` is the word at index `i` of the given stream, for a key (u32[2]) and a counter (u32
+    /// scalar). [`Rng`] has all three.
+    ///
+    /// # Panics
+    /// If the shape has more than 2^33 elements.
+    #[track_caller]
+    pub fn random<'t>(
+        &'t self,
+        key: Tensor<'t>,
+        counter: Tensor<'t>,
+        stream: u64,
+        shape: impl Into<Shape>,
+    ) -> Tensor<'t> {
+        self.push(Op::Random { stream, shape: shape.into() }, &[key, counter])
+    }
+}
+
+/// The end of the name of a generator's key.
+const KEY: &str = "/key";
+
+/// A source of random numbers in a store: a key, and a counter that the program itself moves on.
+///
+/// What a call gives depends on the seed, the counter, the generator's name, the scope that the call is recorded in, and
+/// how many calls on this generator came before in that scope on that tape: not on anything recorded elsewhere. So two
+/// dropouts never share a mask, a layer keeps its numbers when another is added, and a checkpoint recomputes the same
+/// ones. Bits, uniform numbers and truth values are the same on every device, bit for bit.
+///
+/// ```
+/// use wgrad::{DType, Rng, Store, Tape};
+/// let mut store = Store::new();
+/// let rng = Rng::new(&mut store, "dropout", 7);
+/// let t = Tape::new(store.into_parts().0);
+/// let noise = rng.normal(&t, [2, 3], DType::F32);
+/// rng.advance(&t);
+/// # let _ = noise;
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rng {
+    key: StateId,
+    counter: StateId,
+}
+
+impl Rng {
+    /// Declares the states `<name>/key` (u32[2]: the seed's low and high word) and `<name>/counter` (u32, from 0). They are
+    /// saved and restored as all states are, so that a resumed run goes on with the numbers that it would have had.
+    ///
+    /// # Panics
+    /// If the names are taken.
+    #[track_caller]
+    pub fn new(store: &mut Store, name: &str, seed: u64) -> Self {
+        let key = Array::new([2], vec![seed as u32, (seed >> 32) as u32]);
+        let key = store.state(&format!("{name}{KEY}"), &key);
+        Self { key, counter: store.state(&format!("{name}/counter"), &Array::zeros([], DType::U32)) }
+    }
+
+    /// Moves the counter on by one (after 2^32 steps it starts again). A training program does so once per run: without
+    /// it, each run draws the same numbers. What is recorded afterwards on the same tape draws those of the next run.
+    #[track_caller]
+    pub fn advance(self, tape: &Tape) {
+        tape.assign(self.counter, tape.state(self.counter) + 1.0);
+    }
+
+    /// Random words (u32), each bit 0 or 1 with probability 1/2.
+    ///
+    /// # Panics
+    /// If the shape has more than 2^33 elements.
+    #[track_caller]
+    pub fn bits<'t>(self, tape: &'t Tape, shape: impl Into<Shape>) -> Tensor<'t> {
+        let declared = &tape.layout.state(self.key).name;
+        let stream = tape.new_stream(declared.strip_suffix(KEY).unwrap_or(declared));
+        tape.random(tape.state(self.key), tape.state(self.counter), stream, shape)
+    }
+
+    /// Uniform numbers in [0, 1): the word's upper 11 (f16), 24 (f32) or 32 bits (f64), as a fraction.
+    ///
+    /// # Panics
+    /// If the type is not a float, or as [`Rng::bits`].
+    #[track_caller]
+    pub fn uniform<'t>(self, tape: &'t Tape, shape: impl Into<Shape>, dtype: DType) -> Tensor<'t> {
+        let kept = match dtype {
+            DType::F16 => 11,
+            DType::F32 => 24,
+            DType::F64 => 32,
+            _ => panic!("uniform: {dtype} has no numbers between 0 and 1"),
+        };
+        let bits = self.bits(tape, shape);
+        // A shift by division, which is exact on u32; what is left has no more digits than the type.
+        let upper = if kept == 32 { bits } else { bits / 2f64.powi(32 - kept) };
+        upper.cast(dtype) * 2f64.powi(-kept)
+    }
+
+    /// Numbers of the standard normal distribution: `sqrt(-2 ln(1 - u)) cos(2 pi v)` of two uniform numbers each (Box and
+    /// Muller 1958). None is larger than 5.8 in magnitude in f32, 6.7 in f64; f16 is rounded from f32.
+    ///
+    /// # Panics
+    /// If the type is not a float, or as [`Rng::bits`].
+    #[track_caller]
+    pub fn normal<'t>(self, tape: &'t Tape, shape: impl Into<Shape>, dtype: DType) -> Tensor<'t> {
+        assert!(dtype.is_float(), "normal: {dtype} has no numbers between 0 and 1");
+        let (shape, wide) = (shape.into(), if dtype == DType::F16 { DType::F32 } else { dtype });
+        let (u, v) = (self.uniform(tape, &shape, wide), self.uniform(tape, shape, wide));
+        // 1 - u is exact, and never 0.
+        let radius = ((1.0 - u).log() * -2.0).sqrt();
+        (radius * (v * std::f64::consts::TAU).cos()).cast(dtype)
+    }
+
+    /// Truth values (bool) that are true with probability `p`, rounded to a multiple of 2^-31.
+    ///
+    /// # Panics
+    /// If `p` is not between 0 and 1, or as [`Rng::bits`].
+    #[track_caller]
+    pub fn bernoulli<'t>(self, tape: &'t Tape, p: f64, shape: impl Into<Shape>) -> Tensor<'t> {
+        assert!((0.0..=1.0).contains(&p), "bernoulli: {p} is not a probability");
+        // Of 31 bits, so that u32 holds the threshold of p = 1.
+        (self.bits(tape, shape) / 2.0).less((p * 2f64.powi(31)).round())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threefry_gives_the_known_answers_of_random123() {
+        for (key, counter, want) in [
+            ([0, 0], [0, 0], [0x6b20_0159, 0x99ba_4efe]),
+            ([u32::MAX; 2], [u32::MAX; 2], [0x1cb9_96fc, 0xbb00_2be7]),
+            ([0x1319_8a2e, 0x0370_7344], [0x243f_6a88, 0x85a3_08d3], [0xc492_3a9c, 0x483d_f7a0]),
+        ] {
+            assert_eq!(threefry2x32(key, counter), want, "{key:x?} {counter:x?}");
+        }
+    }
+
+    #[test]
+    fn words_come_in_pairs_of_a_counter() {
+        let key = stream_key([1, 2], 0x0000_0004_0000_0003);
+        assert_eq!(key, threefry2x32([1, 2], [3, 4]));
+        assert_eq!([word(key, 9, 10), word(key, 9, 11)], threefry2x32(key, [5, 9]));
+    }
+
+    #[test]
+    fn fnv1a_matches_its_published_vectors() {
+        assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a("foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    /// What the statistics below are taken of: three streams of three seeds, at two counters.
+    fn samples() -> Vec<Vec<u32>> {
+        let of = |seed: u32, stream: u64, counter: u32| {
+            let key = stream_key([seed, 0], stream);
+            (0..1 << 16).map(|i| word(key, counter, i)).collect()
+        };
+        let all = (0..3).flat_map(|seed| (0..3).map(move |stream| (seed, fnv1a(&format!("net/layer{stream}:0")))));
+        all.flat_map(|(seed, stream)| [0, 1].map(|counter| of(seed, stream, counter))).collect()
+    }
+
+    /// Mean and variance of a sample, uniform on [0, 1).
+    fn moments(sample: &[f64]) -> (f64, f64) {
+        let mean = sample.iter().sum::<f64>() / sample.len() as f64;
+        (mean, sample.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / sample.len() as f64)
+    }
+
+    /// The correlation coefficient of uniform samples, in its standard deviations.
+    fn correlation(a: &[f64], b: &[f64]) -> f64 {
+        let n = a.len().min(b.len());
+        let sum: f64 = a.iter().zip(b).map(|(a, b)| (a - 0.5) * (b - 0.5) * 12.0).sum();
+        sum / (n as f64).sqrt()
+    }
+
+    #[test]
+    fn words_pass_for_independent_uniform_numbers() {
+        let samples = samples();
+        let unit: Vec<Vec<f64>> =
+            samples.iter().map(|s| s.iter().map(|&w| w as f64 / 2f64.powi(32)).collect()).collect();
+        for (words, sample) in samples.iter().zip(&unit) {
+            let n = sample.len() as f64;
+            let (mean, variance) = moments(sample);
+            // 4.5 standard deviations: of the mean 1 / sqrt(12 n), of the variance 1 / sqrt(180 n).
+            assert!((mean - 0.5).abs() < 4.5 / (12.0 * n).sqrt(), "mean {mean}");
+            assert!((variance - 1.0 / 12.0).abs() < 4.5 / (180.0 * n).sqrt(), "variance {variance}");
+            for lag in [1, 2, 64] {
+                let along = correlation(sample, &sample[lag..]);
+                assert!(along.abs() < 4.5, "correlation at distance {lag}: {along} deviations");
+            }
+            for byte in 0..4 {
+                let mut counts = [0.0f64; 256];
+                words.iter().for_each(|w| counts[(w >> (8 * byte) & 255) as usize] += 1.0);
+                let chi_square: f64 = counts.iter().map(|c| (c - n / 256.0).powi(2) / (n / 256.0)).sum();
+                // 255 degrees of freedom: mean 255, standard deviation 22.6.
+                assert!((170.0..=360.0).contains(&chi_square), "byte {byte}: chi-square {chi_square}");
+            }
+        }
+        for (i, a) in unit.iter().enumerate() {
+            for b in &unit[..i] {
+                let across = correlation(a, b);
+                assert!(across.abs() < 4.5, "correlation across seeds, streams and counters: {across} deviations");
+            }
+        }
+    }
+}
