@@ -6,6 +6,7 @@
 //! - [`op`], `vjp.rs` and `grad.rs` are the whole of automatic differentiation.
 //! - [`Tape`] and [`Tensor`] record; [`Program`] is what was recorded; [`plan::Plan`] is what a device compiles.
 //! - [`Store`] declares what outlives a step; [`Session`] runs programs over it on a [`Backend`].
+//! - [`random`] numbers are a function of seed and position; an [`Rng`] keeps the seed and a counter in the store.
 //! - [`Grads`] carries gradients through the passes to an [`Optimizer`].
 //!
 //! This crate knows no device. `wgrad-cpu` runs plans on CPU threads.

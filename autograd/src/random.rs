@@ -67,7 +67,8 @@ const KEY: &str = "/key";
 /// What a call gives depends on the seed, the counter, the generator's name, the scope that the call is recorded in, and
 /// how many calls on this generator came before in that scope on that tape: not on anything recorded elsewhere. So two
 /// dropouts never share a mask, a layer keeps its numbers when another is added, and a checkpoint recomputes the same
-/// ones. Bits, uniform numbers and truth values are the same on every device, bit for bit.
+/// ones. What must advance at different times takes several generators: dropout with every training run, gradient noise
+/// with every update. Bits, uniform numbers and truth values are the same on every device, bit for bit.
 ///
 /// ```
 /// use wgrad::{DType, Rng, Store, Tape};

@@ -11,8 +11,9 @@ impl Tolerance {
     pub const F64: Self = Self(1e-12);
     /// f32 against f64.
     pub const F32: Self = Self(1e-4);
-    /// f32 against f64, some values of both stored in f16.
-    pub const F16: Self = Self(5e-2);
+    /// f32 against f64, some values of both stored in f16, though not the same ones where a backend fuses; second
+    /// derivatives amplify that.
+    pub const F16: Self = Self(1e-1);
 }
 
 /// Compares values with expected ones. NaN equals NaN, and infinities equal themselves.

@@ -103,7 +103,11 @@ proptest! {
 
     #[test]
     fn cpu_with_halves_agrees_with_the_reference(recipe in recipe(10)) {
-        agrees_with_reference(&recipe.with_dtype(DType::F32), 1, Tolerance::F16)?;
+        let mut recipe = recipe.with_dtype(DType::F32);
+        // More of them than the one step in forty that they are otherwise.
+        let sines = [Kind::Sin, Kind::Cos, Kind::CastFloat];
+        recipe.steps.iter_mut().filter(|s| sines.contains(&s.kind)).for_each(|s| s.kind = Kind::CastHalf);
+        agrees_with_reference(&recipe, 1, Tolerance::F16)?;
     }
 
     #[test]
