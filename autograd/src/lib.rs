@@ -36,6 +36,7 @@ mod program;
 mod scaler;
 mod session;
 mod shape;
+mod simplify;
 mod store;
 mod tape;
 mod tensor;

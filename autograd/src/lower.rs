@@ -1,10 +1,11 @@
 //! Lowering: what a device is given instead of the program as recorded. Fused ops that it has no kernel for become their
-//! decompositions; what nothing depends on is left out.
+//! decompositions; what nothing depends on is left out; arithmetic that changes nothing is dropped.
 
 use crate::{
     Program, Tape, Tensor,
     op::Op,
     program::{Pass, TapDecl},
+    simplify::simplified,
     tape::{NodeId, ScopeId},
 };
 
@@ -13,6 +14,7 @@ struct Lowering<'p, 't, F> {
     program: &'p Program,
     tape: &'t Tape,
     claims: F,
+    simplify: bool,
     /// The new tape's scope of each of the program's.
     scopes: Vec<ScopeId>,
     /// What each node has become; of those that are used, once they have been visited.
@@ -23,8 +25,10 @@ impl Program {
     /// The same program with every fused op that is not claimed replaced by its decomposition, recorded in the scope and
     /// at the line of the op. Inputs keep their order. Nodes that no commit, tap or pass depends on are left out, but an
     /// op of several outputs keeps all of them. (In the printed parameters of passes, nodes have their old names.)
+    ///
+    /// With `simplify`, constants are folded and identities dropped, which changes no bit of any result.
     #[must_use]
-    pub fn lowered(&self, claims: impl Fn(&Op) -> bool) -> Program {
+    pub fn lowered(&self, simplify: bool, claims: impl Fn(&Op) -> bool) -> Program {
         let tape = Tape::new(self.layout.clone());
         let mut scopes: Vec<ScopeId> = vec![ScopeId(0)];
         for scope in &self.scopes[1..] {
@@ -32,7 +36,7 @@ impl Program {
             scopes.push(tape.child_scope(scopes[scope.parent.0 as usize], &scope.name, scope.turn));
         }
         let used = self.used();
-        let mut lowering = Lowering { program: self, tape: &tape, claims, scopes, made: vec![None; self.nodes.len()] };
+        let mut lowering = Lowering { program: self, tape: &tape, claims, simplify, scopes, made: vec![None; self.nodes.len()] };
         let mut starts = Vec::with_capacity(self.nodes.len() + 1);
         for (i, used) in used.into_iter().enumerate() {
             starts.push(tape.len());
@@ -90,6 +94,8 @@ impl<'t, F: Fn(&Op) -> bool> Lowering<'_, 't, F> {
                     let outputs = node.op.decompose(&x);
                     let first = id.index() - node.op.outputs().1;
                     outputs.into_iter().enumerate().for_each(|(k, y)| self.made[first + k] = Some(y));
+                } else if let Some(simple) = self.simplify.then(|| simplified(&node.op, &x)).flatten() {
+                    self.made[id.index()] = Some(simple);
                 } else {
                     let inputs = x.iter().map(|x| x.id).collect();
                     let typed = (node.shape.clone(), node.dtype);

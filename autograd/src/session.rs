@@ -4,7 +4,7 @@ use crate::{
     Array, Data, Shape, Tensor,
     backend::{Backend, BufferId, ExecutableId},
     error::{Error, Result},
-    plan::Plan,
+    plan::{Grouping, Plan},
     program::Program,
     store::{Layout, Param, StateId, Store},
     tape::Tape,
@@ -90,6 +90,7 @@ pub struct Session {
     id: u64,
     backend: Box<dyn Backend>,
     layout: Arc<Layout>,
+    grouping: Grouping,
     buffers: Vec<BufferId>,
     /// The most recently used last.
     cache: Vec<(CacheKey, Step)>,
@@ -114,6 +115,7 @@ impl Session {
             id: SESSIONS.fetch_add(1, Ordering::Relaxed),
             backend,
             layout,
+            grouping: Grouping::default(),
             buffers,
             cache: vec![],
             dropped: Dropped::default(),
@@ -153,12 +155,24 @@ impl Session {
             return Err(Error::ForeignProgram);
         }
         self.forget_dropped();
-        let plan = Plan::new(&program.lowered(|op| self.backend.claims(op)));
+        let (_, plan) = self.plan(&program);
         let id = self.backend.compile(&plan, &self.buffers)?;
         let names = program.taps().iter().map(|tap| (tap.name.as_str().into(), program.node(tap.node).shape.clone()));
         self.tap_names.insert(id, names.collect());
         let executable = Arc::new(Executable { id, dropped: self.dropped.clone() });
         Ok(Step { program: Arc::new(program), executable, session: self.id })
+    }
+
+    /// The plan of a program for this session's device, and the program as it was planned: lowered and simplified.
+    pub fn plan(&self, program: &Program) -> (Program, Plan) {
+        let lowered = program.lowered(self.grouping.simplify, |op| self.backend.claims(op));
+        let plan = Plan::with(&lowered, &self.grouping);
+        (lowered, plan)
+    }
+
+    /// What the planner may do in programs that are compiled from now on. Everything, by default.
+    pub fn set_grouping(&mut self, grouping: Grouping) {
+        self.grouping = grouping;
     }
 
     /// Frees what belongs to steps that have been dropped.

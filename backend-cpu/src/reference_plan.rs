@@ -208,8 +208,9 @@ mod tests {
         let arrays = recipe.arrays(&program);
         let inputs: Vec<(&str, &Array)> = arrays.iter().map(|(n, a)| (n.as_str(), a)).collect();
         let want = crate::reference::run(&program, &states, &inputs).expect("runs");
-        let plan = Plan::with(&program, grouping);
-        let have = run(&plan, &program, &states, &inputs).expect("runs");
+        let lowered = program.lowered(grouping.simplify, |_| false);
+        let plan = Plan::with(&lowered, grouping);
+        let have = run(&plan, &lowered, &states, &inputs).expect("runs");
         let close = |a: &[f64], b: &[f64]| {
             a.len() == b.len()
                 && a.iter().zip(b).all(|(a, b)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-9 * (1.0 + b.abs()))

@@ -25,6 +25,9 @@ use std::panic::Location;
 /// and the rounding of sums.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Grouping {
+    /// Constants are folded, and arithmetic that changes nothing is dropped. (This is done before planning, to the
+    /// program.)
+    pub simplify: bool,
     /// Maps join maps.
     pub maps: bool,
     /// Reductions join the maps before them, and maps the reductions before them.
@@ -54,13 +57,13 @@ impl Default for Grouping {
 impl Grouping {
     /// One kernel per node, each with memory of its own.
     pub fn none() -> Self {
-        let [maps, rows, epilogues, recompute, in_place, direct, reuse] = [false; 7];
-        Self { maps, rows, epilogues, recompute, in_place, direct, reuse, row_limit: 0, values: 1 }
+        let [simplify, maps, rows, epilogues, recompute, in_place, direct, reuse] = [false; 8];
+        Self { simplify, maps, rows, epilogues, recompute, in_place, direct, reuse, row_limit: 0, values: 1 }
     }
 
     fn all(self) -> Self {
-        let [maps, rows, epilogues, recompute, in_place, direct, reuse] = [true; 7];
-        Self { maps, rows, epilogues, recompute, in_place, direct, reuse, ..self }
+        let [simplify, maps, rows, epilogues, recompute, in_place, direct, reuse] = [true; 8];
+        Self { simplify, maps, rows, epilogues, recompute, in_place, direct, reuse, ..self }
     }
 }
 
