@@ -96,6 +96,9 @@ pub struct TapeArgs {
     /// Graphviz instead of text, for `dot -Tsvg`
     #[arg(long)]
     pub dot: bool,
+    /// The plan for the device: kernels, memory, traffic and arithmetic
+    #[arg(long, conflicts_with = "dot")]
+    pub plan: bool,
     /// Which run's step
     #[command(flatten)]
     pub rnn: RnnArgs,

@@ -8,11 +8,13 @@ use super::{
 use crate::{
     Result,
     cli::{Common, RnnArgs, RnnRunArgs, TapeArgs},
+    device,
     output::json,
     say,
     tour::line,
 };
 use serde::Serialize;
+use wgrad::Session;
 
 /// A run that another is shown beside.
 struct Beside {
@@ -113,9 +115,9 @@ struct TapeSummary {
 /// `wgrad tape rnn`.
 ///
 /// # Errors
-/// If the flags do not go together.
+/// If the flags do not go together; for a plan, if there is no such device.
 pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
-    let program = program(&Config::new(&args.rnn, common.steps)?, common.seed);
+    let (store, program) = program(&Config::new(&args.rnn, common.steps)?, common.seed);
     if common.json {
         let layout = program.layout();
         json(&TapeSummary {
@@ -129,7 +131,15 @@ pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
         });
         return Ok(());
     }
-    let text = if args.dot { program.to_dot() } else { program.to_string() };
+    let text = if args.plan {
+        let session = Session::new(device::open(common.device, common.threads.into())?, store)?;
+        let (program, plan) = session.plan(&program);
+        plan.describe(&program).to_string()
+    } else if args.dot {
+        program.to_dot()
+    } else {
+        program.to_string()
+    };
     say!("{}", text.trim_end());
     Ok(())
 }

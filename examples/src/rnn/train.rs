@@ -115,15 +115,15 @@ fn watch_flow<'t>(_path: &str, z: Tensor<'t>) -> Tensor<'t> {
     })
 }
 
-/// The program of one training step.
-pub fn program(config: &Config, seed: u64) -> wgrad::Program {
+/// The program of one training step, and the store that it is over.
+pub fn program(config: &Config, seed: u64) -> (Store, wgrad::Program) {
     let data = config.data(seed);
     let mut store = Store::new();
     let recipe = Recipe::new(&mut store, config, &*data, seed);
     let batch = data.train(config.batch, 0);
-    let tape = Tape::new(store.into_parts().0);
+    let tape = Tape::new(store.layout().clone().into());
     recipe.step(&tape, config, (&batch.x, &batch.y));
-    tape.finish()
+    (store, tape.finish())
 }
 
 /// Fails if a checkpoint cannot be put there. What is there stays as it is.
