@@ -107,7 +107,7 @@ pub enum Op {
     State(StateId),
     /// `0, 1, 2, ..` along the last axis of a rank-1 tensor of this length.
     Iota(usize),
-    /// Random words (u32) of this shape: a pure function of the key (u32[2]) and the counter (u32), its inputs, of the
+    /// Random words (u32) of this shape: a pure function of the key (`u32[2]`) and the counter (u32), its inputs, of the
     /// stream and of the position. See [`crate::random`].
     Random {
         /// Which use of the key this is.

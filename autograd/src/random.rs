@@ -42,7 +42,7 @@ pub fn fnv1a(name: &str) -> u64 {
 }
 
 impl Tape {
-    /// Random words (u32): element `i` is the word at index `i` of the given stream, for a key (u32[2]) and a counter (u32
+    /// Random words (u32): element `i` is the word at index `i` of the given stream, for a key (`u32[2]`) and a counter (u32
     /// scalar). [`Rng`] has all three.
     ///
     /// # Panics
@@ -86,7 +86,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// Declares the states `<name>/key` (u32[2]: the seed's low and high word) and `<name>/counter` (u32, from 0). They are
+    /// Declares the states `<name>/key` (`u32[2]`: the seed's low and high word) and `<name>/counter` (u32, from 0). They are
     /// saved and restored as all states are, so that a resumed run goes on with the numbers that it would have had.
     ///
     /// # Panics
