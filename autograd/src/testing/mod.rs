@@ -16,10 +16,12 @@
 //! assert_eq!(recipe.arrays(&program).len(), program.inputs().len());
 //! ```
 
+mod grouping;
 mod recipe;
 mod record;
 mod shapes;
 
+pub use grouping::grouping;
 pub use recipe::{Kind, Leaf, Recipe, Step, recipe, recipe_of, step};
 pub use record::{Mode, Recorded};
 pub use shapes::{array, away_from_zero, broadcastable, shape, shape_up_to};
