@@ -1,45 +1,42 @@
 //! tmp
 use wgrad::*;
 use wgrad::plan::Plan;
-fn show(name: &str, f: impl FnOnce(&Tape)) {
-    let t = Tape::default();
-    f(&t);
-    let p = t.finish();
-    println!("== {name}\n{}", p);
-    println!("{}", Plan::new(&p).describe(&p));
-}
-fn ln<'t>(x: Tensor<'t>, g: Tensor<'t>, b: Tensor<'t>) -> Tensor<'t> {
-    let n = x.shape()[1] as f64;
-    let mean = x.sum_axes(&[1]).reshape([x.shape()[0],1]) * (1.0/n);
-    let d = x - mean;
-    let var = (d*d).sum_axes(&[1]).reshape([x.shape()[0],1]) * (1.0/n);
-    let r = (var + 1e-5).sqrt().recip();
-    d * r * g + b
-}
 #[test]
-fn plans() {
-    show("softmax", |t| { let x = t.input("x", [4096,1024], DType::F32); let y = x.softmax(1); t.tap("y", y); });
-    show("ln", |t| {
-        let x = t.input("x", [4096,1024], DType::F32);
-        let g = t.input("g", [1024], DType::F32);
-        let b = t.input("b", [1024], DType::F32);
-        let dy = t.input("dy", [4096,1024], DType::F32);
-        let y = ln(x,g,b);
-        let l = (y*dy).sum();
-        let gs = l.grad_wrt(&[x,g,b]);
-        t.tap("y", y);
-        for g in gs { t.tap("g", g.unwrap()); }
-    });
-    show("mlp", |t| {
-        let x = t.input("x", [64,32], DType::F32);
-        let w = t.input("w", [16,32], DType::F32);
-        let b = t.input("b", [16], DType::F32);
-        let y = t.input("y", [64], DType::U32);
-        let l = (x.matmul_t(w)+b).tanh().cross_entropy(y);
-        let gs = l.grad_wrt(&[w,b]);
-        t.tap("loss", l);
-        let n: Tensor = gs.iter().map(|g| { let g = g.unwrap(); (g*g).sum() }).reduce(|a,b| a+b).unwrap();
-        let s = n.sqrt();
-        for g in gs { t.tap("g", g.unwrap() * (1.0 / s)); }
-    });
+fn stack() {
+    for depth in [2, 6, 12, 24, 48] {
+        let mut store = Store::new();
+        let ps: Vec<_> = (0..depth).map(|i| (store.param(&format!("w{i}"), &Array::new([64,64], vec![0.1f32; 4096])), store.param(&format!("b{i}"), &Array::new([64], vec![0.1f32; 64])))).collect();
+        let layout = std::sync::Arc::new(store.layout().clone());
+        let record = || {
+            let t = Tape::new(layout.clone());
+            let x = t.input("x", [32,64], DType::F32);
+            let out = ps.iter().fold(x, |x, (w,b)| {
+                let h = x.matmul_t(t.param(*w)) + t.param(*b);
+                let c = h - h.mean_axes(&[1]).reshape([32,1]);
+                let d = (h.var_axes(&[1]).reshape([32,1]) + 1e-5).sqrt();
+                (c/d).tanh() + x
+            });
+            let loss = out.mse(t.input("y", [32,64], DType::F32));
+            t.tap("loss", loss);
+            let g = loss.grad(&store.params()).clip_by_global_norm(1.0);
+            for (id, g) in g.flat().parts() { t.assign(*id, t.state(*id) - *g * 0.1); }
+            t.finish()
+        };
+        let mut best = (f64::MAX, f64::MAX, f64::MAX);
+        let mut k = 0; let mut n = 0;
+        for _ in 0..20 {
+            let a = std::time::Instant::now();
+            let p = record();
+            let b = std::time::Instant::now();
+            let l = p.lowered(true, |_| true);
+            let c = std::time::Instant::now();
+            let plan = Plan::new(&l);
+            let e = c.elapsed().as_secs_f64();
+            k = plan.kernels.len(); n = p.nodes().len();
+            best = (best.0.min((b-a).as_secs_f64()), best.1.min((c-b).as_secs_f64()), best.2.min(e));
+            if depth == 2 && best.0 > 1e6 { println!("{}", plan.describe(&l)); }
+        }
+        println!("{depth}: nodes {n} kernels {k} record {:.2} ms lower {:.2} ms plan {:.2} ms", best.0*1e3, best.1*1e3, best.2*1e3);
+        if depth == 2 { let p = record(); let l = p.lowered(true, |_| true); println!("{}", Plan::new(&l).describe(&l)); }
+    }
 }

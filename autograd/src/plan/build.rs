@@ -14,7 +14,7 @@ use crate::{
 };
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap},
+    collections::{BinaryHeap, HashMap, HashSet},
 };
 
 impl Plan {
@@ -25,7 +25,29 @@ impl Plan {
 
     /// Plans a program.
     pub fn with(program: &Program, options: &Grouping) -> Self {
-        let groups = Groups::new(program, options);
+        // Which slots a kernel needs is known only when all are planned: where they are too many, the kernel's middle
+        // node opens a group of its own, and the planner starts again.
+        let mut apart = HashSet::new();
+        loop {
+            let mut plan = Self::grouped(program, options, &apart);
+            let too_wide = |kernel: &&Kernel| kernel.nodes.len() > 1 && kernel.slots().len() > options.buffers;
+            let middle = |kernel: &Kernel| {
+                let mut nodes = kernel.nodes.iter().filter(|id| !apart.contains(*id)).skip(1).collect::<Vec<_>>();
+                nodes.drain(..nodes.len() / 2);
+                nodes.first().map(|id| **id)
+            };
+            let cut: Vec<NodeId> = plan.kernels.iter().filter(too_wide).filter_map(middle).collect();
+            if cut.is_empty() {
+                memory::place(&mut plan, options);
+                return plan;
+            }
+            apart.extend(cut);
+        }
+    }
+
+    /// Kernels in order, with a slot for each value; the given nodes join no group.
+    fn grouped(program: &Program, options: &Grouping, apart: &HashSet<NodeId>) -> Self {
+        let groups = Groups::new(program, options, apart);
         let nodes = program.nodes().len();
         let mut builder = Builder { groups, stored: vec![false; nodes], kernels: vec![] };
         let ends = program.taps().iter().map(|tap| tap.node).chain(program.commits().iter().map(|(_, node)| *node));
@@ -33,9 +55,7 @@ impl Plan {
         let mut order: Vec<usize> = (0..builder.groups.groups.len()).collect();
         order.sort_by_key(|&g| Reverse((builder.groups.groups[g].depth, g)));
         order.into_iter().for_each(|g| builder.group(g));
-        let mut plan = builder.finish();
-        memory::place(&mut plan, options);
-        plan
+        builder.finish()
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     program::Program,
     tape::NodeId,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What a node is to the planner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +62,8 @@ pub(super) struct Group {
 pub(super) struct Groups<'a> {
     pub program: &'a Program,
     pub options: &'a Grouping,
+    /// Nodes that join no group, and are not computed again.
+    apart: &'a HashSet<NodeId>,
     pub class: Vec<Class>,
     pub views: Vec<View>,
     /// How often a root is read, by nodes, taps and commits.
@@ -137,11 +139,12 @@ pub(super) fn weight(op: &Op) -> usize {
 
 impl<'a> Groups<'a> {
     /// Groups the live nodes of a program.
-    pub fn new(program: &'a Program, options: &'a Grouping) -> Self {
+    pub fn new(program: &'a Program, options: &'a Grouping, apart: &'a HashSet<NodeId>) -> Self {
         let live = program.live();
         let mut groups = Groups {
             program,
             options,
+            apart,
             class: vec![],
             views: vec![],
             uses: vec![0; program.nodes().len()],
@@ -252,6 +255,7 @@ impl<'a> Groups<'a> {
             }
         }
         match class {
+            _ if self.apart.contains(&id) => {}
             Class::Map => {
                 for g in self.candidates(id) {
                     if let Some(joining) = self.fits(id, g, 0) {
@@ -387,7 +391,7 @@ impl<'a> Groups<'a> {
     /// Whether a map may be computed twice.
     pub fn is_cheap(&self, root: NodeId) -> bool {
         let most = if self.uses[root.index()] <= 1 { 16 } else { 3 };
-        self.options.recompute && weight(&self.program.node(root).op) <= most
+        self.options.recompute && !self.apart.contains(&root) && weight(&self.program.node(root).op) <= most
     }
 
     /// The group that a reduction joins: the one that computes its elements, if they form the same rows.

@@ -46,11 +46,14 @@ pub struct Grouping {
     pub row_limit: usize,
     /// The most nodes in a group.
     pub values: usize,
+    /// The most slots that a kernel of several nodes reads and writes.
+    pub buffers: usize,
 }
 
+/// What the least of the devices that wgrad runs on can do: eight buffers per kernel.
 impl Default for Grouping {
     fn default() -> Self {
-        Self { row_limit: 16 * 1024, values: 48, ..Self::none() }.all()
+        Self { row_limit: 16 * 1024, values: 48, buffers: 8, ..Self::none() }.all()
     }
 }
 
@@ -58,7 +61,7 @@ impl Grouping {
     /// One kernel per node, each with memory of its own.
     pub fn none() -> Self {
         let [simplify, maps, rows, epilogues, recompute, in_place, direct, reuse] = [false; 8];
-        Self { simplify, maps, rows, epilogues, recompute, in_place, direct, reuse, row_limit: 0, values: 1 }
+        Self { simplify, maps, rows, epilogues, recompute, in_place, direct, reuse, row_limit: 0, values: 1, buffers: 8 }
     }
 
     fn all(self) -> Self {
@@ -143,6 +146,16 @@ pub struct Kernel {
     pub scope: ScopeId,
     /// The line that recorded its first node.
     pub site: &'static Location<'static>,
+}
+
+impl Kernel {
+    /// The slots it reads and writes, each once.
+    pub fn slots(&self) -> Vec<usize> {
+        let mut slots: Vec<usize> = self.reads.iter().chain(&self.writes).map(|operand| operand.slot).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    }
 }
 
 /// A program, ready to be compiled.
