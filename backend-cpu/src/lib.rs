@@ -7,11 +7,19 @@ pub mod reference;
 
 mod backend;
 mod contract;
-mod index;
+mod fold;
 mod kernel;
-mod map;
+mod lanes;
+mod looped;
 mod math;
+mod memory;
 mod nest;
-mod reduce;
+mod pool;
+mod random;
+mod schedule;
+mod scratch;
+mod single;
+mod tile;
+mod view;
 
 pub use backend::{CpuBackend, Error};
