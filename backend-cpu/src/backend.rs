@@ -1,8 +1,12 @@
 //! The device: buffers, compiled plans, and a pool of threads.
 
 use crate::{
-    kernel::{Compiled, copy, copy_nest, nothing, poison},
-    nest::Nest,
+    kernel::Compiled,
+    memory::{Element, Env, Source, Target, nothing, poison, with_type},
+    pool::Pool,
+    schedule::Sizes,
+    scratch::{Files, Workers},
+    view::View,
 };
 use wgrad::{
     Backend, DType, Data, Result,
@@ -30,37 +34,45 @@ impl From<Error> for wgrad::Error {
     }
 }
 
-/// Where a kernel finds an operand.
-#[derive(Clone, Copy, Debug)]
-enum Source {
-    Slot(usize),
-    Buffer(usize),
-    Input(usize),
-}
-
 /// A strided read, resolved.
 #[derive(Debug)]
 struct Read {
-    source: Source,
-    nest: Nest<1>,
+    view: View,
     len: usize,
     dtype: DType,
 }
 
+impl Read {
+    /// Copies the elements to contiguous memory.
+    fn copy(&self, env: &Env, to: &mut Data) {
+        let all = (0..1, 0..self.len);
+        with_type!(self.dtype, T => {
+            let from = T::slice(env.data(self.view.source));
+            self.view.gather(from, 0, all.0, all.1, &mut T::slice_mut(to)[..self.len]);
+        });
+    }
+}
+
 #[derive(Debug)]
 struct Executable {
-    kernels: Vec<(Compiled, Vec<Source>, usize)>,
+    kernels: Vec<Compiled>,
     slots: Vec<Data>,
     /// The slots that kernels write.
     transient: Vec<usize>,
     taps: Vec<Read>,
     commits: Vec<(usize, Read)>,
+    /// What the kernel at hand writes, taken out of its place.
+    taken: Vec<Data>,
+    targets: Vec<Target>,
 }
 
 /// The CPU as a device.
 pub struct CpuBackend {
     pool: rayon::ThreadPool,
     poison: bool,
+    sizes: Sizes,
+    files: Files,
+    workers: Workers,
     buffers: Vec<Data>,
     executables: Vec<Option<Executable>>,
     deliveries: Vec<Delivery>,
@@ -77,85 +89,113 @@ impl CpuBackend {
             .thread_name(|i| format!("wgrad-{i}"))
             .build()
             .map_err(|source| Error::Threads { threads, source })?;
-        Ok(Self { pool, poison: false, buffers: vec![], executables: vec![], deliveries: vec![] })
+        let workers = Workers::new(pool.current_num_threads());
+        Ok(Self {
+            pool,
+            poison: false,
+            sizes: Sizes::FAST,
+            files: Files::default(),
+            workers,
+            buffers: vec![],
+            executables: vec![],
+            deliveries: vec![],
+        })
     }
 
-    /// For tests: a device that fills every slot with NaN (or wild integers) before each run, so that a kernel which
-    /// reads what nobody wrote is found out.
+    /// For tests: a device that fills every slot, and all scratch, with NaN (or wild integers) before each run, so that
+    /// a kernel which reads what nobody wrote is found out.
     ///
     /// # Errors
     /// If the threads cannot be started.
     pub fn poisoned(threads: usize) -> std::result::Result<Self, Error> {
         Ok(Self { poison: true, ..Self::new(threads)? })
     }
+
+    /// For tests: a poisoned device that cuts the smallest kernels into many parts, and shares them among its threads.
+    ///
+    /// # Errors
+    /// If the threads cannot be started.
+    #[doc(hidden)]
+    pub fn splitting(threads: usize) -> std::result::Result<Self, Error> {
+        Ok(Self { sizes: Sizes::TINY, ..Self::poisoned(threads)? })
+    }
 }
 
 impl Executable {
-    fn new(plan: &Plan, states: &[BufferId]) -> Self {
-        let source = |slot: usize| match plan.slots[slot].home {
-            Home::Transient | Home::Const(_) => Source::Slot(slot),
+    fn new(plan: &Plan, states: &[BufferId], sizes: Sizes, files: &mut Files) -> Self {
+        let place = |slot: usize| match plan.slots[slot].home {
+            Home::Transient | Home::Const(_) | Home::Iota => Source::Slot(slot),
             Home::State(state) => Source::Buffer(states[state.index()].0),
             Home::Input(input) => Source::Input(input),
         };
         let read = |operand: &Operand| Read {
-            source: source(operand.slot),
-            nest: copy_nest(operand),
+            view: View::new(place(operand.slot), operand, 0, false),
             len: operand.shape.numel(),
             dtype: plan.slots[operand.slot].dtype,
         };
-        let kernels = plan.kernels.iter().map(|kernel| {
-            let sources = kernel.inputs.iter().map(|input| source(input.slot)).collect();
-            (Compiled::new(kernel), sources, kernel.output)
-        });
         let slots = plan.slots.iter().map(|slot| match slot.home {
             Home::Transient => Data::zeros(slot.dtype, slot.len),
-            Home::Const(value) => Data::from_f64(slot.dtype, &vec![value; slot.len]),
+            Home::Const(value) => Data::from_f64(slot.dtype, &[value]),
+            Home::Iota => Data::U32((0..slot.len as u32).collect()),
             Home::State(_) | Home::Input(_) => nothing(slot.dtype),
         });
+        let kernels: Vec<Compiled> =
+            plan.kernels.iter().map(|kernel| Compiled::new(plan, kernel, &place, sizes, files)).collect();
+        let most = kernels.iter().map(|kernel| kernel.writes.len()).max().unwrap_or(0);
         Self {
-            kernels: kernels.collect(),
+            kernels,
             slots: slots.collect(),
             transient: (0..plan.slots.len()).filter(|&s| plan.slots[s].home == Home::Transient).collect(),
             taps: plan.taps.iter().map(read).collect(),
             commits: plan.commits.iter().map(|(state, operand)| (states[state.index()].0, read(operand))).collect(),
+            taken: Vec::with_capacity(most),
+            targets: Vec::with_capacity(most),
         }
     }
 
-    fn run(&mut self, buffers: &mut [Data], inputs: &[&Data], poisoned: bool) -> Result<Vec<Data>> {
-        if poisoned {
-            self.transient.iter().for_each(|&s| poison(&mut self.slots[s]));
-        }
-        let Self { kernels, slots, taps, commits, .. } = self;
-        for (kernel, sources, output) in kernels {
-            let empty = nothing(slots[*output].dtype());
-            let mut out = std::mem::replace(&mut slots[*output], empty);
-            let x: Vec<&Data> = sources.iter().map(|source| find(*source, slots, buffers, inputs)).collect();
-            let result = kernel.run(&x, &mut out);
-            slots[*output] = out;
+    fn run(&mut self, buffers: &mut [Data], inputs: &[&Data], workers: &Workers, pool: Pool) -> Result<Vec<Data>> {
+        let Self { kernels, slots, taps, commits, taken, targets, .. } = self;
+        let product = &nothing(DType::F32);
+        for kernel in kernels {
+            taken.extend(kernel.writes.iter().map(|place| take(*place, slots, buffers)));
+            targets.extend(taken.iter_mut().map(Target::new));
+            let result = kernel.run(Env { slots, buffers, inputs, targets, product, shift: 0 }, workers, pool);
+            targets.clear();
+            for (place, data) in kernel.writes.iter().zip(taken.drain(..)) {
+                *written(*place, slots, buffers) = data;
+            }
             result?;
         }
-        let values = taps.iter().map(|tap| {
+        let env = Env { slots, buffers, inputs, targets: &[], product, shift: 0 };
+        let tapped = |tap: &Read| {
             let mut value = Data::zeros(tap.dtype, tap.len);
-            copy(&tap.nest, find(tap.source, slots, buffers, inputs), tap.len, &mut value);
+            tap.copy(&env, &mut value);
             value
-        });
-        let values = values.collect();
+        };
+        let values = taps.iter().map(tapped).collect();
         for (state, read) in commits {
-            // The plan's commits read transients only, so taking the state out hides nothing.
-            let mut target = std::mem::replace(&mut buffers[*state], nothing(read.dtype));
-            copy(&read.nest, find(read.source, slots, buffers, inputs), read.len, &mut target);
+            // The plan's commits read no state that a commit changes, so taking it out hides nothing.
+            let mut target = take(Source::Buffer(*state), slots, buffers);
+            read.copy(&Env { slots, buffers, inputs, targets: &[], product, shift: 0 }, &mut target);
             buffers[*state] = target;
         }
         Ok(values)
     }
 }
 
-fn find<'a>(source: Source, slots: &'a [Data], buffers: &'a [Data], inputs: &[&'a Data]) -> &'a Data {
-    match source {
-        Source::Slot(slot) => &slots[slot],
-        Source::Buffer(buffer) => &buffers[buffer],
-        Source::Input(input) => inputs[input],
+/// The data at a place that kernels may write.
+fn written<'a>(place: Source, slots: &'a mut [Data], buffers: &'a mut [Data]) -> &'a mut Data {
+    match place {
+        Source::Slot(slot) => &mut slots[slot],
+        Source::Buffer(buffer) => &mut buffers[buffer],
+        Source::Input(_) | Source::Target(_) | Source::Product => unreachable!("no kernel writes {place:?}"),
     }
+}
+
+fn take(place: Source, slots: &mut [Data], buffers: &mut [Data]) -> Data {
+    let data = written(place, slots, buffers);
+    let empty = nothing(data.dtype());
+    std::mem::replace(data, empty)
 }
 
 impl Backend for CpuBackend {
@@ -185,7 +225,8 @@ impl Backend for CpuBackend {
             self.executables.push(None);
             self.executables.len() - 1
         });
-        self.executables[free] = Some(Executable::new(plan, states));
+        self.executables[free] = Some(Executable::new(plan, states, self.sizes, &mut self.files));
+        self.workers.fit(&self.files);
         Ok(ExecutableId(free))
     }
 
@@ -194,9 +235,13 @@ impl Backend for CpuBackend {
     }
 
     fn run(&mut self, executable: ExecutableId, inputs: &[&Data], run: u64) -> Result<()> {
-        let Self { pool, poison, buffers, executables, deliveries } = self;
+        let Self { pool, poison: poisoned, sizes, workers, buffers, executables, deliveries, .. } = self;
         let compiled = executables[executable.0].as_mut().expect("a session runs what it has not released");
-        let values = pool.install(|| compiled.run(buffers, inputs, *poison))?;
+        if *poisoned {
+            compiled.transient.iter().for_each(|&s| poison(&mut compiled.slots[s]));
+            workers.poison();
+        }
+        let values = pool.install(|| compiled.run(buffers, inputs, workers, Pool::current(sizes.serial)))?;
         deliveries.push(Delivery { executable, run, values });
         Ok(())
     }

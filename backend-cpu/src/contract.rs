@@ -1,28 +1,27 @@
-//! Matrix products, by the `gemm` crate.
+//! Matrix products, by the `gemm` crate, and the maps that follow them.
 
-use crate::nest::Nest;
+use crate::{
+    memory::{Element, Env, Source, nothing},
+    nest::Walk,
+    pool::Pool,
+    schedule::{Schedule, Setting, Sizes},
+    scratch::{Files, Workers},
+    tile::Machine,
+    view::View,
+};
 use gemm::Parallelism;
-use rayon::prelude::*;
+use std::ops::Range;
+use wgrad::{
+    DType,
+    plan::{Instr, MatMul, Operand},
+};
 
-/// Multiplications below which a product runs on one thread.
-const SERIAL: usize = 1 << 20;
-
-/// A batch of strided matrices `[m, k] x [k, n]`, written contiguously.
-#[derive(Clone, Debug)]
-pub(crate) struct MatMul {
-    pub m: usize,
-    pub k: usize,
-    pub n: usize,
-    /// Where each batch's matrices start.
-    pub batch: Nest<2>,
-    /// Row and column strides of the left side.
-    pub lhs: (isize, isize),
-    /// Row and column strides of the right side.
-    pub rhs: (isize, isize),
-}
+/// Rows and columns of a part of the product that one thread computes at a time. The bits of a product depend on them,
+/// and so they follow from the shape alone.
+const PART: [usize; 2] = [128, 512];
 
 /// The element types that `gemm` multiplies.
-pub(crate) trait Float: Copy + Send + Sync + 'static {
+trait Float: Element {
     const ZERO: Self;
     const ONE: Self;
 }
@@ -37,68 +36,220 @@ impl Float for f64 {
     const ONE: f64 = 1.0;
 }
 
-pub(crate) fn matmul<T: Float>(shape: &MatMul, a: &[T], b: &[T], out: &mut [T]) {
-    let MatMul { m, k, n, .. } = *shape;
-    if m * n == 0 {
-        return;
+/// One side of a product: where each matrix of the batch starts, and its row and column strides.
+#[derive(Debug)]
+struct Side {
+    source: Source,
+    offset: isize,
+    batch: Walk,
+    strides: [isize; 2],
+}
+
+impl Side {
+    fn new(source: Source, operand: &Operand) -> Self {
+        let (batch, matrix) = operand.shape.split_at(operand.shape.rank() - 2);
+        let (batch_strides, strides) = operand.strides.split_at(batch.len());
+        let stride = |i: usize| if matrix[i] == 1 { 0 } else { strides[i] };
+        let batch = Walk::new(batch, batch_strides);
+        Self { source, offset: operand.offset as isize, batch, strides: [stride(0), stride(1)] }
     }
-    if k == 0 {
-        return out.fill(T::ZERO);
-    }
-    let mut starts = vec![];
-    shape.batch.visit(0..shape.batch.len(), |_, len, at| {
-        let [sa, sb] = shape.batch.strides;
-        starts.extend((0..len).map(|i| (crate::map::at(at[0], i, sa), crate::map::at(at[1], i, sb))));
-    });
-    let threads = rayon::current_num_threads();
-    let (each, all) = (m * k * n, m * k * n * starts.len());
-    if threads > 1 && starts.len() > 1 && all >= SERIAL {
-        let matrices = out.par_chunks_mut(m * n).zip(starts);
-        matrices.for_each(|(out, (ia, ib))| product(shape, a, ia, b, ib, out, Parallelism::None));
-        return;
-    }
-    let parallelism = if threads > 1 && each >= SERIAL { Parallelism::Rayon(threads) } else { Parallelism::None };
-    for (out, (ia, ib)) in out.chunks_mut(m * n).zip(starts) {
-        product(shape, a, ia, b, ib, out, parallelism);
+
+    fn start(&self, batch: usize) -> isize {
+        self.offset + self.batch.at(batch)
     }
 }
 
-/// One product, `a` and `b` starting at `ia` and `ib`.
-fn product<T: Float>(shape: &MatMul, a: &[T], ia: usize, b: &[T], ib: usize, out: &mut [T], parallelism: Parallelism) {
-    let MatMul { m, k, n, lhs, rhs, .. } = *shape;
-    assert!(out.len() == m * n && within(a.len(), ia, (m, k), lhs) && within(b.len(), ib, (k, n), rhs));
+/// Where the product goes.
+#[derive(Debug)]
+enum Out {
+    /// To where one of the writes wants it.
+    Write(Side),
+    /// To a register, part by part.
+    Register(usize),
+}
+
+/// A matrix product and its epilogue.
+#[derive(Debug)]
+pub(crate) struct Product {
+    batch: usize,
+    m: usize,
+    k: usize,
+    n: usize,
+    sides: [Side; 2],
+    out: Out,
+    part: [usize; 2],
+    epilogue: Option<Schedule>,
+    dtype: DType,
+}
+
+impl Product {
+    pub fn new(
+        matmul: &MatMul,
+        reads: &[Operand],
+        writes: &[Operand],
+        source: &dyn Fn(&Operand) -> Source,
+        sizes: Sizes,
+        files: &mut Files,
+    ) -> Self {
+        let MatMul { m, k, n, ref epilogue, .. } = *matmul;
+        let mut body = epilogue.clone();
+        let mut writes = writes.to_vec();
+        let product = body.values.iter().position(|v| v.instr == Instr::Product).expect("it is computed for something");
+        let dtype = body.values[product].dtype;
+        let part = [PART[0].min(m).max(1), PART[1].min(n).max(1)];
+        let stored = body.stores.iter().position(|&v| v == product);
+        let (out, view) = match stored {
+            Some(w) => {
+                body.stores.remove(w);
+                let write = writes.remove(w);
+                let view = View::new(source(&write), &write, write.shape.rank() - 1, false);
+                (Out::Write(Side::new(source(&write), &write)), view)
+            }
+            None => {
+                let register = files.take(dtype, part[0] * part[1]);
+                let rows = matmul.batch.numel() * m;
+                (Out::Register(register), View::rows(Source::Product, rows, n, part[1]))
+            }
+        };
+        let epilogue = (!body.stores.is_empty()).then(|| {
+            let setting = Setting { body: &body, reads, writes: &writes, source, product: Some(view), sizes };
+            Schedule::new(&setting, files)
+        });
+        let sides = [0, 1].map(|i| Side::new(source(&reads[i]), &reads[i]));
+        Self { batch: matmul.batch.numel(), m, k, n, sides, out, part, epilogue, dtype }
+    }
+
+    pub fn run(&self, env: Env, workers: &Workers, pool: Pool) {
+        let parts = [self.m.div_ceil(self.part[0]), self.n.div_ceil(self.part[1])];
+        let work = self.batch * self.m * self.n * (self.k / 16 + 1);
+        pool.each(self.batch * parts[0] * parts[1], work, |range| {
+            for task in range {
+                let (batch, row, column) = (task / (parts[0] * parts[1]), task / parts[1] % parts[0], task % parts[1]);
+                let rows = row * self.part[0]..self.m.min((row + 1) * self.part[0]);
+                let columns = column * self.part[1]..self.n.min((column + 1) * self.part[1]);
+                match self.dtype {
+                    DType::F64 => self.part::<f64>(env, workers, batch, rows, columns),
+                    _ => self.part::<f32>(env, workers, batch, rows, columns),
+                }
+            }
+        });
+    }
+
+    /// One part of the product of one pair of matrices, and its epilogue.
+    fn part<T: Float>(&self, env: Env, workers: &Workers, batch: usize, rows: Range<usize>, columns: Range<usize>) {
+        let mut scratch = workers.mine();
+        let shape = [rows.len(), self.k, columns.len()];
+        let corner = |side: &Side, [row, column]: [usize; 2]| {
+            side.start(batch) + row as isize * side.strides[0] + column as isize * side.strides[1]
+        };
+        let lhs = Matrix::new(
+            &self.sides[0],
+            T::slice(env.data(self.sides[0].source)),
+            corner(&self.sides[0], [rows.start, 0]),
+        );
+        let rhs = Matrix::new(
+            &self.sides[1],
+            T::slice(env.data(self.sides[1].source)),
+            corner(&self.sides[1], [0, columns.start]),
+        );
+        let mut product = nothing(T::DTYPE);
+        let mut shift = 0;
+        let first = batch * self.m + rows.start;
+        match &self.out {
+            Out::Write(side) => {
+                let Source::Target(target) = side.source else { unreachable!("writes are targets") };
+                let start = corner(side, [rows.start, columns.start]);
+                let (low, high) = reach([shape[0], shape[2]], side.strides);
+                let low_at = (start + low) as usize;
+                // SAFETY: the range spans the elements of this part and of others that lie between them. `multiply`
+                // writes those of this part alone, through a pointer, and no other thread touches these.
+                let out = unsafe { env.targets[target].span::<T>(low_at, (high - low) as usize + 1) };
+                multiply(shape, lhs, rhs, out, -low, side.strides);
+            }
+            Out::Register(register) => {
+                let width = self.part[1] as isize;
+                std::mem::swap(&mut product, &mut scratch.registers[*register]);
+                let out = T::slice_mut(&mut product);
+                multiply(shape, lhs, rhs, (out.as_mut_ptr(), out.len()), 0, [width, 1]);
+                shift = first as isize * width + columns.start as isize;
+            }
+        }
+        if let Some(epilogue) = &self.epilogue {
+            let env = Env { product: &product, shift, ..env };
+            let mut machine = Machine::new(epilogue, env, &mut scratch);
+            for row in (first..first + rows.len()).step_by(epilogue.rows) {
+                machine.enter(row..(first + rows.len()).min(row + epilogue.rows));
+                machine.walk(0, columns.clone());
+            }
+        }
+        if let Out::Register(register) = self.out {
+            scratch.registers[register] = product;
+        }
+    }
+}
+
+/// A strided matrix within a slice.
+#[derive(Clone, Copy)]
+struct Matrix<'a, T> {
+    data: &'a [T],
+    start: isize,
+    strides: [isize; 2],
+}
+
+impl<'a, T> Matrix<'a, T> {
+    fn new(side: &Side, data: &'a [T], start: isize) -> Self {
+        Self { data, start, strides: side.strides }
+    }
+}
+
+/// How far the first and the last element of a strided matrix lie from its corner.
+fn reach(shape: [usize; 2], strides: [isize; 2]) -> (isize, isize) {
+    let ends = [0, 1].map(|i| (shape[i] as isize - 1) * strides[i]);
+    (ends.iter().map(|end| end.min(&0)).sum(), ends.iter().map(|end| end.max(&0)).sum())
+}
+
+/// Whether a strided matrix lies within `len` elements.
+fn within(len: usize, start: isize, shape: [usize; 2], strides: [isize; 2]) -> bool {
+    let (low, high) = reach(shape, strides);
+    start + low >= 0 && start + high < len as isize
+}
+
+/// `out = lhs rhs` for shape `[m, k, n]`, none of m and n being 0.
+fn multiply<T: Float>(
+    [m, k, n]: [usize; 3],
+    lhs: Matrix<T>,
+    rhs: Matrix<T>,
+    (out, len): (*mut T, usize),
+    start: isize,
+    strides: [isize; 2],
+) {
+    assert!(within(len, start, [m, n], strides));
+    assert!(k == 0 || within(lhs.data.len(), lhs.start, [m, k], lhs.strides));
+    assert!(k == 0 || within(rhs.data.len(), rhs.start, [k, n], rhs.strides));
     // SAFETY: every element that `gemm` touches lies at `start + row * row_stride + column * column_stride`, and the
-    // assertion above has checked the corners of that range against the slices; `out` is borrowed mutably, so it
-    // overlaps neither input.
+    // assertions above have checked the corners of that range (where k is 0 no element of the inputs is touched). The
+    // caller's `out` overlaps neither input.
     unsafe {
         gemm::gemm(
             m,
             n,
             k,
-            out.as_mut_ptr(),
-            1,
-            n as isize,
+            out.offset(start),
+            strides[1],
+            strides[0],
             false,
-            a.as_ptr().add(ia),
-            lhs.1,
-            lhs.0,
-            b.as_ptr().add(ib),
-            rhs.1,
-            rhs.0,
+            lhs.data.as_ptr().wrapping_offset(lhs.start),
+            lhs.strides[1],
+            lhs.strides[0],
+            rhs.data.as_ptr().wrapping_offset(rhs.start),
+            rhs.strides[1],
+            rhs.strides[0],
             T::ZERO,
             T::ONE,
             false,
             false,
             false,
-            parallelism,
+            Parallelism::None,
         );
     }
-}
-
-/// Whether a strided matrix lies within a slice of `len` elements.
-fn within(len: usize, start: usize, (rows, columns): (usize, usize), strides: (isize, isize)) -> bool {
-    let reach = [(rows - 1) as isize * strides.0, (columns - 1) as isize * strides.1];
-    let low: isize = reach.iter().map(|r| r.min(&0)).sum();
-    let high: isize = reach.iter().map(|r| r.max(&0)).sum();
-    start as isize + low >= 0 && start as isize + high < len as isize
 }

@@ -1,4 +1,26 @@
-//! tmp
-#![allow(missing_docs, unused)]
+//! The CPU backend of wgrad.
+//!
+//! [`mod@reference`] interprets a program node by node in f64: it is the definition of every operation, plain and slow on
+//! purpose. [`CpuBackend`] executes plans in the types of the program on a pool of threads, and is tested against it.
+
 pub mod reference;
 pub mod reference_plan;
+
+mod backend;
+mod contract;
+mod fold;
+mod kernel;
+mod lanes;
+mod looped;
+mod math;
+mod memory;
+mod nest;
+mod pool;
+mod random;
+mod schedule;
+mod scratch;
+mod single;
+mod tile;
+mod view;
+
+pub use backend::{CpuBackend, Error};

@@ -1,38 +1,35 @@
-//! Nested loops over strided operands: dimensions that all operands walk in step are merged, and the innermost loop is
-//! handed out whole, so that the code inside it meets long runs and few shapes.
+//! Strided walks: dimensions that walk in step are merged, and runs of evenly spaced elements are handed out whole, so
+//! that the code inside meets long runs.
 
 use std::ops::Range;
 
-/// The loops over one index space, read by `N` operands.
-#[derive(Clone, Debug)]
-pub(crate) struct Nest<const N: usize> {
-    /// Extent and strides of each outer dimension, outermost first.
-    outer: Vec<(usize, [isize; N])>,
+/// A row-major walk over some dimensions of one operand.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Walk {
+    /// Extent and stride of each outer dimension, outermost first.
+    outer: Vec<(usize, isize)>,
     /// The extent of the innermost dimension.
     inner: usize,
-    /// Its strides.
-    pub strides: [isize; N],
-    offsets: [usize; N],
+    /// Its stride.
+    pub stride: isize,
 }
 
-impl<const N: usize> Nest<N> {
-    /// Over the given extents; `offsets` and `strides` of each operand, in elements.
-    pub fn new(extents: &[usize], offsets: [usize; N], strides: [&[isize]; N]) -> Self {
-        let mut dims: Vec<(usize, [isize; N])> = vec![];
-        for (d, &extent) in extents.iter().enumerate() {
-            let step: [isize; N] = std::array::from_fn(|k| strides[k][d]);
+impl Walk {
+    pub fn new(extents: &[usize], strides: &[isize]) -> Self {
+        let mut dims: Vec<(usize, isize)> = vec![];
+        for (&extent, &step) in extents.iter().zip(strides) {
             match dims.last_mut() {
                 _ if extent == 1 => {}
                 // The outer dimension walks exactly over the ends of the inner one: they are one dimension.
-                Some((n, outer)) if (0..N).all(|k| outer[k] == step[k] * extent as isize) => {
+                Some((n, outer)) if *outer == step * extent as isize => {
                     *n *= extent;
                     *outer = step;
                 }
                 _ => dims.push((extent, step)),
             }
         }
-        let (inner, strides) = dims.pop().unwrap_or((1, [1; N]));
-        Self { outer: dims, inner, strides, offsets }
+        let (inner, stride) = dims.pop().unwrap_or((1, 0));
+        Self { outer: dims, inner, stride }
     }
 
     /// The number of points.
@@ -40,40 +37,83 @@ impl<const N: usize> Nest<N> {
         self.outer.iter().map(|(n, _)| n).product::<usize>() * self.inner
     }
 
-    /// Visits a range of points, row-major, in runs along the innermost dimension: the first point's number, the run's
-    /// length, and where each operand reads or writes its first element.
-    pub fn visit(&self, range: Range<usize>, mut f: impl FnMut(usize, usize, [usize; N])) {
-        if range.is_empty() {
-            return;
+    /// How far from the start a point lies.
+    pub fn at(&self, point: usize) -> isize {
+        self.run(point).0
+    }
+
+    /// How far from the start a point lies, and how many points from it on lie evenly spaced.
+    pub fn run(&self, point: usize) -> (isize, usize) {
+        if self.outer.is_empty() {
+            return (point as isize * self.stride, self.inner - point.min(self.inner));
         }
-        let mut row = range.start / self.inner;
-        let mut column = range.start % self.inner;
-        let mut index = vec![0; self.outer.len()];
-        let mut base: [isize; N] = self.offsets.map(|o| o as isize);
-        for (d, (extent, strides)) in self.outer.iter().enumerate().rev() {
-            index[d] = row % extent;
+        let (mut row, column) = (point / self.inner, point % self.inner);
+        let mut position = column as isize * self.stride;
+        for &(extent, stride) in self.outer[1..].iter().rev() {
+            position += (row % extent) as isize * stride;
             row /= extent;
-            (0..N).for_each(|k| base[k] += index[d] as isize * strides[k]);
         }
+        (position + row as isize * self.outer[0].1, self.inner - column)
+    }
+
+    /// Visits a range of points in evenly spaced runs: where the run begins within the range, its length, and how far
+    /// from the start its first point lies.
+    #[inline]
+    pub fn runs(&self, range: Range<usize>, mut f: impl FnMut(usize, usize, isize)) {
         let mut point = range.start;
-        loop {
-            let len = (self.inner - column).min(range.end - point);
-            f(point, len, std::array::from_fn(|k| (base[k] + column as isize * self.strides[k]) as usize));
+        while point < range.end {
+            let (position, rest) = self.run(point);
+            let len = rest.min(range.end - point);
+            f(point - range.start, len, position);
             point += len;
-            column = 0;
-            if point == range.end {
-                return;
-            }
-            for d in (0..index.len()).rev() {
-                let (extent, strides) = &self.outer[d];
-                index[d] += 1;
-                (0..N).for_each(|k| base[k] += strides[k]);
-                if index[d] < *extent {
-                    break;
-                }
-                (0..N).for_each(|k| base[k] -= *extent as isize * strides[k]);
-                index[d] = 0;
-            }
+        }
+    }
+}
+
+/// The position of element `i` of a run that starts at `base`.
+#[inline(always)]
+pub(crate) fn at(base: isize, i: usize, stride: isize) -> usize {
+    (base + i as isize * stride) as usize
+}
+
+/// The loops over one index space, read by `N` operands in step.
+#[derive(Clone, Debug)]
+pub(crate) struct Nest<const N: usize> {
+    walks: [Walk; N],
+    offsets: [isize; N],
+    len: usize,
+}
+
+impl<const N: usize> Nest<N> {
+    /// Over the given extents; `offsets` and `strides` of each operand, in elements.
+    pub fn new(extents: &[usize], offsets: [usize; N], strides: [&[isize]; N]) -> Self {
+        let walks = strides.map(|strides| Walk::new(extents, strides));
+        Self { walks, offsets: offsets.map(|o| o as isize), len: extents.iter().product() }
+    }
+
+    /// The number of points.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The strides within a run.
+    pub fn strides(&self) -> [isize; N] {
+        std::array::from_fn(|k| self.walks[k].stride)
+    }
+
+    /// Visits a range of points, row-major, in runs in which every operand is evenly spaced: the first point's number,
+    /// the run's length, and where each operand reads or writes its first element.
+    pub fn visit(&self, range: Range<usize>, mut f: impl FnMut(usize, usize, [isize; N])) {
+        let mut point = range.start;
+        while point < range.end {
+            let mut len = range.end - point;
+            let at = std::array::from_fn(|k| {
+                let (position, rest) = self.walks[k].run(point);
+                len = len.min(rest);
+                self.offsets[k] + position
+            });
+            f(point, len, at);
+            point += len;
         }
     }
 }
@@ -84,10 +124,8 @@ mod tests {
 
     fn visited<const N: usize>(nest: &Nest<N>, range: Range<usize>) -> Vec<[usize; N]> {
         let mut seen = vec![];
-        nest.visit(range, |_, len, at| {
-            seen.extend((0..len).map(|i| {
-                std::array::from_fn::<usize, N, _>(|k| (at[k] as isize + i as isize * nest.strides[k]) as usize)
-            }));
+        nest.visit(range, |_, len, from| {
+            seen.extend((0..len).map(|i| std::array::from_fn::<usize, N, _>(|k| at(from[k], i, nest.strides()[k]))));
         });
         seen
     }
@@ -95,7 +133,8 @@ mod tests {
     #[test]
     fn merges_what_walks_in_step_and_keeps_what_does_not() {
         let nest = Nest::new(&[2, 3, 4], [0, 0], [&[12, 4, 1], &[0, 4, 1]]);
-        assert_eq!((nest.outer.len(), nest.inner, nest.len()), (1, 12, 24));
+        assert_eq!(nest.walks[0], Walk { outer: vec![], inner: 24, stride: 1 });
+        assert_eq!(nest.walks[1], Walk { outer: vec![(2, 0)], inner: 12, stride: 1 });
         let all = visited(&nest, 0..24);
         assert!(all.iter().enumerate().all(|(i, at)| *at == [i, i % 12]));
     }

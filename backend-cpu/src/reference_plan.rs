@@ -1,6 +1,6 @@
 //! Plans, element by element in f64: slow, and plain enough to tell whether a plan or the executor of it is at fault.
 
-use crate::reference::{Outcome, binary, eval, indices, larger, least, position, round, unary};
+use crate::reference::{Outcome, binary, eval, indices, larger, least, round, unary};
 use wgrad::{
     Array, DType, Data, Error, Node, Program, Result, Shape,
     op::{Binary, Reduce},

@@ -50,6 +50,11 @@ impl Machine {
         Self::on(Box::new(CpuBackend::poisoned(threads).expect("the threads start")), store)
     }
 
+    /// As [`Machine::poisoned`], on a device that cuts the smallest kernels into many parts.
+    pub fn splitting(threads: usize, store: Store) -> Self {
+        Self::on(Box::new(CpuBackend::splitting(threads).expect("the threads start")), store)
+    }
+
     /// A session on CPU threads.
     pub fn new(threads: usize, store: Store) -> Self {
         Self::on(Box::new(CpuBackend::new(threads).expect("the threads start")), store)

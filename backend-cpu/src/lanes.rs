@@ -1,0 +1,224 @@
+//! Loops over a block, one per elementwise function: compiled for the vector instructions that the machine turns out to
+//! have, with the same bits on each.
+
+use crate::{math, memory::Element};
+use pulp::{Arch, NullaryFnOnce};
+use wgrad::op::{Binary, Unary};
+
+/// The values that an instruction uses: one per element of the block, or one for all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Lanes<'a, T> {
+    Slice(&'a [T]),
+    Splat(T),
+}
+
+struct Map1<'a, A, O, F>(&'a [A], &'a mut [O], F);
+
+impl<A: Copy, O, F: Fn(A) -> O> NullaryFnOnce for Map1<'_, A, O, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self(a, out, f) = self;
+        out.iter_mut().zip(a).for_each(|(o, &a)| *o = f(a));
+    }
+}
+
+struct Map2<'a, A, O, F>(Lanes<'a, A>, Lanes<'a, A>, &'a mut [O], F);
+
+impl<A: Copy, O: Copy, F: Fn(A, A) -> O> NullaryFnOnce for Map2<'_, A, O, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self(a, b, out, f) = self;
+        match (a, b) {
+            (Lanes::Slice(a), Lanes::Slice(b)) => {
+                out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (&a, &b))| *o = f(a, b));
+            }
+            (Lanes::Slice(a), Lanes::Splat(b)) => out.iter_mut().zip(a).for_each(|(o, &a)| *o = f(a, b)),
+            (Lanes::Splat(a), Lanes::Slice(b)) => out.iter_mut().zip(b).for_each(|(o, &b)| *o = f(a, b)),
+            (Lanes::Splat(a), Lanes::Splat(b)) => out.fill(f(a, b)),
+        }
+    }
+}
+
+struct Pick<'a, T>(&'a [bool], Lanes<'a, T>, Lanes<'a, T>, &'a mut [T]);
+
+impl<T: Copy> NullaryFnOnce for Pick<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self(condition, a, b, out) = self;
+        let pick = |c: bool, a: T, b: T| if c { a } else { b };
+        let out = out.iter_mut().zip(condition);
+        match (a, b) {
+            (Lanes::Slice(a), Lanes::Slice(b)) => {
+                out.zip(a.iter().zip(b)).for_each(|((o, &c), (&a, &b))| *o = pick(c, a, b));
+            }
+            (Lanes::Slice(a), Lanes::Splat(b)) => out.zip(a).for_each(|((o, &c), &a)| *o = pick(c, a, b)),
+            (Lanes::Splat(a), Lanes::Slice(b)) => out.zip(b).for_each(|((o, &c), &b)| *o = pick(c, a, b)),
+            (Lanes::Splat(a), Lanes::Splat(b)) => out.for_each(|(o, &c)| *o = pick(c, a, b)),
+        }
+    }
+}
+
+/// `out[i] = f(a[i])`.
+pub(crate) fn map1<A: Copy, O: Copy>(a: Lanes<A>, out: &mut [O], f: impl Fn(A) -> O) {
+    match a {
+        Lanes::Slice(a) => Arch::new().dispatch(Map1(a, out, f)),
+        Lanes::Splat(a) => out.fill(f(a)),
+    }
+}
+
+/// `out[i] = f(a[i], b[i])`.
+pub(crate) fn map2<A: Copy, O: Copy>(a: Lanes<A>, b: Lanes<A>, out: &mut [O], f: impl Fn(A, A) -> O) {
+    Arch::new().dispatch(Map2(a, b, out, f));
+}
+
+/// Copies, or repeats.
+pub(crate) fn copy<T: Copy>(a: Lanes<T>, out: &mut [T]) {
+    match a {
+        Lanes::Slice(a) => out.copy_from_slice(a),
+        Lanes::Splat(a) => out.fill(a),
+    }
+}
+
+/// `out[i] = condition[i] ? a[i] : b[i]`.
+pub(crate) fn select<T: Copy>(condition: Lanes<bool>, a: Lanes<T>, b: Lanes<T>, out: &mut [T]) {
+    match condition {
+        Lanes::Slice(condition) => Arch::new().dispatch(Pick(condition, a, b, out)),
+        Lanes::Splat(condition) => copy(if condition { a } else { b }, out),
+    }
+}
+
+/// Conversion between numbers, by way of f64, which holds every value of every type.
+pub(crate) fn cast<A: Element, O: Element>(a: Lanes<A>, out: &mut [O]) {
+    map1(a, out, |a| O::from_f64(a.into_f64()));
+}
+
+/// A number's type, and the elementwise functions that exist in it.
+pub(crate) trait Number: Element + PartialOrd {
+    /// # Panics
+    /// If the function does not exist in this type, as it does in none of those below.
+    fn unary(op: Unary, _: Lanes<Self>, _: &mut [Self]) {
+        unreachable!("{op:?} of {}", Self::DTYPE)
+    }
+    fn binary(op: Binary, a: Lanes<Self>, b: Lanes<Self>, out: &mut [Self]);
+    fn is_finite(_: Lanes<Self>, _: &mut [bool]) {
+        unreachable!("only floats can be infinite, not {}", Self::DTYPE)
+    }
+    /// The larger of two values; NaN if either is.
+    fn larger(self, other: Self) -> Self;
+    /// The maximum of nothing.
+    const LEAST: Self;
+}
+
+/// `a < b` or `a == b`.
+pub(crate) fn compare<T: Number>(op: Binary, a: Lanes<T>, b: Lanes<T>, out: &mut [bool]) {
+    match op {
+        Binary::Lt => map2(a, b, out, |a, b| a < b),
+        _ => map2(a, b, out, |a, b| a == b),
+    }
+}
+
+macro_rules! floats {
+    ($($t:ty { exp: $exp:expr, log: $log:expr, sin: $sin:expr, cos: $cos:expr, tanh: $tanh:expr, erf: $erf:expr, pow: $pow:expr })*) => { $(
+        impl Number for $t {
+            fn unary(op: Unary, a: Lanes<$t>, out: &mut [$t]) {
+                match op {
+                    Unary::Neg => map1(a, out, |x| -x),
+                    Unary::Recip => map1(a, out, |x| 1.0 / x),
+                    Unary::Sqrt => map1(a, out, |x| x.sqrt()),
+                    Unary::Exp => map1(a, out, $exp),
+                    Unary::Log => map1(a, out, $log),
+                    Unary::Sin => map1(a, out, $sin),
+                    Unary::Cos => map1(a, out, $cos),
+                    Unary::Tanh => map1(a, out, $tanh),
+                    Unary::Erf => map1(a, out, $erf),
+                    Unary::IsFinite => unreachable!("gives bool"),
+                }
+            }
+            fn binary(op: Binary, a: Lanes<$t>, b: Lanes<$t>, out: &mut [$t]) {
+                match op {
+                    Binary::Add => map2(a, b, out, |a, b| a + b),
+                    Binary::Sub => map2(a, b, out, |a, b| a - b),
+                    Binary::Mul => map2(a, b, out, |a, b| a * b),
+                    Binary::Div => map2(a, b, out, |a, b| a / b),
+                    Binary::Pow => map2(a, b, out, $pow),
+                    Binary::Max => map2(a, b, out, Number::larger),
+                    Binary::Lt | Binary::Eq => unreachable!("gives bool"),
+                }
+            }
+            fn is_finite(a: Lanes<$t>, out: &mut [bool]) {
+                map1(a, out, |x| x.is_finite());
+            }
+            #[inline(always)]
+            fn larger(self, other: $t) -> $t {
+                if self >= other || self.is_nan() { self } else { other }
+            }
+            const LEAST: $t = <$t>::NEG_INFINITY;
+        }
+    )* };
+}
+floats! {
+    f64 { exp: f64::exp, log: f64::ln, sin: f64::sin, cos: f64::cos, tanh: f64::tanh, erf: libm::erf, pow: f64::powf }
+    f32 { exp: math::exp, log: f32::ln, sin: f32::sin, cos: f32::cos, tanh: math::tanh, erf: libm::erff, pow: f32::powf }
+}
+
+macro_rules! integers {
+    ($($t:ty { div: $div:expr, $($unary:item)? })*) => { $(
+        impl Number for $t {
+            $($unary)?
+            fn binary(op: Binary, a: Lanes<$t>, b: Lanes<$t>, out: &mut [$t]) {
+                match op {
+                    Binary::Add => map2(a, b, out, <$t>::wrapping_add),
+                    Binary::Sub => map2(a, b, out, <$t>::wrapping_sub),
+                    Binary::Mul => map2(a, b, out, <$t>::wrapping_mul),
+                    Binary::Div => map2(a, b, out, $div),
+                    Binary::Max => map2(a, b, out, Number::larger),
+                    _ => unreachable!("{op:?} of {}", Self::DTYPE),
+                }
+            }
+            #[inline(always)]
+            fn larger(self, other: $t) -> $t {
+                self.max(other)
+            }
+            const LEAST: $t = <$t>::MIN;
+        }
+    )* };
+}
+integers! {
+    u32 { div: |a, b| a.checked_div(b).unwrap_or(0), }
+    i32 {
+        div: |a, b| if b == 0 { 0 } else { a.wrapping_div(b) },
+        fn unary(_: Unary, a: Lanes<i32>, out: &mut [i32]) {
+            map1(a, out, i32::wrapping_neg);
+        }
+    }
+}
+
+impl Number for bool {
+    fn binary(op: Binary, a: Lanes<bool>, b: Lanes<bool>, out: &mut [bool]) {
+        match op {
+            Binary::Max => map2(a, b, out, Number::larger),
+            _ => unreachable!("{op:?} of bool"),
+        }
+    }
+    #[inline(always)]
+    fn larger(self, other: bool) -> bool {
+        self | other
+    }
+    const LEAST: bool = false;
+}
+
+/// The weight of one element of a function's result, an addition being 1.
+pub(crate) fn weight(unary: Option<Unary>, binary: Option<Binary>) -> usize {
+    match (unary, binary) {
+        (Some(Unary::Exp | Unary::Tanh), _) => 4,
+        (Some(Unary::Log | Unary::Sin | Unary::Cos | Unary::Erf), _) | (_, Some(Binary::Pow)) => 24,
+        (Some(Unary::Sqrt | Unary::Recip), _) | (_, Some(Binary::Div)) => 2,
+        _ => 1,
+    }
+}

@@ -1,0 +1,191 @@
+//! Where kernels find their operands, and the one place where threads share memory that is being written.
+
+use wgrad::{DType, Data};
+
+/// Where an operand's elements are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Source {
+    Slot(usize),
+    Buffer(usize),
+    Input(usize),
+    /// One of the stretches of memory that the kernel writes.
+    Target(usize),
+    /// The product of the rows at hand, in scratch.
+    Product,
+}
+
+/// Element types, found inside [`Data`].
+pub(crate) trait Element: Copy + Default + Send + Sync + 'static {
+    const DTYPE: DType;
+    fn slice(data: &Data) -> &[Self];
+    fn slice_mut(data: &mut Data) -> &mut [Self];
+    /// A constant of this type: rounded to nearest for floats, truncated for integers, `!= 0` for bool.
+    fn from_f64(value: f64) -> Self;
+    fn into_f64(self) -> f64;
+}
+
+macro_rules! elements {
+    ($($t:ty => $v:ident, $x:ident, $from:expr, $into:expr;)*) => { $(
+        impl Element for $t {
+            const DTYPE: DType = DType::$v;
+            fn slice(data: &Data) -> &[$t] {
+                match data {
+                    Data::$v(v) => v,
+                    other => panic!("a kernel of {} was given {}", stringify!($t), other.dtype()),
+                }
+            }
+            fn slice_mut(data: &mut Data) -> &mut [$t] {
+                match data {
+                    Data::$v(v) => v,
+                    other => panic!("a kernel of {} was given {}", stringify!($t), other.dtype()),
+                }
+            }
+            #[inline(always)]
+            fn from_f64($x: f64) -> $t {
+                $from
+            }
+            #[inline(always)]
+            fn into_f64(self) -> f64 {
+                let $x = self;
+                $into
+            }
+        }
+    )* };
+}
+elements! {
+    f64 => F64, x, x, x;
+    f32 => F32, x, x as f32, x as f64;
+    u32 => U32, x, x as u32, x as f64;
+    i32 => I32, x, x as i32, x as f64;
+    bool => Bool, x, x != 0.0, x as u8 as f64;
+}
+
+/// Runs `$body` with `$t` naming the element type that `$dtype` stands for.
+macro_rules! with_type {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            wgrad::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            wgrad::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            wgrad::DType::U32 => {
+                type $t = u32;
+                $body
+            }
+            wgrad::DType::I32 => {
+                type $t = i32;
+                $body
+            }
+            wgrad::DType::Bool => {
+                type $t = bool;
+                $body
+            }
+            wgrad::DType::F16 => todo!(),
+        }
+    };
+}
+pub(crate) use with_type;
+
+/// Memory that a kernel writes, taken apart by the threads that run it.
+///
+/// It stands for a mutable borrow of a [`Data`] that lasts as long as the kernel runs.
+#[derive(Debug)]
+pub(crate) struct Target {
+    dtype: DType,
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a target is a mutable borrow of plain elements. Both methods that hand out its elements are unsafe, and their
+// callers promise that what one thread writes no other touches.
+unsafe impl Send for Target {}
+// SAFETY: as above.
+unsafe impl Sync for Target {}
+
+impl Target {
+    pub fn new(data: &mut Data) -> Self {
+        let (dtype, len) = (data.dtype(), data.len());
+        let start = with_type!(dtype, T => T::slice_mut(data).as_mut_ptr().cast::<u8>());
+        Self { dtype, start, len }
+    }
+
+    fn check(&self, dtype: DType, start: usize, len: usize) {
+        assert!(dtype == self.dtype && start.checked_add(len).is_some_and(|end| end <= self.len));
+    }
+
+    /// A stretch of the elements, to be read.
+    ///
+    /// # Safety
+    /// The data is alive, and nobody writes any of these elements while the result is in use.
+    pub unsafe fn seen<T: Element>(&self, start: usize, len: usize) -> &[T] {
+        self.check(T::DTYPE, start, len);
+        // SAFETY: within the vector, by the check; of its type, by the check; not written, by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.start.cast::<T>().add(start), len) }
+    }
+
+    /// A stretch of the elements, some of which are to be written, as a pointer and a length.
+    ///
+    /// # Safety
+    /// The data is alive while the result is in use, and nobody else touches those elements that are written.
+    pub unsafe fn span<T: Element>(&self, start: usize, len: usize) -> (*mut T, usize) {
+        self.check(T::DTYPE, start, len);
+        // SAFETY: within the vector, by the check.
+        (unsafe { self.start.cast::<T>().add(start) }, len)
+    }
+
+    /// A stretch of the elements, to be written.
+    ///
+    /// # Safety
+    /// The data is alive, and nobody else reads or writes any of these elements while the result is in use.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises what a mutable borrow would prove")]
+    pub unsafe fn part<T: Element>(&self, start: usize, len: usize) -> &mut [T] {
+        self.check(T::DTYPE, start, len);
+        // SAFETY: within the vector, by the check; of its type, by the check; not shared, by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast::<T>().add(start), len) }
+    }
+}
+
+/// What a kernel's sources stand for while it runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Env<'a> {
+    pub slots: &'a [Data],
+    pub buffers: &'a [Data],
+    pub inputs: &'a [&'a Data],
+    pub targets: &'a [Target],
+    /// In the epilogue of a matrix product: the product of the part at hand, and where it lies in the whole.
+    pub product: &'a Data,
+    pub shift: isize,
+}
+
+impl<'a> Env<'a> {
+    /// The data of a source that the kernel does not write.
+    pub fn data(&self, source: Source) -> &'a Data {
+        match source {
+            Source::Slot(slot) => &self.slots[slot],
+            Source::Buffer(buffer) => &self.buffers[buffer],
+            Source::Input(input) => self.inputs[input],
+            Source::Target(_) | Source::Product => unreachable!("handled by who knows what is written when"),
+        }
+    }
+}
+
+/// Fills memory with values that no computation should meet.
+pub(crate) fn poison(data: &mut Data) {
+    match data {
+        Data::F64(v) => v.fill(f64::NAN),
+        Data::F32(v) => v.fill(f32::NAN),
+        Data::U32(v) => v.fill(0xDEAD_BEEF),
+        Data::I32(v) => v.fill(i32::MIN),
+        Data::Bool(v) => v.fill(true),
+        Data::F16(_) => todo!(),
+    }
+}
+
+/// An empty value, to leave in the place of one that is taken out.
+pub(crate) fn nothing(dtype: DType) -> Data {
+    Data::zeros(dtype, 0)
+}

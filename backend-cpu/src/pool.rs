@@ -1,0 +1,39 @@
+//! Threads: how many share a kernel's work, and where it is not worth the trouble.
+
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// How kernels are split among threads. No result depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pool {
+    threads: usize,
+    /// Weighted elements below which a kernel runs on the calling thread.
+    serial: usize,
+}
+
+/// Parts per thread, so that a thread that is held up does not hold up the others.
+const PARTS: usize = 4;
+
+impl Pool {
+    /// The pool that the calling thread belongs to.
+    pub fn current(serial: usize) -> Self {
+        Self { threads: rayon::current_num_threads(), serial }
+    }
+
+    /// How many parts some work is worth splitting into.
+    pub fn parts(&self, work: usize) -> usize {
+        if self.threads == 1 || work < self.serial {
+            return 1;
+        }
+        (PARTS * self.threads).min(2 + work / self.serial.max(1))
+    }
+
+    /// Runs tasks `0..tasks`, in ranges, on as many threads as all of them together are worth.
+    pub fn each(&self, tasks: usize, work: usize, f: impl Fn(Range<usize>) + Sync) {
+        let parts = self.parts(work).min(tasks);
+        if parts <= 1 {
+            return f(0..tasks);
+        }
+        (0..parts).into_par_iter().for_each(|i| f(i * tasks / parts..(i + 1) * tasks / parts));
+    }
+}

@@ -1,0 +1,617 @@
+//! From a body to a schedule: what is computed in which walk over the rows, block by block, in which registers. All that
+//! depends on shapes alone is decided here.
+//!
+//! The index space is a matrix: `kept` rows by `reduced` columns (in a body that reduces nothing, whatever dimensions
+//! can be walked evenly are its columns). A **tile** is a few rows, a **block** a tile's part that registers hold, a
+//! **chunk** a tile's part that is reduced by itself before it is merged with the others. Where neighbouring rows, not
+//! columns, are neighbours in memory, registers hold blocks **turned**: column by column.
+
+use crate::{
+    fold::accumulator,
+    lanes::weight,
+    memory::Source,
+    scratch::Files,
+    view::{View, even_tail},
+};
+use wgrad::{
+    DType,
+    op::{Binary, Reduce, Unary},
+    plan::{Body, Instr, Level, Operand},
+};
+
+/// The sizes that decide how a space is cut up. Results depend on them, and so they are the same for all threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Elements that a register holds.
+    pub block: usize,
+    /// Rows at least this long go one at a time where they are reduced.
+    pub narrow: usize,
+    /// Elements of a chunk, at least.
+    pub chunk: usize,
+    /// Chunks per row, at most.
+    pub chunks: usize,
+    /// The longest row whose intermediate values are kept from one walk to the next, rather than computed again.
+    pub resident: usize,
+    /// Weighted elements below which a kernel runs on the calling thread: about 20 us of work.
+    pub serial: usize,
+}
+
+impl Sizes {
+    /// For speed.
+    pub const FAST: Sizes =
+        Sizes { block: 1024, narrow: 128, chunk: 1 << 16, chunks: 32, resident: 1 << 16, serial: 1 << 16 };
+    /// For tests: the smallest spaces are cut up, too.
+    pub const TINY: Sizes = Sizes { block: 8, narrow: 5, chunk: 12, chunks: 5, resident: 20, serial: 0 };
+}
+
+/// How many elements a value has in a block.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Extent {
+    /// One for all.
+    One,
+    /// One per row.
+    Rows,
+    /// One per element.
+    Block,
+}
+
+/// Where a value is while a block is computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Home {
+    /// Nowhere: it is a constant.
+    Const(f64),
+    /// In a register, unless it is found in memory. A resident one has room for the whole tile.
+    Register { index: usize, resident: bool },
+}
+
+/// A value of the schedule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell {
+    pub home: Home,
+    pub dtype: DType,
+    pub extent: Extent,
+}
+
+/// What one step does; values are named by their cells.
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    Load(usize),
+    Random {
+        stream: u64,
+        key: [usize; 3],
+        index: usize,
+    },
+    Unary(Unary, usize),
+    Binary(Binary, usize, usize),
+    Select(usize, usize, usize),
+    Cast(usize),
+    /// A value per row, or one for all, repeated for each element.
+    Expand(usize),
+    /// A value to memory, unless it has been computed there.
+    Store(usize, usize),
+    /// A block into an accumulator.
+    Fold(usize, usize),
+}
+
+impl Action {
+    fn operands(&self) -> impl Iterator<Item = usize> {
+        let used = match *self {
+            Action::Load(_) => [None; 3],
+            Action::Random { key: [a, b, c], .. } | Action::Select(a, b, c) => [Some(a), Some(b), Some(c)],
+            Action::Binary(_, a, b) => [Some(a), Some(b), None],
+            Action::Unary(_, a) | Action::Cast(a) | Action::Expand(a) => [Some(a), None, None],
+            Action::Store(_, a) | Action::Fold(_, a) => [Some(a), None, None],
+        };
+        used.into_iter().flatten()
+    }
+}
+
+/// One step, over a block or over the values of its rows.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub action: Action,
+    /// The cell of the result.
+    pub to: Option<usize>,
+    /// A view that the result is written to at once, where a block of it lies in one piece.
+    pub direct: Option<usize>,
+}
+
+/// A reduction's accumulators.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acc {
+    pub kind: Reduce,
+    pub dtype: DType,
+    /// Scratch elements per row.
+    pub width: usize,
+    /// The register that accumulates over a chunk, and the one that does over a tile.
+    pub chunk: usize,
+    pub tile: usize,
+    /// The cell of the result.
+    pub to: usize,
+}
+
+/// One walk over a tile, and what follows from its reductions for each row.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Phase {
+    pub block: Vec<Step>,
+    /// Which accumulators it fills.
+    pub accs: std::ops::Range<usize>,
+    pub rows: Vec<Step>,
+}
+
+/// A loop kernel, with everything decided.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    pub kept: usize,
+    pub reduced: usize,
+    /// Whether registers hold blocks column by column.
+    pub turned: bool,
+    /// Rows of a tile.
+    pub rows: usize,
+    /// Columns of a block.
+    pub block: usize,
+    /// Columns of a chunk: a multiple of a block's.
+    pub chunk: usize,
+    pub cells: Vec<Cell>,
+    pub views: Vec<View>,
+    pub accs: Vec<Acc>,
+    /// Values of rows that no reduction is needed for.
+    pub prelude: Vec<Step>,
+    pub phases: Vec<Phase>,
+    /// Stores of values of rows: nothing reads memory any more.
+    pub finale: Vec<Step>,
+    /// The weight of one element.
+    pub cost: usize,
+}
+
+/// What a body is compiled for.
+pub(crate) struct Setting<'a> {
+    pub body: &'a Body,
+    pub reads: &'a [Operand],
+    pub writes: &'a [Operand],
+    /// Where the operands are; targets are what the kernel writes.
+    pub source: &'a dyn Fn(&Operand) -> Source,
+    /// Where the product of a matrix product is seen, in an epilogue.
+    pub product: Option<View>,
+    pub sizes: Sizes,
+}
+
+impl Schedule {
+    /// How many tiles there are.
+    pub fn tiles(&self) -> usize {
+        self.kept.div_ceil(self.rows)
+    }
+
+    /// How many chunks a tile has.
+    pub fn chunks(&self) -> usize {
+        self.reduced.div_ceil(self.chunk).max(1)
+    }
+
+    /// What the whole takes, in weighted elements.
+    pub fn work(&self) -> usize {
+        self.kept * self.reduced.max(1) * self.cost
+    }
+
+    pub fn new(setting: &Setting, files: &mut Files) -> Self {
+        let Setting { body, sizes, .. } = setting;
+        let operands = || setting.reads.iter().chain(setting.writes).filter(|o| o.shape == body.space);
+        let split = match (&setting.product, body.reduced) {
+            (Some(_), _) => body.space.rank() - 1,
+            (None, 0) => body.space.rank() - even_tail(&body.space, operands()),
+            (None, reduced) => body.space.rank() - reduced,
+        };
+        let (kept, reduced): (usize, usize) =
+            (body.space[..split].iter().product(), body.space[split..].iter().product());
+        let folds = body.values.iter().any(|v| matches!(v.instr, Instr::Reduce(..)));
+        let turned = body.reduced > 0 && kept > 1 && prefers_turned(setting, split);
+        let depth = Depth::new(body);
+        let phases = depth.phases(body);
+        let narrow = if folds || body.values.iter().any(|v| v.level == Level::Row) { sizes.narrow } else { usize::MAX };
+        let parts = |n: usize, of: usize| n.div_ceil(n.div_ceil(of).max(1)).max(1);
+        let (rows, block) = if turned {
+            let rows = parts(kept, sizes.block);
+            (rows, (sizes.block / rows).clamp(1, reduced.max(1)))
+        } else if reduced >= narrow || reduced >= sizes.block {
+            (1, parts(reduced, sizes.block).next_multiple_of(16).min(reduced.max(1)))
+        } else {
+            ((sizes.block / reduced.max(1)).clamp(1, kept.max(1)), reduced.max(1))
+        };
+        let resident = phases > 1 && (reduced <= block || rows * reduced <= sizes.resident);
+        let chunk = if resident {
+            reduced.max(1)
+        } else {
+            (sizes.chunk / rows).max(reduced.div_ceil(sizes.chunks)).next_multiple_of(block).max(block)
+        };
+        let this = Self {
+            kept,
+            reduced,
+            turned,
+            rows,
+            block,
+            chunk,
+            cells: vec![],
+            views: vec![],
+            accs: vec![],
+            prelude: vec![],
+            phases: vec![Phase::default(); phases],
+            finale: vec![],
+            cost: body.values.iter().map(cost).sum::<usize>().max(1),
+        };
+        let here = vec![vec![None; body.values.len()]; phases];
+        let always = vec![None; body.values.len()];
+        let mut builder = Builder { setting, files, split, depth, resident, always, here, schedule: this };
+        builder.build();
+        let schedule = builder.schedule;
+        files.cells(schedule.cells.len());
+        schedule
+    }
+}
+
+/// The weight of an instruction, per element.
+fn cost(value: &wgrad::plan::Value) -> usize {
+    match value.instr {
+        Instr::Const(_) => 0,
+        Instr::Unary(op, _) => weight(Some(op), None),
+        Instr::Binary(op, ..) => weight(None, Some(op)),
+        Instr::Random { .. } => 16,
+        _ => 1,
+    }
+}
+
+/// Whether some dimensions of an operand repeat one element.
+fn flat(operand: &Operand, mut dims: std::ops::Range<usize>) -> bool {
+    dims.all(|d| operand.shape[d] == 1 || operand.strides[d] == 0)
+}
+
+/// Whether more of the operands' neighbours are found along the rows' dimension than along the columns'.
+fn prefers_turned(setting: &Setting, split: usize) -> bool {
+    let near = |o: &Operand, dims: std::ops::Range<usize>| {
+        let inner = dims.rev().find(|&d| o.shape[d] != 1);
+        inner.is_none_or(|d| o.strides[d].unsigned_abs() <= 1)
+    };
+    let space = &setting.body.space;
+    let wide: Vec<&Operand> = setting.reads.iter().chain(setting.writes).filter(|o| o.shape == *space).collect();
+    let along = wide.iter().filter(|o| near(o, split..space.rank())).count();
+    let across = wide.iter().filter(|o| near(o, 0..split)).count();
+    across > along
+}
+
+/// How many walks over a row precede each value.
+struct Depth(Vec<usize>);
+
+impl Depth {
+    fn new(body: &Body) -> Self {
+        let mut depth: Vec<usize> = vec![];
+        for value in &body.values {
+            let before = value.instr.operands().map(|o| depth[o]).max().unwrap_or(0);
+            depth.push(before + usize::from(matches!(value.instr, Instr::Reduce(..))));
+        }
+        Self(depth)
+    }
+
+    fn phases(&self, body: &Body) -> usize {
+        let reduced = body.values.iter().filter_map(|v| match v.instr {
+            Instr::Reduce(_, x) => Some(self.0[x]),
+            _ => None,
+        });
+        let stored = body.stores.iter().filter(|&&v| body.values[v].level == Level::Element).map(|&v| self.0[v]);
+        reduced.chain(stored).max().unwrap_or(0) + 1
+    }
+}
+
+struct Builder<'a, 'b> {
+    setting: &'a Setting<'a>,
+    files: &'b mut Files,
+    split: usize,
+    depth: Depth,
+    resident: bool,
+    /// The cell of each value that lasts for a whole tile.
+    always: Vec<Option<usize>>,
+    /// The cell of each value in each phase.
+    here: Vec<Vec<Option<usize>>>,
+    schedule: Schedule,
+}
+
+/// A register that is yet to be chosen.
+const OPEN: Home = Home::Register { index: usize::MAX, resident: false };
+
+impl Builder<'_, '_> {
+    fn build(&mut self) {
+        let body = self.setting.body;
+        let phases = self.schedule.phases.len();
+        let source = self.setting.source;
+        let read_sources: Vec<Source> = self.setting.reads.iter().map(source).collect();
+        for (i, value) in body.values.iter().enumerate() {
+            if let Instr::Const(c) = value.instr {
+                let cell = Cell { home: Home::Const(c), dtype: value.dtype, extent: Extent::One };
+                self.always[i] = Some(self.cell(cell));
+            }
+        }
+        // Which writes belong to which phase. One that overwrites a read waits until nothing is read again.
+        let mut stores: Vec<Vec<(usize, usize, bool)>> = vec![vec![]; phases];
+        let mut row_stores = vec![];
+        for (w, &v) in body.stores.iter().enumerate() {
+            let write = &self.setting.writes[w];
+            let shared = read_sources.contains(&source(write));
+            if body.values[v].level == Level::Row {
+                row_stores.push((w, v));
+            } else {
+                let phase = if shared { phases - 1 } else { self.depth.0[v].min(phases - 1) };
+                stores[phase].push((w, v, shared));
+            }
+        }
+        let needed = self.needed(&stores);
+        self.rows_of(0);
+        for p in 0..phases {
+            let first = self.schedule.accs.len();
+            for v in 0..body.values.len() {
+                if needed[p][v] {
+                    let direct = stores[p].iter().position(|&(_, stored, shared)| stored == v && !shared);
+                    let direct = direct.map(|i| stores[p].remove(i));
+                    self.value(p, v, direct.map(|(w, ..)| w));
+                }
+                if let Instr::Reduce(kind, x) = body.values[v].instr
+                    && self.depth.0[x] == p
+                {
+                    self.reduce(p, v, kind, x);
+                }
+            }
+            for (w, v, _) in std::mem::take(&mut stores[p]) {
+                let from = self.whole(p, v);
+                let view = self.view(&self.setting.writes[w], self.split);
+                self.push(p, Step { action: Action::Store(view, from), to: None, direct: None });
+            }
+            self.schedule.phases[p].accs = first..self.schedule.accs.len();
+            self.registers(p);
+            self.rows_of(p + 1);
+        }
+        for (w, v) in row_stores {
+            let from = self.always[v].expect("values of rows last");
+            let view = self.row_view(&self.setting.writes[w]);
+            self.schedule.finale.push(Step { action: Action::Store(view, from), to: None, direct: None });
+        }
+    }
+
+    /// Which values of elements each phase computes, rather than finds.
+    fn needed(&mut self, stores: &[Vec<(usize, usize, bool)>]) -> Vec<Vec<bool>> {
+        let body = self.setting.body;
+        let phases = stores.len();
+        let mut needed = vec![vec![false; body.values.len()]; phases];
+        for p in 0..phases {
+            let reduced = body.values.iter().filter_map(|v| match v.instr {
+                Instr::Reduce(_, x) if self.depth.0[x] == p => Some(x),
+                _ => None,
+            });
+            let mut open: Vec<usize> = reduced.chain(stores[p].iter().map(|s| s.1)).collect();
+            while let Some(v) = open.pop() {
+                let value = &body.values[v];
+                if needed[p][v] || value.level == Level::Row || matches!(value.instr, Instr::Const(_)) {
+                    continue;
+                }
+                let before = (0..p).find(|&q| needed[q][v]);
+                if before.is_some() && self.resident && self.worth_keeping(v) {
+                    if self.always[v].is_none() {
+                        let cell = Cell { home: OPEN, dtype: value.dtype, extent: Extent::Block };
+                        let cell = self.cell(cell);
+                        self.lasting(cell);
+                        self.always[v] = Some(cell);
+                    }
+                    continue;
+                }
+                needed[p][v] = true;
+                open.extend(value.instr.operands());
+            }
+        }
+        needed
+    }
+
+    /// Whether it costs something to have a value again: all but what is found in memory as it is.
+    fn worth_keeping(&self, v: usize) -> bool {
+        match self.setting.body.values[v].instr {
+            Instr::Load(i) => {
+                let read = &self.setting.reads[i];
+                if flat(read, self.split..read.shape.rank()) {
+                    return false;
+                }
+                let view = View::new((self.setting.source)(read), read, self.split, self.schedule.turned);
+                !view.may_be_direct()
+            }
+            Instr::Product => false,
+            _ => true,
+        }
+    }
+
+    fn cell(&mut self, cell: Cell) -> usize {
+        self.schedule.cells.push(cell);
+        self.schedule.cells.len() - 1
+    }
+
+    /// Gives a cell a register of its own, for the whole kernel.
+    fn lasting(&mut self, cell: usize) {
+        let Cell { dtype, extent, .. } = self.schedule.cells[cell];
+        let len = match extent {
+            Extent::Block => self.schedule.rows * self.schedule.reduced,
+            Extent::Rows | Extent::One => self.schedule.rows,
+        };
+        let resident = extent == Extent::Block;
+        self.schedule.cells[cell].home = Home::Register { index: self.files.take(dtype, len), resident };
+    }
+
+    fn push(&mut self, p: usize, step: Step) {
+        self.schedule.phases[p].block.push(step);
+    }
+
+    fn view(&mut self, operand: &Operand, split: usize) -> usize {
+        let view = View::new((self.setting.source)(operand), operand, split, self.schedule.turned);
+        self.schedule.views.push(view);
+        self.schedule.views.len() - 1
+    }
+
+    /// A view of one element per row.
+    fn row_view(&mut self, operand: &Operand) -> usize {
+        let shape = operand.shape[..self.split].into();
+        let strides = operand.strides[..self.split].to_vec();
+        let operand = Operand { shape, strides, ..operand.clone() };
+        self.schedule.views.push(View::new((self.setting.source)(&operand), &operand, 0, false));
+        self.schedule.views.len() - 1
+    }
+
+    /// How many elements a read has in a block, at least so many, and a view of them.
+    fn look(&mut self, operand: &Operand, least: Extent) -> (Extent, usize) {
+        if least == Extent::Block || !flat(operand, self.split..operand.shape.rank()) {
+            return (Extent::Block, self.view(operand, self.split));
+        }
+        let extent = if flat(operand, 0..self.split) { least } else { Extent::Rows };
+        (extent, self.row_view(operand))
+    }
+
+    /// The values of rows that `depth` walks precede.
+    fn rows_of(&mut self, depth: usize) {
+        let body = self.setting.body;
+        for (v, value) in body.values.iter().enumerate() {
+            let reduction = matches!(value.instr, Instr::Reduce(..) | Instr::Const(_));
+            if value.level == Level::Row && self.depth.0[v] == depth && !reduction {
+                let (action, extent) = self.action(None, v, Extent::One);
+                let to = self.cell(Cell { home: OPEN, dtype: value.dtype, extent });
+                self.lasting(to);
+                self.always[v] = Some(to);
+                let step = Step { action, to: Some(to), direct: None };
+                match depth {
+                    0 => self.schedule.prelude.push(step),
+                    _ => self.schedule.phases[depth - 1].rows.push(step),
+                }
+            }
+        }
+    }
+
+    /// An operand's cell: in a phase, or among the values of rows.
+    fn operand(&self, phase: Option<usize>, v: usize) -> usize {
+        let here = phase.and_then(|p| self.here[p][v]);
+        here.or(self.always[v]).expect("an operand comes before its use")
+    }
+
+    /// What computes a value, from operands that fit one another, and how many elements it has in a block.
+    fn action(&mut self, phase: Option<usize>, v: usize, least: Extent) -> (Action, Extent) {
+        let setting = self.setting;
+        let instr = &setting.body.values[v].instr;
+        match instr {
+            Instr::Load(i) => {
+                let (extent, view) = self.look(&setting.reads[*i], least);
+                let read = &mut self.schedule.views[view];
+                read.overwritten = matches!(read.source, Source::Target(_));
+                return (Action::Load(view), extent);
+            }
+            Instr::Product => {
+                self.schedule.views.push(setting.product.clone().expect("a product belongs to an epilogue"));
+                return (Action::Load(self.schedule.views.len() - 1), Extent::Block);
+            }
+            _ => {}
+        }
+        let mut extent = least;
+        if let Instr::Random { index, .. } = instr {
+            extent = self.look(index, least).0;
+        }
+        for o in instr.operands() {
+            extent = extent.max(self.schedule.cells[self.operand(phase, o)].extent);
+        }
+        let mut cell = |o: usize| match (phase, extent) {
+            (Some(p), Extent::Block) => self.fitting(p, o),
+            _ => self.operand(phase, o),
+        };
+        let action = match instr {
+            Instr::Random { stream, key, index } => {
+                let key = key.map(&mut cell);
+                let index = if extent == Extent::Block { self.view(index, self.split) } else { self.row_view(index) };
+                Action::Random { stream: *stream, key, index }
+            }
+            Instr::Unary(op, a) => Action::Unary(*op, cell(*a)),
+            Instr::Binary(op, a, b) => Action::Binary(*op, cell(*a), cell(*b)),
+            Instr::Select(a, b, c) => Action::Select(cell(*a), cell(*b), cell(*c)),
+            Instr::Cast(a) => Action::Cast(cell(*a)),
+            Instr::Load(_) | Instr::Product | Instr::Const(_) | Instr::Reduce(..) => unreachable!("handled elsewhere"),
+        };
+        (action, extent)
+    }
+
+    /// The cell of a value, in a form that an instruction over elements can take.
+    fn fitting(&mut self, p: usize, v: usize) -> usize {
+        let cell = self.operand(Some(p), v);
+        let Schedule { turned, rows, block, .. } = self.schedule;
+        match self.schedule.cells[cell].extent {
+            Extent::Rows if turned && block > 1 || !turned && rows > 1 => self.expanded(p, v, cell),
+            _ => cell,
+        }
+    }
+
+    /// The cell of a value with one element per element of the block.
+    fn whole(&mut self, p: usize, v: usize) -> usize {
+        let cell = self.operand(Some(p), v);
+        if self.schedule.cells[cell].extent == Extent::Block { cell } else { self.expanded(p, v, cell) }
+    }
+
+    fn expanded(&mut self, p: usize, v: usize, cell: usize) -> usize {
+        let dtype = self.schedule.cells[cell].dtype;
+        let to = self.cell(Cell { home: OPEN, dtype, extent: Extent::Block });
+        self.push(p, Step { action: Action::Expand(cell), to: Some(to), direct: None });
+        self.here[p][v] = Some(to);
+        to
+    }
+
+    /// Computes a value in a phase, and stores it where that can be done at once.
+    fn value(&mut self, p: usize, v: usize, store: Option<usize>) {
+        let setting = self.setting;
+        let least = if self.always[v].is_some() { Extent::Block } else { Extent::One };
+        let (action, extent) = self.action(Some(p), v, least);
+        let to = self.always[v]
+            .unwrap_or_else(|| self.cell(Cell { home: OPEN, dtype: setting.body.values[v].dtype, extent }));
+        let view = store.map(|w| self.view(&setting.writes[w], self.split));
+        let fresh = matches!(self.schedule.cells[to].home, Home::Register { resident: false, .. });
+        let direct = view.filter(|_| fresh && extent == Extent::Block);
+        self.push(p, Step { action, to: Some(to), direct });
+        self.here[p][v] = Some(to);
+        if let Some(view) = view {
+            let from = self.whole(p, v);
+            self.push(p, Step { action: Action::Store(view, from), to: None, direct: None });
+        }
+    }
+
+    fn reduce(&mut self, p: usize, v: usize, kind: Reduce, x: usize) {
+        let dtype = self.setting.body.values[x].dtype;
+        let from = self.whole(p, x);
+        let (store, width) = accumulator(kind, dtype);
+        let [chunk, tile] = [0, 1].map(|_| self.files.take(store, self.schedule.rows * width));
+        let to = self.cell(Cell { home: OPEN, dtype, extent: Extent::Rows });
+        self.lasting(to);
+        self.always[v] = Some(to);
+        self.push(p, Step { action: Action::Fold(self.schedule.accs.len(), from), to: None, direct: None });
+        self.schedule.accs.push(Acc { kind, dtype, width, chunk, tile, to });
+    }
+
+    /// Chooses registers for what lives within a phase: free ones again as soon as their last reader has run.
+    fn registers(&mut self, p: usize) {
+        let steps = &self.schedule.phases[p].block;
+        let mut last = vec![0; self.schedule.cells.len()];
+        for (i, step) in steps.iter().enumerate() {
+            step.action.operands().chain(step.to).for_each(|cell| last[cell] = i);
+        }
+        let len = self.schedule.rows * self.schedule.block;
+        let mut mine = vec![false; self.schedule.cells.len()];
+        for (i, step) in steps.iter().enumerate() {
+            if let Some(to) = step.to
+                && matches!(self.schedule.cells[to].home, Home::Register { index: usize::MAX, .. })
+            {
+                let index = self.files.take(self.schedule.cells[to].dtype, len);
+                self.schedule.cells[to].home = Home::Register { index, resident: false };
+                mine[to] = true;
+            }
+            for cell in step.action.operands().chain(step.to) {
+                if last[cell] == i && mine[cell] {
+                    mine[cell] = false;
+                    if let Home::Register { index, .. } = self.schedule.cells[cell].home {
+                        self.files.give_back(index);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Scratch memory: each thread's registers, shared by all kernels, which run one after another.
+
+use crate::memory::{Source, poison};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use wgrad::{DType, Data};
+
+/// The registers that kernels are compiled for: their types and lengths.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    registers: Vec<(DType, usize)>,
+    taken: Vec<bool>,
+    /// The most values that a schedule has.
+    cells: usize,
+}
+
+impl Files {
+    /// Starts a kernel, which may use all registers.
+    pub fn open(&mut self) {
+        self.taken.fill(false);
+    }
+
+    /// A register with room for `len` elements.
+    pub fn take(&mut self, dtype: DType, len: usize) -> usize {
+        let free = (0..self.taken.len()).find(|&r| !self.taken[r] && self.registers[r].0 == dtype);
+        let index = free.unwrap_or_else(|| {
+            self.registers.push((dtype, 0));
+            self.taken.push(false);
+            self.taken.len() - 1
+        });
+        self.taken[index] = true;
+        self.registers[index].1 = self.registers[index].1.max(len);
+        index
+    }
+
+    /// Lets a register be taken again by the same kernel.
+    pub fn give_back(&mut self, index: usize) {
+        self.taken[index] = false;
+    }
+
+    /// Makes room for this many values.
+    pub fn cells(&mut self, cells: usize) {
+        self.cells = self.cells.max(cells);
+    }
+}
+
+/// Where a value of the block at hand is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Seen {
+    Register,
+    Memory(Source, usize),
+}
+
+/// One thread's registers.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    pub registers: Vec<Data>,
+    /// Where each value is.
+    pub seen: Vec<Seen>,
+}
+
+/// The scratch of all threads.
+#[derive(Debug)]
+pub(crate) struct Workers(Vec<Mutex<Scratch>>);
+
+impl Workers {
+    pub fn new(threads: usize) -> Self {
+        Self((0..threads).map(|_| Mutex::default()).collect())
+    }
+
+    /// Grows each thread's scratch to what kernels need.
+    pub fn fit(&mut self, files: &Files) {
+        for worker in &mut self.0 {
+            let scratch = worker.get_mut().unwrap_or_else(PoisonError::into_inner);
+            for (i, &(dtype, len)) in files.registers.iter().enumerate() {
+                match scratch.registers.get_mut(i) {
+                    None => scratch.registers.push(Data::zeros(dtype, len)),
+                    Some(register) if register.len() < len => *register = Data::zeros(dtype, len),
+                    Some(_) => {}
+                }
+            }
+            scratch.seen.resize(scratch.seen.len().max(files.cells), Seen::Register);
+        }
+    }
+
+    /// The calling thread's scratch.
+    pub fn mine(&self) -> MutexGuard<'_, Scratch> {
+        let thread = rayon::current_thread_index().unwrap_or(0);
+        self.0[thread].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fills all scratch with values that no computation should meet.
+    pub fn poison(&mut self) {
+        for worker in &mut self.0 {
+            let scratch = worker.get_mut().unwrap_or_else(PoisonError::into_inner);
+            scratch.registers.iter_mut().for_each(poison);
+        }
+    }
+}

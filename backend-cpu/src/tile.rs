@@ -1,0 +1,378 @@
+//! Running a schedule over a tile: block by block, instruction by instruction.
+
+use crate::{
+    fold::{self, with_monoid},
+    lanes::{self, Lanes, Number},
+    memory::{Element, Env, Source, Target, nothing, with_type},
+    random,
+    schedule::{Action, Extent, Home, Schedule, Step},
+    scratch::{Scratch, Seen},
+};
+use std::ops::Range;
+use wgrad::{DType, Data, op::Binary};
+
+/// A schedule on its way through a part of its space, on one thread.
+pub(crate) struct Machine<'a> {
+    schedule: &'a Schedule,
+    env: Env<'a>,
+    scratch: &'a mut Scratch,
+    /// The rows of the tile.
+    rows: Range<usize>,
+    /// The columns of the block.
+    columns: Range<usize>,
+}
+
+impl<'a> Machine<'a> {
+    pub fn new(schedule: &'a Schedule, env: Env<'a>, scratch: &'a mut Scratch) -> Self {
+        scratch.seen[..schedule.cells.len()].fill(Seen::Register);
+        Self { schedule, env, scratch, rows: 0..0, columns: 0..0 }
+    }
+
+    /// Goes to some rows, at most as many as a tile has, and computes what needs no walk over them.
+    pub fn enter(&mut self, rows: Range<usize>) {
+        self.rows = rows;
+        self.columns = 0..0;
+        self.row_steps(&self.schedule.prelude);
+    }
+
+    /// Goes to a tile.
+    pub fn enter_tile(&mut self, tile: usize) {
+        let first = tile * self.schedule.rows;
+        self.enter(first..self.schedule.kept.min(first + self.schedule.rows));
+    }
+
+    /// All of a tile.
+    pub fn tile(&mut self, tile: usize) {
+        self.enter_tile(tile);
+        for p in 0..self.schedule.phases.len() {
+            self.start(p, false);
+            for chunk in 0..self.schedule.chunks() {
+                self.chunk(p, chunk);
+                self.merge(p);
+            }
+            self.finish(p);
+        }
+        self.leave();
+    }
+
+    /// Stores the values of the tile's rows.
+    pub fn leave(&mut self) {
+        self.row_steps(&self.schedule.finale);
+    }
+
+    /// Walks over some columns of the tile.
+    pub fn walk(&mut self, phase: usize, columns: Range<usize>) {
+        let schedule = self.schedule;
+        let mut at = columns.start;
+        while at < columns.end {
+            self.columns = at..columns.end.min(at + schedule.block);
+            for step in &schedule.phases[phase].block {
+                self.step(step, true);
+            }
+            at = self.columns.end;
+        }
+    }
+
+    /// Walks over a chunk of the tile, with accumulators of its own.
+    pub fn chunk(&mut self, phase: usize, chunk: usize) {
+        self.start(phase, true);
+        let first = chunk * self.schedule.chunk;
+        self.walk(phase, first..self.schedule.reduced.min(first + self.schedule.chunk));
+    }
+
+    /// Copies the chunk's accumulators of a phase out, or the tile's in.
+    pub fn accumulators(&mut self, phase: usize, mut f: impl FnMut(usize, &Data, &mut Data)) {
+        for i in self.schedule.phases[phase].accs.clone() {
+            let acc = &self.schedule.accs[i];
+            let mut tile = self.take(acc.tile);
+            f(i, &self.scratch.registers[acc.chunk], &mut tile);
+            self.scratch.registers[acc.tile] = tile;
+        }
+    }
+
+    /// Prepares the accumulators of a phase: a chunk's or a tile's.
+    pub fn start(&mut self, phase: usize, chunk: bool) {
+        let rows = self.rows.len();
+        for acc in &self.schedule.accs[self.schedule.phases[phase].accs.clone()] {
+            let register = &mut self.scratch.registers[if chunk { acc.chunk } else { acc.tile }];
+            with_monoid!(acc.kind, acc.dtype, T, M => {
+                fold::start::<T, M>(&mut Element::slice_mut(register)[..rows * acc.width]);
+            });
+        }
+    }
+
+    /// Merges the chunk's accumulators into the tile's.
+    pub fn merge(&mut self, phase: usize) {
+        let (schedule, rows) = (self.schedule, self.rows.len());
+        self.accumulators(phase, |i, chunk, tile| {
+            let acc = &schedule.accs[i];
+            with_monoid!(acc.kind, acc.dtype, T, M => {
+                let len = rows * acc.width;
+                fold::merge::<T, M>(&mut Element::slice_mut(tile)[..len], &Element::slice(chunk)[..len]);
+            });
+        });
+    }
+
+    /// The results of a phase's reductions, and what follows from them for each row.
+    pub fn finish(&mut self, phase: usize) {
+        let (schedule, rows) = (self.schedule, self.rows.len());
+        for acc in &schedule.accs[schedule.phases[phase].accs.clone()] {
+            let Home::Register { index, .. } = schedule.cells[acc.to].home else { unreachable!("results vary") };
+            let mut out = self.take(index);
+            let total = &self.scratch.registers[acc.tile];
+            with_monoid!(acc.kind, acc.dtype, T, M => {
+                fold::finish::<T, M>(&Element::slice(total)[..rows * acc.width], &mut T::slice_mut(&mut out)[..rows]);
+            });
+            self.scratch.registers[index] = out;
+        }
+        self.row_steps(&schedule.phases[phase].rows);
+    }
+
+    fn row_steps(&mut self, steps: &'a [Step]) {
+        steps.iter().for_each(|step| self.step(step, false));
+    }
+
+    fn take(&mut self, register: usize) -> Data {
+        let register = &mut self.scratch.registers[register];
+        let empty = nothing(register.dtype());
+        std::mem::replace(register, empty)
+    }
+
+    fn len(&self, extent: Extent) -> usize {
+        match extent {
+            Extent::One => 1,
+            Extent::Rows => self.rows.len(),
+            Extent::Block => self.rows.len() * self.columns.len(),
+        }
+    }
+
+    /// The ranges of a view's outer and inner walk: of a block, or of a value per row.
+    fn ranges(&self, extent: Extent) -> (Range<usize>, Range<usize>) {
+        match extent {
+            Extent::One => (0..1, 0..1),
+            Extent::Rows => (0..1, self.rows.clone()),
+            Extent::Block if self.schedule.turned => (self.columns.clone(), self.rows.clone()),
+            Extent::Block => (self.rows.clone(), self.columns.clone()),
+        }
+    }
+
+    /// The elements of a cell, for reading.
+    fn lanes<T: Element>(&self, cell: usize) -> Lanes<'_, T> {
+        let what = &self.schedule.cells[cell];
+        let (index, resident) = match what.home {
+            Home::Const(c) => return Lanes::Splat(T::from_f64(c)),
+            Home::Register { index, resident } => (index, resident),
+        };
+        let len = self.len(what.extent);
+        let slice = match self.scratch.seen[cell] {
+            Seen::Register => {
+                let first = if resident { self.columns.start * self.rows.len() } else { 0 };
+                &T::slice(&self.scratch.registers[index])[first..][..len]
+            }
+            // SAFETY: this thread has computed these elements of a block that is its own, and writes none of them
+            // again while it is at this block: writes do not overlap.
+            Seen::Memory(Source::Target(t), at) => unsafe { self.env.targets[t].seen(at, len) },
+            Seen::Memory(Source::Product, at) => &T::slice(self.env.product)[at..][..len],
+            Seen::Memory(source, at) => &T::slice(self.env.data(source))[at..][..len],
+        };
+        if len == 1 { Lanes::Splat(slice[0]) } else { Lanes::Slice(slice) }
+    }
+
+    /// Computes a cell by `f`, into its register, or into memory where the step says so.
+    fn compute<T: Element>(&mut self, step: &Step, f: impl FnOnce(&Self, &mut [T])) {
+        let to = step.to.expect("a result has a place");
+        let cell = &self.schedule.cells[to];
+        let len = self.len(cell.extent);
+        let Home::Register { index, resident } = cell.home else { unreachable!("constants are not computed") };
+        if let Some((target, at)) = self.destination(step) {
+            // SAFETY: the elements belong to this thread's block, no read of the kernel shows them (a write that shares
+            // its slot with a read is never a step's destination), and writes do not overlap.
+            let out = unsafe { target.part(at, len) };
+            f(self, out);
+            return;
+        }
+        let mut out = self.take(index);
+        let first = if resident { self.columns.start * self.rows.len() } else { 0 };
+        f(self, &mut T::slice_mut(&mut out)[first..][..len]);
+        self.scratch.registers[index] = out;
+    }
+
+    /// Where in memory a step's result belongs, if it lies there in one piece; and notes where it is.
+    fn destination(&mut self, step: &Step) -> Option<(&'a Target, usize)> {
+        let (view, to) = (&self.schedule.views[step.direct?], step.to?);
+        let (outer, inner) = self.ranges(Extent::Block);
+        self.scratch.seen[to] = Seen::Register;
+        let at = view.direct(outer, inner)? as usize;
+        let Source::Target(target) = view.source else { unreachable!("writes are targets") };
+        self.scratch.seen[to] = Seen::Memory(view.source, at);
+        Some((&self.env.targets[target], at))
+    }
+
+    /// Runs one step: over the block, or over the values of the tile's rows.
+    fn step(&mut self, step: &'a Step, block: bool) {
+        match &step.action {
+            Action::Load(view) => self.load(step, *view),
+            Action::Store(view, from) => {
+                let dtype = self.schedule.cells[*from].dtype;
+                with_type!(dtype, T => self.store::<T>(*view, *from, block));
+            }
+            Action::Fold(acc, from) => self.fold(*acc, *from),
+            Action::Expand(from) => with_type!(self.dtype(*from), T => self.expand::<T>(step, *from)),
+            Action::Random { stream, key, index } => {
+                let extent = self.schedule.cells[step.to.expect("a result")].extent;
+                let (outer, inner) = self.ranges(extent);
+                let view = &self.schedule.views[*index];
+                self.compute::<u32>(step, |this, out| {
+                    view.positions(outer, inner, |i, word| out[i] = word as u32);
+                    random::words(*stream, key.map(|k| this.lanes::<u32>(k)), out);
+                });
+            }
+            Action::Unary(op, a) => match (self.dtype(*a), self.dtype_of(step)) {
+                (DType::F32, DType::Bool) => {
+                    self.compute(step, |this, out| <f32 as Number>::is_finite(this.lanes(*a), out))
+                }
+                (DType::F64, DType::Bool) => {
+                    self.compute(step, |this, out| <f64 as Number>::is_finite(this.lanes(*a), out))
+                }
+                (dtype, _) => {
+                    with_type!(dtype, T => self.compute::<T>(step, |this, out| T::unary(*op, this.lanes(*a), out)))
+                }
+            },
+            Action::Binary(op @ (Binary::Lt | Binary::Eq), a, b) => with_type!(self.dtype(*a), T => {
+                self.compute(step, |this, out| lanes::compare::<T>(*op, this.lanes(*a), this.lanes(*b), out));
+            }),
+            Action::Binary(op, a, b) => with_type!(self.dtype(*a), T => {
+                self.compute::<T>(step, |this, out| T::binary(*op, this.lanes(*a), this.lanes(*b), out));
+            }),
+            Action::Select(c, a, b) => with_type!(self.dtype(*a), T => {
+                let pick = |this: &Self, out: &mut [T]| {
+                    lanes::select(this.lanes(*c), this.lanes(*a), this.lanes(*b), out);
+                };
+                self.compute::<T>(step, pick);
+            }),
+            Action::Cast(a) => with_type!(self.dtype(*a), A => with_type!(self.dtype_of(step), O => {
+                self.compute::<O>(step, |this, out| lanes::cast::<A, O>(this.lanes(*a), out));
+            })),
+        }
+    }
+
+    fn dtype(&self, cell: usize) -> DType {
+        self.schedule.cells[cell].dtype
+    }
+
+    fn dtype_of(&self, step: &Step) -> DType {
+        self.dtype(step.to.expect("a result has a type"))
+    }
+
+    /// Finds a read's elements in memory, or gathers them.
+    fn load(&mut self, step: &Step, view: usize) {
+        let view = &self.schedule.views[view];
+        let to = step.to.expect("a load has a place");
+        let cell = self.schedule.cells[to];
+        let (outer, inner) = self.ranges(cell.extent);
+        let shift = if view.source == Source::Product { self.env.shift } else { 0 };
+        let resident = matches!(cell.home, Home::Register { resident: true, .. });
+        // What the kernel overwrites is copied first.
+        if !view.overwritten
+            && !resident
+            && let Some(at) = view.direct(outer.clone(), inner.clone())
+        {
+            self.scratch.seen[to] = Seen::Memory(view.source, (at - shift) as usize);
+            return;
+        }
+        self.scratch.seen[to] = Seen::Register;
+        with_type!(cell.dtype, T => self.compute::<T>(step, |this, out| match view.source {
+            Source::Product => view.gather(T::slice(this.env.product), shift, outer, inner, out),
+            Source::Target(t) => this.gather_target(t, view, outer, inner, out),
+            source => view.gather(T::slice(this.env.data(source)), 0, outer, inner, out),
+        }));
+    }
+
+    /// Copies elements that this kernel overwrites later.
+    fn gather_target<T: Element>(
+        &self,
+        target: usize,
+        view: &crate::view::View,
+        outer: Range<usize>,
+        inner: Range<usize>,
+        out: &mut [T],
+    ) {
+        view.scatter(outer, inner, |first, at, len, stride| {
+            let target = &self.env.targets[target];
+            let out = out[first..].iter_mut().take(len).enumerate();
+            if stride == 1 {
+                // SAFETY: the elements belong to this thread's block alone, which has not written them yet: the write
+                // that shares their slot is the same operand, and is the last thing that happens to the block.
+                let x = unsafe { target.seen::<T>(at, len) };
+                return out.zip(x).for_each(|((_, o), &x)| *o = x);
+            }
+            // SAFETY: as above.
+            out.for_each(|(i, o)| *o = unsafe { target.seen(crate::nest::at(at as isize, i, stride), 1)[0] });
+        });
+    }
+
+    fn store<T: Element>(&mut self, view: usize, from: usize, block: bool) {
+        let view = &self.schedule.views[view];
+        let Source::Target(target) = view.source else { unreachable!("writes are targets") };
+        let (outer, inner) = self.ranges(if block { Extent::Block } else { Extent::Rows });
+        if let Seen::Memory(source, at) = self.scratch.seen[from]
+            && source == view.source
+            && view.direct(outer.clone(), inner.clone()) == Some(at as isize)
+        {
+            return; // It has been computed there.
+        }
+        let x = self.lanes::<T>(from);
+        view.scatter(outer, inner, |first, at, len, stride| {
+            let target = &self.env.targets[target];
+            let x = match x {
+                Lanes::Slice(x) => Lanes::Slice(&x[first..][..len]),
+                splat => splat,
+            };
+            // SAFETY: these elements of the write belong to this thread's block or rows, writes do not overlap, and a
+            // read of the same slot has been copied to a register.
+            match (stride, x) {
+                (1, _) => lanes::copy(x, unsafe { target.part(at, len) }),
+                (_, Lanes::Slice(x)) => x.iter().enumerate().for_each(|(i, &x)| unsafe {
+                    target.part(crate::nest::at(at as isize, i, stride), 1)[0] = x;
+                }),
+                (_, Lanes::Splat(x)) => (0..len).for_each(|i| unsafe {
+                    target.part(crate::nest::at(at as isize, i, stride), 1)[0] = x;
+                }),
+            }
+        });
+    }
+
+    fn fold(&mut self, acc: usize, from: usize) {
+        let acc = &self.schedule.accs[acc];
+        let (rows, columns) = (self.rows.len(), self.columns.len());
+        let mut register = self.take(acc.chunk);
+        with_monoid!(acc.kind, acc.dtype, T, M => {
+            let sums = &mut Element::slice_mut(&mut register)[..rows * acc.width];
+            let one;
+            let x = match self.lanes::<T>(from) {
+                Lanes::Slice(x) => x,
+                Lanes::Splat(x) => {
+                    one = [x];
+                    &one
+                }
+            };
+            if self.schedule.turned {
+                fold::columns::<T, M>(x, sums);
+            } else {
+                fold::rows::<T, M>(x, columns, sums);
+            }
+        });
+        self.scratch.registers[acc.chunk] = register;
+    }
+
+    /// Repeats a value per row, or one for all, over the elements of the block.
+    fn expand<T: Element>(&mut self, step: &Step, from: usize) {
+        let (rows, columns) = (self.rows.len(), self.columns.len());
+        let turned = self.schedule.turned;
+        self.compute::<T>(step, |this, out| match this.lanes(from) {
+            Lanes::Splat(x) => out.fill(x),
+            Lanes::Slice(x) if turned => out.chunks_exact_mut(rows).for_each(|out| out.copy_from_slice(x)),
+            Lanes::Slice(x) => out.chunks_exact_mut(columns).zip(x).for_each(|(out, &x)| out.fill(x)),
+        });
+    }
+}
