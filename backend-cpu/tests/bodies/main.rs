@@ -44,13 +44,19 @@ impl Case {
         let want = naive::run(self);
         let devices = [1, 2, 3].map(|threads| (threads, CpuBackend::splitting(threads)));
         let plain = [1, 2].map(|threads| (threads, CpuBackend::poisoned(threads)));
-        for (i, (threads, device)) in devices.into_iter().chain(plain).enumerate() {
+        for (number, (threads, device)) in devices.into_iter().chain(plain).enumerate() {
             for (slot, (have, want)) in self.run(device.expect("threads")).iter().zip(&want).enumerate() {
-                let differ = (0..have.len()).find(|&i| !same(have, want, i));
-                prop_assert!(
-                    differ.is_none(),
-                    "device {i}, {threads} threads, slot {slot}, element {differ:?}\n{have:?}\n{want:?}\n{self:#?}"
-                );
+                if let Some(i) = (0..have.len()).find(|&i| !same(have, want, i)) {
+                    let (have, want) = (have.slice(i..i + 1), want.slice(i..i + 1));
+                    prop_assert!(
+                        false,
+                        "device {number}, {threads} threads, slot {slot}, element {i}: {have:?}, not {want:?}\n\
+                         {:?}\n{:?}\n{:?}",
+                        self.kind,
+                        self.reads,
+                        self.writes
+                    );
+                }
             }
         }
         Ok(())

@@ -36,8 +36,9 @@ fn larger(a: f64, b: f64) -> f64 {
     if a >= b || a.is_nan() { a } else { b }
 }
 
-fn unary(op: Unary, x: f64) -> f64 {
+fn unary(op: Unary, dtype: DType, x: f64) -> f64 {
     match op {
+        Unary::Neg if dtype == DType::I32 => (x as i32).wrapping_neg() as f64,
         Unary::Neg => -x,
         Unary::Sqrt => x.sqrt(),
         Unary::IsFinite => x.is_finite() as u8 as f64,
@@ -115,7 +116,7 @@ pub(crate) fn run(case: &Case) -> Vec<Data> {
                         |i: usize, row: usize, column: usize| read(&case.reads[i], &[batch, &[row, column]].concat());
                     (0..matmul.k).map(|k| factor(0, at[0], k) * factor(1, k, at[1])).sum()
                 }
-                Instr::Unary(op, a) => unary(*op, of(*a, c)),
+                Instr::Unary(op, a) => unary(*op, value.dtype, of(*a, c)),
                 Instr::Binary(op, a, b) => binary(*op, body.values[*a].dtype, of(*a, c), of(*b, c)),
                 Instr::Select(i, a, b) => {
                     if of(*i, c) != 0.0 {
