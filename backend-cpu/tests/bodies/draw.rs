@@ -1,0 +1,244 @@
+//! Draws kernels: spaces of all ranks, operands of all strides, values of all types and levels.
+
+use crate::{Case, naive::position};
+use wgrad::{
+    DType, Data, Shape,
+    op::{Binary, Reduce, Unary},
+    plan::{Body, Instr, Kind, Level, MatMul, Operand, Value},
+};
+
+const TYPES: [DType; 5] = [DType::F32, DType::F64, DType::U32, DType::I32, DType::Bool];
+
+/// A source of choices.
+pub(crate) struct Draw {
+    state: u64,
+    slots: Vec<Data>,
+    reads: Vec<Operand>,
+    writes: Vec<Operand>,
+}
+
+impl Draw {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { state: seed, slots: vec![], reads: vec![], writes: vec![] }
+    }
+
+    /// A number below `n`.
+    fn below(&mut self, n: usize) -> usize {
+        // splitmix64
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) % n as u64) as usize
+    }
+
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
+    fn dtype(&mut self) -> DType {
+        if self.below(2) == 0 { DType::F32 } else { self.of(&TYPES) }
+    }
+
+    fn shape(&mut self, rank: usize) -> Shape {
+        let extents = [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 40];
+        let mut shape: Vec<usize> = (0..rank).map(|_| self.of(&extents)).collect();
+        while shape.iter().product::<usize>() > 3000 {
+            let d = self.below(rank);
+            shape[d] = shape[d].div_ceil(2);
+        }
+        if rank > 0 && self.below(20) == 0 {
+            let d = self.below(rank);
+            shape[d] = 0;
+        }
+        shape.into()
+    }
+
+    /// A stretch of a new slot, laid out at random: contiguous at times, else in any order of dimensions, backwards,
+    /// with gaps, and where elements may repeat, with repeated ones.
+    fn layout(&mut self, shape: &Shape, dtype: DType, repeat: bool) -> Operand {
+        let rank = shape.rank();
+        let mut order: Vec<usize> = (0..rank).collect();
+        let (plain, before) = (self.below(3) == 0, self.below(4));
+        if !plain {
+            (0..rank).for_each(|d| {
+                let other = self.below(rank);
+                order.swap(d, other);
+            });
+        }
+        let mut strides = vec![0isize; rank];
+        let mut offset = before;
+        let mut span = 1;
+        for &d in order.iter().rev() {
+            if !plain && repeat && self.below(4) == 0 {
+                continue;
+            }
+            let gap = if plain || self.below(3) > 0 { 0 } else { self.below(3) };
+            strides[d] = (span * (1 + gap)) as isize;
+            span *= shape[d].max(1) * (1 + gap);
+            if !plain && self.below(4) == 0 && shape[d] > 0 {
+                offset += (shape[d] - 1) * strides[d] as usize;
+                strides[d] = -strides[d];
+            }
+        }
+        if shape.numel() == 0 {
+            offset = 0;
+        }
+        let len = before + span + self.below(3);
+        let values: Vec<f64> = (0..len).map(|_| self.value(dtype)).collect();
+        self.slots.push(Data::from_f64(dtype, &values));
+        Operand { slot: self.slots.len() - 1, offset, shape: shape.clone(), strides }
+    }
+
+    /// A small integer, seldom something special.
+    fn value(&mut self, dtype: DType) -> f64 {
+        match self.below(400) {
+            0 if dtype.is_float() => self.of(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0]),
+            n => (n % 9) as f64 - if dtype == DType::U32 { 0.0 } else { 4.0 },
+        }
+    }
+
+    /// A loop kernel.
+    pub(crate) fn looped(mut self) -> Case {
+        let rank = self.below(5);
+        let space = self.shape(rank);
+        let reduced = if self.below(3) == 0 { 0 } else { self.below(rank + 1) };
+        let mut body = Body { space, reduced, values: vec![], stores: vec![] };
+        for _ in 0..1 + self.below(4) {
+            let level = if reduced > 0 && self.below(4) == 0 { Level::Row } else { Level::Element };
+            let dtype = self.dtype();
+            let operand = self.layout(&body.shape(level), dtype, true);
+            body.values.push(Value { instr: Instr::Load(self.reads.len()), dtype, level });
+            self.reads.push(operand);
+        }
+        self.values(&mut body);
+        self.stores(&mut body);
+        Case { kind: Kind::Loop(body), reads: self.reads, writes: self.writes, slots: self.slots }
+    }
+
+    /// A matrix product with an epilogue.
+    pub(crate) fn product(mut self) -> Case {
+        let rank = self.below(3);
+        let batch: Shape = (0..rank).map(|_| self.of(&[1, 2, 3])).collect::<Vec<_>>().into();
+        let [m, k, n] = [0; 3].map(|_| self.of(&[0, 1, 2, 3, 5, 8, 17, 33]));
+        let dtype = self.of(&[DType::F32, DType::F64]);
+        for matrix in [[m, k], [k, n]] {
+            let shape = [&batch[..], &matrix[..]].concat().into();
+            let operand = self.layout(&shape, dtype, true);
+            self.reads.push(operand);
+        }
+        let space: Shape = [&batch[..], &[m, n][..]].concat().into();
+        let mut body = Body { space: space.clone(), reduced: 0, values: vec![], stores: vec![] };
+        body.values.push(Value { instr: Instr::Product, dtype, level: Level::Element });
+        for _ in 0..self.below(3) {
+            let dtype = if self.below(2) == 0 { dtype } else { self.dtype() };
+            let operand = self.layout(&space, dtype, true);
+            body.values.push(Value { instr: Instr::Load(self.reads.len()), dtype, level: Level::Element });
+            self.reads.push(operand);
+        }
+        if self.below(3) > 0 {
+            self.values(&mut body);
+        }
+        self.stores(&mut body);
+        // What is in place is for loops.
+        for i in 0..self.writes.len() {
+            if self.reads.iter().any(|r| r.slot == self.writes[i].slot) {
+                let dtype = self.slots[self.writes[i].slot].dtype();
+                self.writes[i] = self.layout(&space, dtype, false);
+            }
+        }
+        if !body.values.iter().enumerate().any(|(i, _)| body.stores.contains(&i)) {
+            body.stores.push(0);
+            let write = self.layout(&space, dtype, false);
+            self.writes.push(write);
+        }
+        let kind = Kind::MatMul(MatMul { batch, m, k, n, epilogue: body });
+        Case { kind, reads: self.reads, writes: self.writes, slots: self.slots }
+    }
+
+    /// Some values that follow from those there are.
+    fn values(&mut self, body: &mut Body) {
+        for _ in 0..1 + self.below(12) {
+            if self.below(8) == 0 {
+                let dtype = self.dtype();
+                let level = if body.reduced > 0 { Level::Row } else { Level::Element };
+                let instr = Instr::Const(self.below(7) as f64 - if dtype == DType::U32 { 0.0 } else { 3.0 });
+                body.values.push(Value { instr, dtype, level });
+                continue;
+            }
+            let a = self.below(body.values.len());
+            let dtype = body.values[a].dtype;
+            let alike = |v: &usize| body.values[*v].dtype == dtype;
+            let others: Vec<usize> = (0..body.values.len()).filter(alike).collect();
+            let b = self.of(&others);
+            let bools: Vec<usize> = (0..body.values.len()).filter(|&v| body.values[v].dtype == DType::Bool).collect();
+            let number = dtype != DType::Bool;
+            let loaded = matches!(body.values[b].instr, Instr::Load(_) | Instr::Const(_));
+            let (instr, to) = match self.below(9) {
+                0 | 1 if body.reduced > 0 && body.values[a].level == Level::Element => {
+                    let kind = match self.below(5) {
+                        0 | 1 if number => Reduce::Sum,
+                        2 if dtype.is_float() => Reduce::Norm,
+                        _ => Reduce::Max,
+                    };
+                    (Instr::Reduce(kind, a), dtype)
+                }
+                0 if dtype.is_float() || dtype == DType::I32 => (Instr::Unary(Unary::Neg, a), dtype),
+                1 if dtype.is_float() => (Instr::Unary(Unary::IsFinite, a), DType::Bool),
+                2 if !bools.is_empty() => (Instr::Select(self.of(&bools), a, b), dtype),
+                3 => {
+                    let to = self.of(&TYPES);
+                    (Instr::Cast(a), to)
+                }
+                4 if number => (Instr::Binary(Binary::Lt, a, b), DType::Bool),
+                5 => (Instr::Binary(Binary::Eq, a, b), DType::Bool),
+                6 if number && loaded => (Instr::Binary(Binary::Mul, a, b), dtype),
+                7 if number => (Instr::Binary(self.of(&[Binary::Add, Binary::Sub]), a, b), dtype),
+                7 | 8 if matches!(dtype, DType::U32 | DType::I32) => (Instr::Binary(Binary::Div, a, b), dtype),
+                _ => (Instr::Binary(Binary::Max, a, b), dtype),
+            };
+            let level = match instr {
+                Instr::Reduce(..) => Level::Row,
+                _ => instr.operands().map(|o| body.values[o].level).max().expect("it uses something"),
+            };
+            body.values.push(Value { instr, dtype: to, level });
+        }
+    }
+
+    /// Some writes: over a read, to slots of their own, and next to one another in one slot.
+    fn stores(&mut self, body: &mut Body) {
+        for _ in 0..1 + self.below(4) {
+            let v = if self.below(2) == 0 { body.values.len() - 1 } else { self.below(body.values.len()) };
+            let Value { dtype, level, .. } = body.values[v];
+            let shape = body.shape(level);
+            let over = |r: &&Operand| {
+                let alone = self.reads.iter().filter(|other| other.slot == r.slot).count() == 1;
+                let distinct = r.shape.iter().zip(&r.strides).all(|(&n, &s)| n <= 1 || s != 0);
+                let free = self.writes.iter().all(|w| w.slot != r.slot);
+                r.shape == shape && alone && distinct && free && self.slots[r.slot].dtype() == dtype
+            };
+            let over: Vec<Operand> = self.reads.iter().filter(over).cloned().collect();
+            let write = if !over.is_empty() && self.below(2) == 0 {
+                over[self.below(over.len())].clone()
+            } else {
+                self.layout(&shape, dtype, false)
+            };
+            body.stores.push(v);
+            self.writes.push(write.clone());
+            if self.below(4) == 0 && !over.contains(&write) {
+                // The same again behind it, in the same slot.
+                let slot = &self.slots[write.slot];
+                let len = slot.len();
+                let doubled = [slot.to_f64(), slot.to_f64()].concat();
+                self.slots[write.slot] = Data::from_f64(dtype, &doubled);
+                body.stores.push(v);
+                self.writes.push(Operand { offset: write.offset + len, ..write });
+            }
+        }
+        debug_assert!(
+            self.writes
+                .iter()
+                .all(|w| w.shape.numel() == 0 || position(w, &vec![0; w.shape.rank()]) < self.slots[w.slot].len())
+        );
+    }
+}

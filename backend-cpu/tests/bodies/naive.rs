@@ -1,0 +1,145 @@
+//! What a kernel means: its values at each point, one point after another, in f64 rounded to each value's type.
+
+use crate::Case;
+use wgrad::{
+    DType, Data, Shape,
+    op::{Binary, Reduce, Unary},
+    plan::{Body, Instr, Kind, Level, MatMul, Operand},
+};
+
+/// All points of a shape, row-major.
+fn points(shape: &[usize]) -> Vec<Vec<usize>> {
+    let numel = shape.iter().product();
+    (0..numel)
+        .map(|mut flat| {
+            let mut index = vec![0; shape.len()];
+            for d in (0..shape.len()).rev() {
+                index[d] = flat % shape[d];
+                flat /= shape[d];
+            }
+            index
+        })
+        .collect()
+}
+
+/// Where a point of an operand is in its slot.
+pub(crate) fn position(operand: &Operand, index: &[usize]) -> usize {
+    let steps = index.iter().zip(&operand.strides).map(|(&i, &s)| i as isize * s);
+    (operand.offset as isize + steps.sum::<isize>()) as usize
+}
+
+fn round(dtype: DType, v: f64) -> f64 {
+    Data::from_f64(dtype, &[v]).to_f64()[0]
+}
+
+fn larger(a: f64, b: f64) -> f64 {
+    if a >= b || a.is_nan() { a } else { b }
+}
+
+fn unary(op: Unary, dtype: DType, x: f64) -> f64 {
+    match op {
+        Unary::Neg if dtype == DType::I32 => (x as i32).wrapping_neg() as f64,
+        Unary::Neg => -x,
+        Unary::Sqrt => x.sqrt(),
+        Unary::IsFinite => x.is_finite() as u8 as f64,
+        op => panic!("{op:?} is not drawn"),
+    }
+}
+
+fn binary(op: Binary, dtype: DType, a: f64, b: f64) -> f64 {
+    let wrap = |v: i128| if dtype == DType::U32 { v as u32 as f64 } else { v as i32 as f64 };
+    let (i, j) = (a as i128, b as i128);
+    match (op, dtype) {
+        (Binary::Max, _) => larger(a, b),
+        (Binary::Lt, _) => (a < b) as u8 as f64,
+        (Binary::Eq, _) => (a == b) as u8 as f64,
+        (Binary::Add, DType::U32 | DType::I32) => wrap(i + j),
+        (Binary::Sub, DType::U32 | DType::I32) => wrap(i - j),
+        (Binary::Mul, DType::U32 | DType::I32) => wrap(i * j),
+        (Binary::Div, DType::U32 | DType::I32) => wrap(if j == 0 { 0 } else { i / j }),
+        (Binary::Add, _) => a + b,
+        (Binary::Sub, _) => a - b,
+        (Binary::Mul, _) => a * b,
+        (op, _) => panic!("{op:?} is not drawn"),
+    }
+}
+
+fn reduce(kind: Reduce, dtype: DType, values: &[f64]) -> f64 {
+    match kind {
+        Reduce::Sum => values
+            .iter()
+            .fold(0.0, |a, &b| binary(Binary::Add, if dtype == DType::F32 { DType::F64 } else { dtype }, a, b)),
+        Reduce::Max => {
+            let least = match dtype {
+                DType::F64 | DType::F32 => f64::NEG_INFINITY,
+                DType::I32 => i32::MIN as f64,
+                DType::U32 | DType::Bool => 0.0,
+            };
+            values.iter().fold(least, |a, &b| larger(a, b))
+        }
+        Reduce::Norm => values.iter().map(|v| v * v).sum::<f64>().sqrt(),
+    }
+}
+
+/// The contents of all slots after the kernel has read everything, and then written everything.
+pub(crate) fn run(case: &Case) -> Vec<Data> {
+    let slots: Vec<Vec<f64>> = case.slots.iter().map(Data::to_f64).collect();
+    let read = |operand: &Operand, index: &[usize]| slots[operand.slot][position(operand, index)];
+    let (body, product): (&Body, Option<&MatMul>) = match &case.kind {
+        Kind::Loop(body) => (body, None),
+        Kind::MatMul(matmul) => (&matmul.epilogue, Some(matmul)),
+        kind => panic!("{kind:?} is not drawn"),
+    };
+    let (kept, reduced): (Shape, Shape) = {
+        let split = body.space.rank() - body.reduced;
+        (body.space[..split].into(), body.space[split..].into())
+    };
+    let mut after = slots.clone();
+    for row in points(&kept) {
+        let columns = points(&reduced);
+        // Of each value, one element per column, or one for the row.
+        let mut values: Vec<Vec<f64>> = vec![];
+        for value in &body.values {
+            let count = if value.level == Level::Row { 1 } else { columns.len() };
+            let of = |v: usize, c: usize| *values[v].get(c).unwrap_or_else(|| &values[v][0]);
+            let point = |c: usize| {
+                let tail = if value.level == Level::Row { &[][..] } else { &columns[c][..] };
+                [&row[..], tail].concat()
+            };
+            let one = |c: usize| match &value.instr {
+                Instr::Load(i) => read(&case.reads[*i], &point(c)),
+                Instr::Const(v) => *v,
+                Instr::Product => {
+                    let (matmul, index) = (product.expect("an epilogue"), point(c));
+                    let (batch, at) = index.split_at(index.len() - 2);
+                    let factor =
+                        |i: usize, row: usize, column: usize| read(&case.reads[i], &[batch, &[row, column]].concat());
+                    (0..matmul.k).map(|k| factor(0, at[0], k) * factor(1, k, at[1])).sum()
+                }
+                Instr::Unary(op, a) => unary(*op, value.dtype, of(*a, c)),
+                Instr::Binary(op, a, b) => binary(*op, body.values[*a].dtype, of(*a, c), of(*b, c)),
+                Instr::Select(i, a, b) => {
+                    if of(*i, c) != 0.0 {
+                        of(*a, c)
+                    } else {
+                        of(*b, c)
+                    }
+                }
+                Instr::Cast(a) => of(*a, c),
+                Instr::Reduce(kind, x) => {
+                    let dtype = body.values[*x].dtype;
+                    reduce(*kind, dtype, &(0..columns.len()).map(|c| of(*x, c)).collect::<Vec<_>>())
+                }
+                instr => panic!("{instr:?} is not drawn"),
+            };
+            values.push((0..count).map(|c| round(value.dtype, one(c))).collect());
+        }
+        for (write, &v) in case.writes.iter().zip(&body.stores) {
+            let tails = if body.values[v].level == Level::Row { vec![vec![]] } else { columns.clone() };
+            for (c, tail) in tails.iter().enumerate() {
+                after[write.slot][position(write, &[&row[..], tail].concat())] = values[v][c];
+            }
+        }
+    }
+    after.iter().zip(&case.slots).map(|(v, slot)| Data::from_f64(slot.dtype(), v)).collect()
+}
