@@ -112,7 +112,7 @@ impl<'a> Emitter<'a> {
         let all = Operand::contiguous(id.index(), &node.shape);
         let (level, index) = self.look(&all, frame, chain).expect("checked when the node joined the group");
         let key = [(0, 0), (0, 1), (1, 0)].map(|(input, element)| self.scalar(node.inputs[input], element));
-        let index = self.ordered(index);
+        let index = Operand { slot: 0, ..self.ordered(index) };
         self.push(Instr::Random { stream, key, index }, node.dtype, level)
     }
 
