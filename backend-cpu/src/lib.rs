@@ -4,6 +4,7 @@
 //! purpose. [`CpuBackend`] executes plans in the types of the program on a pool of threads, and is tested against it.
 
 pub mod reference;
+pub mod sequence;
 
 mod backend;
 mod contract;
