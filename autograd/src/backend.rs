@@ -1,6 +1,11 @@
 //! What a device must offer.
 
-use crate::{Data, error::Result, op::Op, plan::Plan};
+use crate::{
+    DType, Data,
+    error::Result,
+    op::Op,
+    plan::{Grouping, Plan},
+};
 
 /// Names a buffer of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -28,11 +33,16 @@ pub trait Backend: Send {
     /// The device's name, such as `cpu (2 threads)`.
     fn name(&self) -> String;
 
-    /// Whether the device has a kernel for a fused op. One that it does not claim is decomposed into primitives before
-    /// a program is planned: see [`crate::Program::lowered`].
-    fn claims(&self, op: &Op) -> bool {
-        let _ = op;
+    /// Whether the device has a kernel for a fused op of a type. One that it does not claim is decomposed into primitives
+    /// before a program is planned: see [`crate::Program::lowered`].
+    fn claims(&self, op: &Op, dtype: DType) -> bool {
+        let _ = (op, dtype);
         false
+    }
+
+    /// What the planner may do for this device.
+    fn grouping(&self) -> Grouping {
+        Grouping::default()
     }
 
     /// A new buffer with these contents.

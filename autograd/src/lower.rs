@@ -2,7 +2,7 @@
 //! decompositions; what nothing depends on is left out; arithmetic that changes nothing is dropped.
 
 use crate::{
-    Program, Tape, Tensor,
+    DType, Program, Tape, Tensor,
     op::Op,
     program::{Pass, TapDecl},
     simplify::simplified,
@@ -28,7 +28,7 @@ impl Program {
     ///
     /// With `simplify`, constants are folded and identities dropped, which changes no bit of any result.
     #[must_use]
-    pub fn lowered(&self, simplify: bool, claims: impl Fn(&Op) -> bool) -> Program {
+    pub fn lowered(&self, simplify: bool, claims: impl Fn(&Op, DType) -> bool) -> Program {
         let tape = Tape::new(self.layout.clone());
         let mut scopes: Vec<ScopeId> = vec![ScopeId(0)];
         for scope in &self.scopes[1..] {
@@ -78,7 +78,7 @@ impl Program {
     }
 }
 
-impl<'t, F: Fn(&Op) -> bool> Lowering<'_, 't, F> {
+impl<'t, F: Fn(&Op, DType) -> bool> Lowering<'_, 't, F> {
     /// Records what a node becomes. Its inputs have been visited.
     fn node(&mut self, id: NodeId) {
         if self.made[id.index()].is_some() {
@@ -90,7 +90,7 @@ impl<'t, F: Fn(&Op) -> bool> Lowering<'_, 't, F> {
         let tape = self.tape;
         tape.in_scope(self.scopes[node.scope.0 as usize], || {
             tape.at_site(node.site, || {
-                if node.op.is_fused() && !(self.claims)(&node.op) {
+                if node.op.is_fused() && !(self.claims)(&node.op, node.dtype) {
                     let outputs = node.op.decompose(&x);
                     let first = id.index() - node.op.outputs().1;
                     outputs.into_iter().enumerate().for_each(|(k, y)| self.made[first + k] = Some(y));

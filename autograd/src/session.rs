@@ -111,11 +111,12 @@ impl Session {
         static SESSIONS: AtomicU64 = AtomicU64::new(0);
         let (layout, values) = store.into_parts();
         let buffers = values.iter().map(|value| backend.alloc(value)).collect::<Result<_>>()?;
+        let grouping = backend.grouping();
         Ok(Self {
             id: SESSIONS.fetch_add(1, Ordering::Relaxed),
             backend,
             layout,
-            grouping: Grouping::default(),
+            grouping,
             buffers,
             cache: vec![],
             dropped: Dropped::default(),
@@ -165,12 +166,12 @@ impl Session {
 
     /// The plan of a program for this session's device, and the program as it was planned: lowered and simplified.
     pub fn plan(&self, program: &Program) -> (Program, Plan) {
-        let lowered = program.lowered(self.grouping.simplify, |op| self.backend.claims(op));
+        let lowered = program.lowered(self.grouping.simplify, |op, dtype| self.backend.claims(op, dtype));
         let plan = Plan::with(&lowered, &self.grouping);
         (lowered, plan)
     }
 
-    /// What the planner may do in programs that are compiled from now on. Everything, by default.
+    /// What the planner may do in programs that are compiled from now on; what the device asks for, by default.
     pub fn set_grouping(&mut self, grouping: Grouping) {
         self.grouping = grouping;
     }

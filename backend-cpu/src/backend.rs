@@ -11,7 +11,8 @@ use crate::{
 use wgrad::{
     Backend, DType, Data, Result,
     backend::{BufferId, Delivery, ExecutableId},
-    plan::{Home, Operand, Plan},
+    op::Op,
+    plan::{Grouping, Home, Operand, Plan},
 };
 
 /// What can go wrong on the CPU besides what every backend reports.
@@ -204,6 +205,14 @@ impl Backend for CpuBackend {
             1 => "cpu (1 thread)".into(),
             threads => format!("cpu ({threads} threads)"),
         }
+    }
+
+    fn claims(&self, op: &Op, dtype: DType) -> bool {
+        matches!(op, Op::Sequence { .. } | Op::SequenceGrad { .. }) && matches!(dtype, DType::F32 | DType::F64)
+    }
+
+    fn grouping(&self) -> Grouping {
+        Grouping { buffers: 24, ..Grouping::default() }
     }
 
     fn alloc(&mut self, data: &Data) -> Result<BufferId> {

@@ -5,6 +5,7 @@ use crate::{
     looped::Loop,
     memory::{Env, Source},
     pool::Pool,
+    recurrence::Recurrence,
     schedule::{Schedule, Setting, Sizes},
     scratch::{Files, Workers},
     single::{OutOfRange, Single},
@@ -20,6 +21,7 @@ enum Body {
     Loop(Loop),
     Product(Product),
     Single(Single),
+    Sequence(Recurrence),
 }
 
 /// A kernel ready to run.
@@ -57,6 +59,10 @@ impl Compiled {
             }
             Kind::MatMul(matmul) => Body::Product(Product::new(matmul, reads, writes_to, &source, sizes, files)),
             Kind::Fill(ranges) => Body::Single(Single::fill(ranges, kernel, &source, dtype.expect("one write"))),
+            Kind::Op(fused) if fused.is_fused() => {
+                op = fused.name();
+                Body::Sequence(Recurrence::new(fused, kernel, &source, dtype.expect("it has outputs"), files))
+            }
             Kind::Op(single) => {
                 op = single.name();
                 Body::Single(Single::new(single, kernel, &source, dtype.expect("one write")))
@@ -73,6 +79,7 @@ impl Compiled {
         match &self.body {
             Body::Loop(body) => body.run(env, workers, pool),
             Body::Product(product) => product.run(env, workers, pool),
+            Body::Sequence(sequence) => sequence.run(env, workers),
             Body::Single(single) => {
                 let outside = |OutOfRange { index, extent }| Error::IndexOutOfRange {
                     op: self.op,

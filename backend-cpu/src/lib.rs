@@ -5,6 +5,7 @@
 
 pub mod reference;
 pub mod reference_plan;
+pub mod sequence;
 
 mod backend;
 mod contract;
@@ -17,6 +18,7 @@ mod memory;
 mod nest;
 mod pool;
 mod random;
+mod recurrence;
 mod schedule;
 mod scratch;
 mod single;

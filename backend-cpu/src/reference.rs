@@ -25,7 +25,7 @@ pub struct Outcome {
 /// If an input is missing, or an index is out of range.
 pub fn run(program: &Program, states: &[Data], inputs: &[(&str, &Array)]) -> Result<Outcome> {
     if program.nodes().iter().any(|node| node.op.is_fused()) {
-        return run(&program.lowered(false, |_| false), states, inputs);
+        return run(&program.lowered(false, |_, _| false), states, inputs);
     }
     let mut values: Vec<Vec<f64>> = vec![];
     for node in program.nodes() {

@@ -208,7 +208,7 @@ mod tests {
         let arrays = recipe.arrays(&program);
         let inputs: Vec<(&str, &Array)> = arrays.iter().map(|(n, a)| (n.as_str(), a)).collect();
         let want = crate::reference::run(&program, &states, &inputs).expect("runs");
-        let lowered = program.lowered(grouping.simplify, |_| false);
+        let lowered = program.lowered(grouping.simplify, |_, _| false);
         let plan = Plan::with(&lowered, grouping);
         let have = run(&plan, &lowered, &states, &inputs).expect("runs");
         let close = |a: &[f64], b: &[f64]| {

@@ -51,7 +51,7 @@ fn planning(c: &mut Criterion) {
     for depth in [2, 6, 12, 24, 48] {
         let stack = Stack::new(depth);
         let program = stack.record();
-        let plan = |program: &Program| Plan::new(&program.lowered(true, |_| true));
+        let plan = |program: &Program| Plan::new(&program.lowered(true, |_, _| true));
         let (nodes, kernels) = (program.nodes().len(), plan(&program).kernels.len());
         println!("{depth} layers: {nodes} nodes, {kernels} kernels");
         c.bench_function(&BenchmarkId::new("record", depth).to_string(), |b| b.iter(|| stack.record()));

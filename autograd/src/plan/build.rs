@@ -49,7 +49,7 @@ impl Plan {
     fn grouped(program: &Program, options: &Grouping, apart: &HashSet<NodeId>) -> Self {
         let groups = Groups::new(program, options, apart);
         let nodes = program.nodes().len();
-        let mut builder = Builder { groups, stored: vec![false; nodes], kernels: vec![] };
+        let mut builder = Builder { groups, stored: vec![false; nodes], kernels: vec![], copies: vec![] };
         let ends = program.taps().iter().map(|tap| tap.node).chain(program.commits().iter().map(|(_, node)| *node));
         ends.for_each(|node| builder.store(builder.groups.views[node.index()].root));
         let mut order: Vec<usize> = (0..builder.groups.groups.len()).collect();
@@ -65,6 +65,8 @@ struct Builder<'a> {
     /// The roots that are kept in memory.
     stored: Vec<bool>,
     kernels: Vec<Kernel>,
+    /// Copies that are no node's value: their slots come after all nodes'.
+    copies: Vec<(DType, Shape)>,
 }
 
 impl Builder<'_> {
@@ -132,15 +134,29 @@ impl Builder<'_> {
             Operand::contiguous(i as usize, &program.nodes()[i as usize].shape)
         });
         let writes = writes.collect();
-        let reads: Vec<Operand> =
+        let mut reads: Vec<Operand> =
             (0..node.inputs.len()).map(|i| self.groups.input(members[0], i).operand.clone()).collect();
         reads.iter().for_each(|read| self.stored[read.slot] = true);
+        if node.op.is_fused() {
+            for (i, read) in reads.iter_mut().enumerate().filter(|(_, read)| !read.is_contiguous()) {
+                *read = self.contiguous(read.clone(), program.node(node.inputs[i]).dtype, members[0]);
+            }
+        }
         if let Op::Reshape(_) = node.op {
             // Movement that no look can show: a copy in the order of what it reads.
             let write = Operand::contiguous(members[0].index(), &reads[0].shape);
             return self.push(copy(&reads[0].shape, node.dtype), reads, vec![write], members);
         }
         self.push(Kind::Op(node.op.clone()), reads, writes, members);
+    }
+
+    /// A copy of a read, for a kernel that takes its elements one after another.
+    fn contiguous(&mut self, read: Operand, dtype: DType, reader: NodeId) -> Operand {
+        let slot = self.groups.program.nodes().len() + self.copies.len();
+        let copied = Operand::contiguous(slot, &read.shape);
+        self.copies.push((dtype, read.shape.clone()));
+        self.push(copy(&read.shape, dtype), vec![read], vec![copied.clone()], vec![reader]);
+        copied
     }
 
     /// An assembly of stretches of memory: a copy of each part, and zeros in the gaps.
@@ -179,8 +195,11 @@ impl Builder<'_> {
         kernels.reverse();
         let mut slots: HashMap<usize, usize> = HashMap::new();
         let mut buffer = |plan: &mut Plan, operand: &Operand| {
-            let node = &program.nodes()[operand.slot];
             let slot = *slots.entry(operand.slot).or_insert_with(|| {
+                let Some(node) = program.nodes().get(operand.slot) else {
+                    let (dtype, shape) = &self.copies[operand.slot - program.nodes().len()];
+                    return plan.slot(*dtype, shape.numel(), Home::Transient);
+                };
                 let (len, home) = match &node.op {
                     Op::Const(bits) => (1, Home::Const(f64::from_bits(*bits))),
                     Op::Input(input) => (node.shape.numel(), Home::Input(input.0 as usize)),

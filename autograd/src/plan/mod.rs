@@ -107,7 +107,7 @@ pub enum Kind {
     /// Zeros in these ranges `(start, len)`, counted from the first element of the one write, which is contiguous.
     Fill(Vec<(usize, usize)>),
     /// One op by itself, over strided reads, one write per output, each contiguous: the ops that move elements by
-    /// index or by segment, that assemble, and sequences.
+    /// index or by segment, that assemble, and fused ops. Those read contiguous operands.
     Op(Op),
 }
 

@@ -1,0 +1,169 @@
+//! Kernels of recurrent cells over sequences, forward and backward: the whole loop over time in one call.
+//!
+//! The batch is split into chunks of rows, each of which runs all time steps on one thread: between the chunks there is
+//! no barrier. The chunks depend on the batch alone, never on the number of threads, because `gemm` may sum in another
+//! order when it is given another number of rows. So the bits are the same on any number of threads.
+
+mod backward;
+mod forward;
+mod real;
+
+pub use real::Real;
+
+use backward::Backward;
+use forward::Forward;
+use rayon::prelude::*;
+use std::ops::Range;
+use wgrad::{Cell, Shape, op::Op};
+
+/// Rows that one thread works on together, where the batch has as many: fewer make worse use of a product.
+const ROWS: usize = 16;
+
+/// Multiplications below which everything runs on the calling thread: about 20 us of work.
+const SERIAL: usize = 1 << 20;
+
+/// A sequence op, or its gradient, with its extents.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sequence {
+    cell: Cell,
+    backward: bool,
+    time: usize,
+    batch: usize,
+    hidden: usize,
+    /// Equal but for one row; none is a single row, unless the batch is.
+    chunks: Vec<Range<usize>>,
+}
+
+impl Sequence {
+    /// The kernel of an op over inputs of these shapes, which fit it; `None` for an op that is no sequence.
+    pub fn new(op: &Op, inputs: &[&Shape]) -> Option<Self> {
+        let (cell, backward, steps, weight) = match op {
+            Op::Sequence { cell, .. } => (*cell, false, inputs[0], inputs[1]),
+            // The gradient with respect to h, whose position depends on the cell, has the extents of h itself.
+            Op::SequenceGrad { cell: cell @ (Cell::Lstm | Cell::Gru), .. } => (*cell, true, inputs[2], inputs[0]),
+            Op::SequenceGrad { cell, .. } => (*cell, true, inputs[1], inputs[0]),
+            _ => return None,
+        };
+        let (time, batch, hidden) = (steps[0], steps[1], weight[1]);
+        Some(Self { cell, backward, time, batch, hidden, chunks: chunks(batch) })
+    }
+
+    /// How many elements of scratch memory a run needs.
+    pub fn scratch(&self) -> usize {
+        if self.backward { 0 } else { self.wide() * self.hidden }
+    }
+
+    /// The number of floating-point operations of its products.
+    pub fn flops(&self) -> usize {
+        2 * self.time * self.batch * self.wide() * self.hidden
+    }
+
+    /// The width of all gates together.
+    fn wide(&self) -> usize {
+        self.cell.gates() * self.hidden
+    }
+
+    /// Runs over contiguous inputs, in the order of the op's inputs, and writes all of its outputs, in their order.
+    /// Neither the scratch memory nor the outputs need any first value.
+    ///
+    /// # Panics
+    /// If a slice has another length than the op's shapes say.
+    pub fn run<T: Real>(&self, scratch: &mut [T], inputs: &[&[T]], outputs: &mut [&mut [T]]) {
+        if self.batch * self.hidden == 0 {
+            return; // Every output is empty.
+        }
+        if self.backward {
+            self.each(Backward::chunks(self, inputs, outputs));
+        } else {
+            transpose(inputs[1], self.hidden, scratch);
+            self.each(Forward::chunks(self, scratch, inputs, outputs));
+        }
+    }
+
+    /// Runs all chunks, on several threads where there is enough to do.
+    fn each(&self, chunks: Vec<impl pulp::NullaryFnOnce<Output = ()> + Send>) {
+        // The loops within are compiled for each set of vector instructions; this takes the best that the machine has.
+        let arch = pulp::Arch::new();
+        if self.flops() / 2 < SERIAL || rayon::current_num_threads() == 1 {
+            chunks.into_iter().for_each(|chunk| arch.dispatch(chunk));
+        } else {
+            chunks.into_par_iter().with_max_len(1).for_each(|chunk| arch.dispatch(chunk));
+        }
+    }
+
+    /// The rows of each chunk at each time step, of a tensor `[time, batch, width]`.
+    fn split_steps<'a, T>(&self, mut all: &'a mut [T]) -> Vec<Vec<&'a mut [T]>> {
+        let width = all.len() / (self.time * self.batch);
+        let mut parts: Vec<_> = self.chunks.iter().map(|_| Vec::with_capacity(self.time)).collect();
+        for _ in 0..self.time {
+            for (part, rows) in parts.iter_mut().zip(&self.chunks) {
+                part.push(all.split_off_mut(..rows.len() * width).expect("as long as its shape says"));
+            }
+        }
+        assert!(all.is_empty(), "longer than its shape says");
+        parts
+    }
+
+    /// The rows of each chunk, of a tensor `[batch, hidden]`.
+    fn split_rows<'a, T>(&self, mut all: &'a mut [T]) -> Vec<&'a mut [T]> {
+        let take = |rows: &Range<usize>| all.split_off_mut(..rows.len() * self.hidden).expect("as its shape says");
+        self.chunks.iter().map(take).collect()
+    }
+
+    /// Some rows of time step `t`, of a tensor `[time, batch, width]`.
+    fn step<'a, T>(&self, all: &'a [T], t: usize, rows: &Range<usize>) -> &'a [T] {
+        let width = all.len() / (self.time * self.batch);
+        &all[(t * self.batch + rows.start) * width..(t * self.batch + rows.end) * width]
+    }
+}
+
+/// The chunks of a batch: an even number, for an even number of threads, of at most [`ROWS`] rows and at least two.
+fn chunks(batch: usize) -> Vec<Range<usize>> {
+    let count = if batch < 4 { 1 } else { batch.div_ceil(ROWS).next_multiple_of(2) };
+    (0..count).map(|i| i * batch / count..(i + 1) * batch / count).collect()
+}
+
+/// Writes the transpose of a matrix of rows of `width` elements.
+fn transpose<T: Real>(from: &[T], width: usize, to: &mut [T]) {
+    const COLUMNS: usize = 16;
+    let height = from.len() / width;
+    assert!(to.len() == height * width, "scratch memory of another length");
+    let columns = |(first, to): (usize, &mut [T])| {
+        for (row, from) in from.chunks_exact(width).enumerate() {
+            let values = from[first * COLUMNS..].iter().take(COLUMNS);
+            values.enumerate().for_each(|(column, &value)| to[column * height + row] = value);
+        }
+    };
+    if from.len() < SERIAL / 32 {
+        to.chunks_mut(COLUMNS * height).enumerate().for_each(columns);
+    } else {
+        to.par_chunks_mut(COLUMNS * height).enumerate().for_each(columns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_the_batch_and_are_no_single_rows() {
+        for batch in 1..200 {
+            let chunks = chunks(batch);
+            assert!(chunks[0].start == 0 && chunks[chunks.len() - 1].end == batch);
+            assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start));
+            assert!(chunks.iter().all(|rows| rows.len() <= ROWS && (rows.len() > 1 || batch == 1)), "{chunks:?}");
+        }
+        assert_eq!(chunks(0), [0..0]);
+        assert_eq!(chunks(32), [0..16, 16..32]);
+    }
+
+    #[test]
+    fn a_transpose_is_one() {
+        for (height, width) in [(1, 1), (3, 17), (40, 16), (300, 260)] {
+            let from: Vec<f32> = (0..height * width).map(|i| i as f32).collect();
+            let mut to = vec![f32::NAN; height * width];
+            transpose(&from, width, &mut to);
+            assert!((0..to.len()).all(|i| to[i] == from[i % height * width + i / height]), "{height} x {width}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! A chunk of rows back through all time steps. What a step sends to the one before it is kept where the gradients of
+//! the first states end up: `dh0` and `dc0`.
+
+use super::{
+    Sequence,
+    real::{Real, product, update},
+};
+use std::ops::Range;
+use wgrad::Cell;
+
+/// The rows of one chunk: what is read, and the part of each output that is written.
+pub(super) struct Backward<'a, T> {
+    shape: &'a Sequence,
+    rows: Range<usize>,
+    inputs: Inputs<'a, T>,
+    /// The gradient of `z`.
+    dz: Vec<&'a mut [T]>,
+    /// A GRU's gradient of `W_hh h + b_hh`.
+    dr: Vec<&'a mut [T]>,
+    dh0: &'a mut [T],
+    /// An LSTM's; else empty.
+    dc0: &'a mut [T],
+}
+
+/// What the op reads, for the whole batch; empty what its cell does not have.
+#[derive(Clone, Copy)]
+struct Inputs<'a, T> {
+    weights: &'a [T],
+    /// The first memory of an LSTM, the first hidden state of a GRU.
+    first: &'a [T],
+    /// The memories of an LSTM, the hidden states of any other cell.
+    states: &'a [T],
+    gates: &'a [T],
+    dh: &'a [T],
+    dc: Option<&'a [T]>,
+}
+
+impl<'a, T: Real> Backward<'a, T> {
+    pub(super) fn chunks(shape: &'a Sequence, x: &[&'a [T]], outputs: &'a mut [&mut [T]]) -> Vec<Self> {
+        let inputs = match shape.cell {
+            Cell::Lstm | Cell::Gru => {
+                Inputs { weights: x[0], first: x[1], states: x[2], gates: x[3], dh: x[4], dc: x.get(5).copied() }
+            }
+            _ => Inputs { weights: x[0], first: &[], states: x[1], gates: &[], dh: x[2], dc: None },
+        };
+        let (dz, rest) = outputs.split_first_mut().expect("an output for each that the op has");
+        let nothing = || shape.chunks.iter().map(|_| vec![]).collect();
+        let (dr, dh0, dc0) = match (shape.cell, rest) {
+            (Cell::Gru, [dr, dh0]) => (shape.split_steps(dr), dh0, None),
+            (Cell::Lstm, [dh0, dc0]) => (nothing(), dh0, Some(dc0)),
+            (_, [dh0]) => (nothing(), dh0, None),
+            (_, rest) => panic!("{} outputs", rest.len() + 1),
+        };
+        let dc0: Vec<&mut [T]> = match dc0 {
+            Some(dc0) => shape.split_rows(dc0),
+            None => shape.chunks.iter().map(|_| &mut [][..]).collect(),
+        };
+        let parts = shape.chunks.iter().cloned().zip(shape.split_steps(dz)).zip(dr);
+        let parts = parts.zip(shape.split_rows(dh0)).zip(dc0);
+        parts.map(|((((rows, dz), dr), dh0), dc0)| Self { shape, rows, inputs, dz, dr, dh0, dc0 }).collect()
+    }
+
+    /// The rows of time step `t`, of a tensor `[time, batch, width]`.
+    fn at(&self, x: &'a [T], t: usize) -> &'a [T] {
+        self.shape.step(x, t, &self.rows)
+    }
+
+    /// The states before time step `t`.
+    fn before(&self, t: usize) -> &'a [T] {
+        let hidden = self.shape.hidden;
+        match t {
+            0 => &self.inputs.first[self.rows.start * hidden..self.rows.end * hidden],
+            t => self.at(self.inputs.states, t - 1),
+        }
+    }
+
+    /// `slope` is the activation's, as a function of its value.
+    #[inline(always)]
+    fn plain(mut self, gradient: impl Fn(T, T) -> T) {
+        let hidden = self.shape.hidden;
+        self.dh0.fill(T::ZERO);
+        for t in (0..self.shape.time).rev() {
+            let (h, dh) = (self.at(self.inputs.states, t), self.at(self.inputs.dh, t));
+            update(self.dz[t], [h, dh, self.dh0], |_, [h, dh, carry]| gradient(dh + carry, h));
+            let extents = [self.rows.len(), hidden, hidden];
+            product(extents, self.dz[t], self.inputs.weights, (&mut *self.dh0, hidden), false);
+        }
+    }
+
+    #[inline(always)]
+    fn lstm(mut self) {
+        let hidden = self.shape.hidden;
+        self.dh0.fill(T::ZERO);
+        self.dc0.fill(T::ZERO);
+        for t in (0..self.shape.time).rev() {
+            update(self.dh0, [self.at(self.inputs.dh, t)], |carry, [dh]| dh + carry);
+            let (gates, c, before) = (self.at(self.inputs.gates, t), self.at(self.inputs.states, t), self.before(t));
+            let given = self.inputs.dc.map(|dc| self.at(dc, t));
+            let gradients = self.dz[t].chunks_exact_mut(4 * hidden).zip(self.dc0.chunks_exact_mut(hidden));
+            for (row, (dz, dc)) in gradients.enumerate() {
+                let of = |x: &'a [T]| &x[row * hidden..][..hidden];
+                let (c, before, dh) = (of(c), of(before), &self.dh0[row * hidden..][..hidden]);
+                let [i, f, g, o] = [0, 1, 2, 3].map(|gate| &gates[(4 * row + gate) * hidden..][..hidden]);
+                let (di, rest) = dz.split_at_mut(hidden);
+                let (df, rest) = rest.split_at_mut(hidden);
+                let (dg, d_o) = rest.split_at_mut(hidden);
+                let squashed = d_o;
+                update(squashed, [c], |_, [c]| c.tanh());
+                let own = |dh: T, o: T, squashed: T| dh * o * squashed.tanh_slope();
+                match given.map(of) {
+                    Some(given) => update(dc, [dh, o, squashed, given], |carry, [dh, o, squashed, given]| {
+                        (own(dh, o, squashed) + given) + carry
+                    }),
+                    None => update(dc, [dh, o, squashed], |carry, [dh, o, squashed]| own(dh, o, squashed) + carry),
+                }
+                let d_o = squashed;
+                update(d_o, [dh, o], |squashed, [dh, o]| dh * squashed * o.sigmoid_slope());
+                update(di, [dc, g, i], |_, [dc, g, i]| dc * g * i.sigmoid_slope());
+                update(df, [dc, before, f], |_, [dc, before, f]| dc * before * f.sigmoid_slope());
+                update(dg, [dc, i, g], |_, [dc, i, g]| dc * i * g.tanh_slope());
+                update(dc, [f], |dc, [f]| dc * f);
+            }
+            let extents = [self.rows.len(), 4 * hidden, hidden];
+            product(extents, self.dz[t], self.inputs.weights, (&mut *self.dh0, hidden), false);
+        }
+    }
+
+    #[inline(always)]
+    fn gru(mut self) {
+        let hidden = self.shape.hidden;
+        self.dh0.fill(T::ZERO);
+        for t in (0..self.shape.time).rev() {
+            update(self.dh0, [self.at(self.inputs.dh, t)], |carry, [dh]| dh + carry);
+            let (gates, before) = (self.at(self.inputs.gates, t), self.before(t));
+            let gradients = self.dz[t].chunks_exact_mut(3 * hidden).zip(self.dr[t].chunks_exact_mut(3 * hidden));
+            for (row, (dz, recurrent)) in gradients.enumerate() {
+                let before = &before[row * hidden..][..hidden];
+                let dh = &mut self.dh0[row * hidden..][..hidden];
+                let [r, u, n, kept] = [0, 1, 2, 3].map(|gate| &gates[(4 * row + gate) * hidden..][..hidden]);
+                let (dr, rest) = dz.split_at_mut(hidden);
+                let (du, dn) = rest.split_at_mut(hidden);
+                update(dn, [dh, u, n], |_, [dh, u, n]| dh * (T::ONE - u) * n.tanh_slope());
+                update(dr, [dn, kept, r], |_, [dn, kept, r]| dn * kept * r.sigmoid_slope());
+                update(du, [dh, before, n, u], |_, [dh, before, n, u]| dh * (before - n) * u.sigmoid_slope());
+                recurrent[..2 * hidden].copy_from_slice(&dz[..2 * hidden]);
+                update(&mut recurrent[2 * hidden..], [&dz[2 * hidden..], r], |_, [dn, r]| dn * r);
+                update(dh, [u], |dh, [u]| dh * u);
+            }
+            let extents = [self.rows.len(), 3 * hidden, hidden];
+            product(extents, self.dr[t], self.inputs.weights, (&mut *self.dh0, hidden), true);
+        }
+    }
+}
+
+impl<T: Real> pulp::NullaryFnOnce for Backward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        match self.shape.cell {
+            Cell::Tanh => self.plain(|dh, h| dh * h.tanh_slope()),
+            Cell::Sigmoid => self.plain(|dh, h| dh * h.sigmoid_slope()),
+            Cell::Irnn => self.plain(|dh, h| if h <= T::ZERO { T::ZERO } else { dh }),
+            Cell::Lstm => self.lstm(),
+            Cell::Gru => self.gru(),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! A chunk of rows through all time steps.
+
+use super::{
+    Sequence,
+    real::{Real, product, update},
+};
+use std::ops::Range;
+use wgrad::Cell;
+
+/// The rows of one chunk: what is read, and the part of each output that is written.
+pub(super) struct Forward<'a, T> {
+    shape: &'a Sequence,
+    rows: Range<usize>,
+    z: &'a [T],
+    /// The recurrent weights, transposed to `[hidden, gates * hidden]`: a product of few rows with a matrix that is
+    /// stored the other way round is several times slower.
+    weights: &'a [T],
+    h0: &'a [T],
+    /// An LSTM's first memory, or a GRU's recurrent bias.
+    more: &'a [T],
+    h: Vec<&'a mut [T]>,
+    c: Vec<&'a mut [T]>,
+    gates: Vec<&'a mut [T]>,
+}
+
+impl<'a, T: Real> Forward<'a, T> {
+    pub(super) fn chunks(
+        shape: &'a Sequence,
+        weights: &'a [T],
+        inputs: &[&'a [T]],
+        outputs: &'a mut [&mut [T]],
+    ) -> Vec<Self> {
+        let mut outputs = outputs.iter_mut().map(|out| shape.split_steps(out));
+        let mut next = |exists: bool| match exists {
+            true => outputs.next().expect("an output for each that the op has"),
+            false => shape.chunks.iter().map(|_| vec![]).collect(),
+        };
+        let (h, c) = (next(true), next(shape.cell == Cell::Lstm));
+        let gates = next(matches!(shape.cell, Cell::Lstm | Cell::Gru));
+        let (z, h0, more) = (inputs[0], inputs[2], inputs.get(3).copied().unwrap_or_default());
+        let parts = shape.chunks.iter().cloned().zip(h).zip(c).zip(gates);
+        parts.map(|(((rows, h), c), gates)| Self { shape, rows, z, weights, h0, more, h, c, gates }).collect()
+    }
+
+    /// Some rows of a tensor `[batch, hidden]`.
+    fn first(&self, x: &'a [T]) -> &'a [T] {
+        &x[self.rows.start * self.shape.hidden..self.rows.end * self.shape.hidden]
+    }
+
+    #[inline(always)]
+    fn plain(mut self, f: impl Fn(T) -> T) {
+        let (shape, hidden) = (self.shape, self.shape.hidden);
+        for t in 0..shape.time {
+            let first = self.first(self.h0);
+            let (past, rest) = self.h.split_at_mut(t);
+            let (before, h) = (past.last().map_or(first, |h| h), &mut *rest[0]);
+            product([self.rows.len(), hidden, hidden], before, self.weights, (&mut *h, hidden), false);
+            update(h, [shape.step(self.z, t, &self.rows)], |recurrent, [z]| f(z + recurrent));
+        }
+    }
+
+    #[inline(always)]
+    fn lstm(mut self) {
+        let (shape, hidden) = (self.shape, self.shape.hidden);
+        for t in 0..shape.time {
+            let (first_h, first_c) = (self.first(self.h0), self.first(self.more));
+            let (past_h, h) = self.h.split_at_mut(t);
+            let (past_c, c) = self.c.split_at_mut(t);
+            let before = past_h.last().map_or(first_h, |h| h);
+            let memory = past_c.last().map_or(first_c, |c| c);
+            product(
+                [self.rows.len(), hidden, 4 * hidden],
+                before,
+                self.weights,
+                (&mut *self.gates[t], 4 * hidden),
+                false,
+            );
+            let rows = self.gates[t].chunks_exact_mut(4 * hidden);
+            let rows = rows.zip(shape.step(self.z, t, &self.rows).chunks_exact(4 * hidden));
+            let states = h[0].chunks_exact_mut(hidden).zip(c[0].chunks_exact_mut(hidden));
+            for (((gates, z), (h, c)), memory) in rows.zip(states).zip(memory.chunks_exact(hidden)) {
+                update(&mut gates[..2 * hidden], [&z[..2 * hidden]], |recurrent, [z]| (z + recurrent).sigmoid());
+                update(&mut gates[2 * hidden..3 * hidden], [&z[2 * hidden..]], |recurrent, [z]| (z + recurrent).tanh());
+                update(&mut gates[3 * hidden..], [&z[3 * hidden..]], |recurrent, [z]| (z + recurrent).sigmoid());
+                let [i, f, g, o] = [0, 1, 2, 3].map(|gate| &gates[gate * hidden..][..hidden]);
+                update(c, [f, memory, i, g], |_, [f, c, i, g]| f * c + i * g);
+                update(h, [o, c], |_, [o, c]| o * c.tanh());
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn gru(mut self) {
+        let (shape, hidden, bias) = (self.shape, self.shape.hidden, self.more);
+        for t in 0..shape.time {
+            let first = self.first(self.h0);
+            let (past, rest) = self.h.split_at_mut(t);
+            let before = past.last().map_or(first, |h| h);
+            product(
+                [self.rows.len(), hidden, 3 * hidden],
+                before,
+                self.weights,
+                (&mut *self.gates[t], 4 * hidden),
+                false,
+            );
+            let rows = self.gates[t].chunks_exact_mut(4 * hidden);
+            let rows = rows.zip(shape.step(self.z, t, &self.rows).chunks_exact(3 * hidden));
+            let states = rest[0].chunks_exact_mut(hidden).zip(before.chunks_exact(hidden));
+            for ((gates, z), (h, before)) in rows.zip(states) {
+                let (reset_update, rest) = gates.split_at_mut(2 * hidden);
+                let (n, kept) = rest.split_at_mut(hidden);
+                update(reset_update, [z, bias], |recurrent, [z, b]| (z + (recurrent + b)).sigmoid());
+                update(kept, [n, &bias[2 * hidden..]], |_, [recurrent, b]| recurrent + b);
+                let (r, u) = reset_update.split_at(hidden);
+                update(n, [&z[2 * hidden..], r, kept], |_, [z, r, kept]| (z + r * kept).tanh());
+                update(h, [n, u, before], |_, [n, u, before]| n + u * (before - n));
+            }
+        }
+    }
+}
+
+impl<T: Real> pulp::NullaryFnOnce for Forward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        match self.shape.cell {
+            Cell::Tanh => self.plain(T::tanh),
+            Cell::Sigmoid => self.plain(T::sigmoid),
+            Cell::Irnn => self.plain(|z| if z <= T::ZERO { T::ZERO } else { z }),
+            Cell::Lstm => self.lstm(),
+            Cell::Gru => self.gru(),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The arithmetic of sequence kernels: floats, loops over rows, and small matrix products on one thread.
+
+use crate::math;
+use gemm::Parallelism;
+use std::ops::{Add, Mul, Sub};
+
+/// An element type of sequences.
+pub trait Real:
+    Copy + Send + Sync + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + 'static
+{
+    /// 0
+    const ZERO: Self;
+    /// 1
+    const ONE: Self;
+    /// 1/2
+    const HALF: Self;
+
+    /// The hyperbolic tangent, as elementwise kernels compute it.
+    fn tanh(self) -> Self;
+
+    /// `1 / (1 + e^-x)`, by the same formula as [`wgrad::Tensor::sigmoid`].
+    #[inline(always)]
+    fn sigmoid(self) -> Self {
+        (self * Self::HALF).tanh() * Self::HALF + Self::HALF
+    }
+
+    /// The slope of the sigmoid where its value is this, `y (1 - y)`.
+    #[inline(always)]
+    fn sigmoid_slope(self) -> Self {
+        self * (Self::ONE - self)
+    }
+
+    /// The slope of the hyperbolic tangent where its value is this, `1 - y^2`.
+    #[inline(always)]
+    fn tanh_slope(self) -> Self {
+        Self::ONE - self * self
+    }
+}
+
+impl Real for f32 {
+    const ZERO: f32 = 0.0;
+    const ONE: f32 = 1.0;
+    const HALF: f32 = 0.5;
+
+    #[inline(always)]
+    fn tanh(self) -> f32 {
+        math::tanh(self)
+    }
+}
+
+impl Real for f64 {
+    const ZERO: f64 = 0.0;
+    const ONE: f64 = 1.0;
+    const HALF: f64 = 0.5;
+
+    #[inline(always)]
+    fn tanh(self) -> f64 {
+        f64::tanh(self)
+    }
+}
+
+/// Replaces each element by a function of it and of the elements at the same place elsewhere. The compiler makes vector
+/// instructions of it as long as there are few slices: it has to check that they do not overlap.
+#[inline(always)]
+pub(super) fn update<T: Copy, const N: usize>(out: &mut [T], x: [&[T]; N], f: impl Fn(T, [T; N]) -> T) {
+    let len = out.len();
+    let x = x.map(|x| &x[..len]);
+    // Counted, not an iterator over `out`: so all checks of bounds disappear. A check that stays has the compiler leave
+    // the last vector of each call to a slow loop over single elements.
+    #[allow(clippy::needless_range_loop)]
+    for i in 0..len {
+        out[i] = f(out[i], x.map(|x| x[i]));
+    }
+}
+
+/// `out = a b`, or with `add` `out = out + a b`: row-major matrices `[rows, inner]` and `[inner, columns]`, the rows of
+/// the result `stride` elements apart.
+pub(super) fn product<T: Real>(
+    [rows, inner, columns]: [usize; 3],
+    a: &[T],
+    b: &[T],
+    (out, stride): (&mut [T], usize),
+    add: bool,
+) {
+    assert!(rows * inner * columns > 0 && columns <= stride);
+    assert!(a.len() == rows * inner && b.len() == inner * columns && out.len() == rows * stride);
+    // SAFETY: the three matrices lie within their slices, whose lengths have just been checked; `out` is borrowed
+    // mutably, so it overlaps neither input.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            inner,
+            out.as_mut_ptr(),
+            1,
+            stride as isize,
+            add,
+            a.as_ptr(),
+            1,
+            inner as isize,
+            b.as_ptr(),
+            1,
+            columns as isize,
+            T::ONE,
+            T::ONE,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}
