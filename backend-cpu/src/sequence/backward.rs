@@ -81,7 +81,7 @@ impl<'a, T: Real> Backward<'a, T> {
         self.dh0.fill(T::ZERO);
         for t in (0..self.shape.time).rev() {
             let (h, dh) = (self.at(self.inputs.states, t), self.at(self.inputs.dh, t));
-            update(self.dz[t], [h, dh, self.dh0], |_, [h, dh, carry]| gradient(dh + carry, h));
+            update(self.dz[t], [h, dh, self.dh0], |_, [h, dh, carry]| gradient(dh + carry, h).flushed());
             let extents = [self.rows.len(), hidden, hidden];
             product(extents, self.dz[t], self.inputs.weights, (&mut *self.dh0, hidden), false);
         }
@@ -114,11 +114,11 @@ impl<'a, T: Real> Backward<'a, T> {
                     None => update(dc, [dh, o, squashed], |carry, [dh, o, squashed]| own(dh, o, squashed) + carry),
                 }
                 let d_o = squashed;
-                update(d_o, [dh, o], |squashed, [dh, o]| dh * squashed * o.sigmoid_slope());
-                update(di, [dc, g, i], |_, [dc, g, i]| dc * g * i.sigmoid_slope());
-                update(df, [dc, before, f], |_, [dc, before, f]| dc * before * f.sigmoid_slope());
-                update(dg, [dc, i, g], |_, [dc, i, g]| dc * i * g.tanh_slope());
-                update(dc, [f], |dc, [f]| dc * f);
+                update(d_o, [dh, o], |squashed, [dh, o]| (dh * squashed * o.sigmoid_slope()).flushed());
+                update(di, [dc, g, i], |_, [dc, g, i]| (dc * g * i.sigmoid_slope()).flushed());
+                update(df, [dc, before, f], |_, [dc, before, f]| (dc * before * f.sigmoid_slope()).flushed());
+                update(dg, [dc, i, g], |_, [dc, i, g]| (dc * i * g.tanh_slope()).flushed());
+                update(dc, [f], |dc, [f]| (dc * f).flushed());
             }
             let extents = [self.rows.len(), 4 * hidden, hidden];
             product(extents, self.dz[t], self.inputs.weights, (&mut *self.dh0, hidden), false);
@@ -139,12 +139,12 @@ impl<'a, T: Real> Backward<'a, T> {
                 let [r, u, n, kept] = [0, 1, 2, 3].map(|gate| &gates[(4 * row + gate) * hidden..][..hidden]);
                 let (dr, rest) = dz.split_at_mut(hidden);
                 let (du, dn) = rest.split_at_mut(hidden);
-                update(dn, [dh, u, n], |_, [dh, u, n]| dh * (T::ONE - u) * n.tanh_slope());
-                update(dr, [dn, kept, r], |_, [dn, kept, r]| dn * kept * r.sigmoid_slope());
-                update(du, [dh, before, n, u], |_, [dh, before, n, u]| dh * (before - n) * u.sigmoid_slope());
+                update(dn, [dh, u, n], |_, [dh, u, n]| (dh * (T::ONE - u) * n.tanh_slope()).flushed());
+                update(dr, [dn, kept, r], |_, [dn, kept, r]| (dn * kept * r.sigmoid_slope()).flushed());
+                update(du, [dh, before, n, u], |_, [dh, before, n, u]| (dh * (before - n) * u.sigmoid_slope()).flushed());
                 recurrent[..2 * hidden].copy_from_slice(&dz[..2 * hidden]);
-                update(&mut recurrent[2 * hidden..], [&dz[2 * hidden..], r], |_, [dn, r]| dn * r);
-                update(dh, [u], |dh, [u]| dh * u);
+                update(&mut recurrent[2 * hidden..], [&dz[2 * hidden..], r], |_, [dn, r]| (dn * r).flushed());
+                update(dh, [u], |dh, [u]| (dh * u).flushed());
             }
             let extents = [self.rows.len(), 3 * hidden, hidden];
             product(extents, self.dr[t], self.inputs.weights, (&mut *self.dh0, hidden), true);
