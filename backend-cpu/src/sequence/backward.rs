@@ -139,11 +139,16 @@ impl<'a, T: Real> Backward<'a, T> {
                 let [r, u, n, kept] = [0, 1, 2, 3].map(|gate| &gates[(4 * row + gate) * hidden..][..hidden]);
                 let (dr, rest) = dz.split_at_mut(hidden);
                 let (du, dn) = rest.split_at_mut(hidden);
-                update(dn, [dh, u, n], |_, [dh, u, n]| (dh * (T::ONE - u) * n.tanh_slope()).flushed());
-                update(dr, [dn, kept, r], |_, [dn, kept, r]| (dn * kept * r.sigmoid_slope()).flushed());
-                update(du, [dh, before, n, u], |_, [dh, before, n, u]| (dh * (before - n) * u.sigmoid_slope()).flushed());
-                recurrent[..2 * hidden].copy_from_slice(&dz[..2 * hidden]);
-                update(&mut recurrent[2 * hidden..], [&dz[2 * hidden..], r], |_, [dn, r]| (dn * r).flushed());
+                let (recurrent_ru, recurrent_n) = recurrent.split_at_mut(2 * hidden);
+                // By way of the other matrix: see `update`.
+                update(recurrent_n, [dh, u, n], |_, [dh, u, n]| (dh * (T::ONE - u) * n.tanh_slope()).flushed());
+                dn.copy_from_slice(recurrent_n);
+                update(dr, [recurrent_n, kept, r], |_, [dn, kept, r]| (dn * kept * r.sigmoid_slope()).flushed());
+                update(du, [dh, before, n, u], |_, [dh, before, n, u]| {
+                    (dh * (before - n) * u.sigmoid_slope()).flushed()
+                });
+                recurrent_ru.copy_from_slice(&dz[..2 * hidden]);
+                update(recurrent_n, [r], |dn, [r]| (dn * r).flushed());
                 update(dh, [u], |dh, [u]| (dh * u).flushed());
             }
             let extents = [self.rows.len(), 3 * hidden, hidden];

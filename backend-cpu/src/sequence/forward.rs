@@ -110,10 +110,13 @@ impl<'a, T: Real> Forward<'a, T> {
                 let (reset_update, rest) = gates.split_at_mut(2 * hidden);
                 let (n, kept) = rest.split_at_mut(hidden);
                 update(reset_update, [z, bias], |recurrent, [z, b]| (z + (recurrent + b)).sigmoid());
-                update(kept, [n, &bias[2 * hidden..]], |_, [recurrent, b]| recurrent + b);
                 let (r, u) = reset_update.split_at(hidden);
-                update(n, [&z[2 * hidden..], r, kept], |_, [z, r, kept]| (z + r * kept).tanh());
-                update(h, [n, u, before], |_, [n, u, before]| n + u * (before - n));
+                // By way of h, a matrix of its own: see `update`.
+                update(h, [n, &bias[2 * hidden..]], |_, [recurrent, b]| recurrent + b);
+                kept.copy_from_slice(h);
+                update(h, [&z[2 * hidden..], r], |kept, [z, r]| (z + r * kept).tanh());
+                n.copy_from_slice(h);
+                update(h, [u, before], |n, [u, before]| n + u * (before - n));
             }
         }
     }
