@@ -9,6 +9,7 @@ pub mod reference_plan;
 mod backend;
 mod contract;
 mod fold;
+mod half;
 mod kernel;
 mod lanes;
 mod looped;
