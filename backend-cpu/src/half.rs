@@ -45,7 +45,7 @@ pub(crate) fn narrow(x: f32) -> f16 {
     let sign = x.to_bits() >> 31 << 15;
     let magnitude = x.to_bits() & 0x7fff_ffff;
     // The addition rounds.
-    let subnormal = (f32::from_bits(magnitude) + UNIT).to_bits() - UNIT.to_bits();
+    let subnormal = (f32::from_bits(magnitude) + UNIT).to_bits().wrapping_sub(UNIT.to_bits());
     let odd = magnitude >> 13 & 1;
     let normal = magnitude.wrapping_sub(NORMAL - (1 << 23)).wrapping_add(0xfff + odd) >> 13;
     let special = if x.is_nan() { 0x7e00 } else { 0x7c00 };

@@ -57,31 +57,12 @@ macro_rules! with_summand {
 #[derive(Debug)]
 enum Action {
     Copy(View),
-    ArgMax {
-        kept: Nest<1>,
-        axis: Axis,
-    },
-    Assemble {
-        parts: Vec<Nest<2>>,
-        gaps: bool,
-    },
+    ArgMax { kept: Nest<1>, axis: Axis },
+    Assemble { parts: Vec<Nest<2>>, gaps: bool },
     Gather(Nest<2>, Axis),
-    /// Halves are added up in f32, of which there is room for the whole result.
-    ScatterAdd {
-        nest: Nest<3>,
-        axis: Axis,
-        sums: Mutex<Vec<f32>>,
-    },
-    SegmentSum {
-        segments: Arc<Segments>,
-        offset: usize,
-        stride: isize,
-    },
-    SegmentBroadcast {
-        segments: Arc<Segments>,
-        offset: usize,
-        stride: isize,
-    },
+    ScatterAdd(Nest<3>, Axis, Mutex<Vec<f32>>),
+    SegmentSum { segments: Arc<Segments>, offset: usize, stride: isize },
+    SegmentBroadcast { segments: Arc<Segments>, offset: usize, stride: isize },
     Fill(Vec<(usize, usize)>),
 }
 
@@ -141,8 +122,9 @@ impl Single {
                 let (strides, along) = split_axis(&out_strides, *len, *axis);
                 let offsets = [x[0].offset, x[1].offset, 0];
                 let nest = Nest::new(&x[0].shape, offsets, [&x[0].strides, &x[1].strides, &strides]);
+                // Halves are added up in f32.
                 let room = if dtype == DType::F16 { write.shape.numel() } else { 0 };
-                Action::ScatterAdd { nest, axis: along, sums: Mutex::new(vec![0.0; room]) }
+                Action::ScatterAdd(nest, along, Mutex::new(vec![0.0; room]))
             }
             Op::SegmentSum(segments) => {
                 Action::SegmentSum { segments: segments.clone(), offset: x[0].offset, stride: x[0].strides[0] }
@@ -191,7 +173,7 @@ impl Single {
                 }));
                 return first.result(index(), nest, axis.extent);
             }
-            Action::ScatterAdd { nest, axis, sums } => {
+            Action::ScatterAdd(nest, axis, sums) => {
                 let first = First::default();
                 macro_rules! add {
                     ($t:ty, $out:expr) => {
