@@ -1,18 +1,19 @@
 //! Matrix products, by the `gemm` crate, and the maps that follow them.
 
 use crate::{
+    half,
     memory::{Element, Env, Source, nothing},
     nest::Walk,
     pool::Pool,
     schedule::{Schedule, Setting, Sizes},
-    scratch::{Files, Workers},
+    scratch::{Files, Scratch, Workers},
     tile::Machine,
     view::View,
 };
 use gemm::Parallelism;
 use std::ops::Range;
 use wgrad::{
-    DType,
+    DType, f16,
     plan::{Instr, MatMul, Operand},
 };
 
@@ -20,21 +21,29 @@ use wgrad::{
 /// and so they follow from the shape alone.
 const PART: [usize; 2] = [128, 512];
 
-/// The element types that `gemm` multiplies.
-trait Float: Element {
-    const ZERO: Self;
-    const ONE: Self;
+/// The element types of products.
+pub(crate) trait Float: Element {
+    /// `out = lhs rhs` for shape `[m, k, n]`, none of m and n being 0. Halves need the [`half::room`] for it. Nobody
+    /// else touches the elements of the place.
+    fn multiply(
+        shape: [usize; 3],
+        lhs: Matrix<Self>,
+        rhs: Matrix<Self>,
+        out: Place<Self>,
+        room: Option<[&mut [f32]; 3]>,
+    );
 }
 
-impl Float for f32 {
-    const ZERO: f32 = 0.0;
-    const ONE: f32 = 1.0;
+macro_rules! floats {
+    ($($t:ty),*) => { $(
+        impl Float for $t {
+            fn multiply(shape: [usize; 3], lhs: Matrix<$t>, rhs: Matrix<$t>, out: Place<$t>, _: Option<[&mut [f32]; 3]>) {
+                multiply(shape, lhs, rhs, out, false);
+            }
+        }
+    )* };
 }
-
-impl Float for f64 {
-    const ZERO: f64 = 0.0;
-    const ONE: f64 = 1.0;
-}
+floats!(f64, f32);
 
 /// One side of a product: where each matrix of the batch starts, and its row and column strides.
 #[derive(Debug)]
@@ -80,6 +89,8 @@ pub(crate) struct Product {
     part: [usize; 2],
     epilogue: Option<Schedule>,
     dtype: DType,
+    /// For a product of halves: registers of f32.
+    room: Option<[usize; 3]>,
 }
 
 impl Product {
@@ -97,6 +108,7 @@ impl Product {
         let product = body.values.iter().position(|v| v.instr == Instr::Product).expect("it is computed for something");
         let dtype = body.values[product].dtype;
         let part = [PART[0].min(m).max(1), PART[1].min(n).max(1)];
+        let room = (dtype == DType::F16).then(|| half::room(part, k).map(|len| files.take(DType::F32, len)));
         let stored = body.stores.iter().position(|&v| v == product);
         let (out, view) = match stored {
             Some(w) => {
@@ -116,7 +128,7 @@ impl Product {
             Schedule::new(&setting, files)
         });
         let sides = [0, 1].map(|i| Side::new(source(&reads[i]), &reads[i]));
-        Self { batch: matmul.batch.numel(), m, k, n, sides, out, part, epilogue, dtype }
+        Self { batch: matmul.batch.numel(), m, k, n, sides, out, part, epilogue, dtype, room }
     }
 
     pub fn run(&self, env: Env, workers: &Workers, pool: Pool) {
@@ -129,10 +141,17 @@ impl Product {
                 let columns = column * self.part[1]..self.n.min((column + 1) * self.part[1]);
                 match self.dtype {
                     DType::F64 => self.part::<f64>(env, workers, batch, rows, columns),
+                    DType::F16 => self.part::<f16>(env, workers, batch, rows, columns),
                     _ => self.part::<f32>(env, workers, batch, rows, columns),
                 }
             }
         });
+    }
+
+    /// The registers of f32 that it needs.
+    fn room<'a>(&self, scratch: &'a mut Scratch) -> Option<[&'a mut [f32]; 3]> {
+        let registers = scratch.registers.get_disjoint_mut(self.room?).expect("they differ");
+        Some(registers.map(f32::slice_mut))
     }
 
     /// One part of the product of one pair of matrices, and its epilogue.
@@ -163,14 +182,16 @@ impl Product {
                 let low_at = (start + low) as usize;
                 // SAFETY: the range spans the elements of this part and of others that lie between them. `multiply`
                 // writes those of this part alone, through a pointer, and no other thread touches these.
-                let out = unsafe { env.targets[target].span::<T>(low_at, (high - low) as usize + 1) };
-                multiply(shape, lhs, rhs, out, -low, side.strides);
+                let (data, len) = unsafe { env.targets[target].span::<T>(low_at, (high - low) as usize + 1) };
+                let out = Place { data, len, start: -low, strides: side.strides };
+                T::multiply(shape, lhs, rhs, out, self.room(&mut scratch));
             }
             Out::Register(register) => {
                 let width = self.part[1] as isize;
                 std::mem::swap(&mut product, &mut scratch.registers[*register]);
                 let out = T::slice_mut(&mut product);
-                multiply(shape, lhs, rhs, (out.as_mut_ptr(), out.len()), 0, [width, 1]);
+                let out = Place { data: out.as_mut_ptr(), len: out.len(), start: 0, strides: [width, 1] };
+                T::multiply(shape, lhs, rhs, out, self.room(&mut scratch));
                 shift = first as isize * width + columns.start as isize;
             }
         }
@@ -190,10 +211,26 @@ impl Product {
 
 /// A strided matrix within a slice.
 #[derive(Clone, Copy)]
-struct Matrix<'a, T> {
-    data: &'a [T],
-    start: isize,
-    strides: [isize; 2],
+pub(crate) struct Matrix<'a, T> {
+    pub data: &'a [T],
+    pub start: isize,
+    pub strides: [isize; 2],
+}
+
+/// Where a product goes: a strided matrix within some elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<T> {
+    pub data: *mut T,
+    pub len: usize,
+    pub start: isize,
+    pub strides: [isize; 2],
+}
+
+impl<T> Place<T> {
+    /// Whether a matrix of this shape lies within the elements.
+    pub fn holds(&self, shape: [usize; 2]) -> bool {
+        within(self.len, self.start, shape, self.strides)
+    }
 }
 
 impl<'a, T> Matrix<'a, T> {
@@ -214,16 +251,9 @@ fn within(len: usize, start: isize, shape: [usize; 2], strides: [isize; 2]) -> b
     start + low >= 0 && start + high < len as isize
 }
 
-/// `out = lhs rhs` for shape `[m, k, n]`, none of m and n being 0.
-fn multiply<T: Float>(
-    [m, k, n]: [usize; 3],
-    lhs: Matrix<T>,
-    rhs: Matrix<T>,
-    (out, len): (*mut T, usize),
-    start: isize,
-    strides: [isize; 2],
-) {
-    assert!(within(len, start, [m, n], strides));
+/// `out = lhs rhs`, or `out += lhs rhs`, for shape `[m, k, n]`, none of m and n being 0, in a type that `gemm` knows.
+pub(crate) fn multiply<T: Element>([m, k, n]: [usize; 3], lhs: Matrix<T>, rhs: Matrix<T>, out: Place<T>, add: bool) {
+    assert!(out.holds([m, n]));
     assert!(k == 0 || within(lhs.data.len(), lhs.start, [m, k], lhs.strides));
     assert!(k == 0 || within(rhs.data.len(), rhs.start, [k, n], rhs.strides));
     // SAFETY: every element that `gemm` touches lies at `start + row * row_stride + column * column_stride`, and the
@@ -234,18 +264,18 @@ fn multiply<T: Float>(
             m,
             n,
             k,
-            out.offset(start),
-            strides[1],
-            strides[0],
-            false,
+            out.data.offset(out.start),
+            out.strides[1],
+            out.strides[0],
+            add,
             lhs.data.as_ptr().wrapping_offset(lhs.start),
             lhs.strides[1],
             lhs.strides[0],
             rhs.data.as_ptr().wrapping_offset(rhs.start),
             rhs.strides[1],
             rhs.strides[0],
-            T::ZERO,
-            T::ONE,
+            T::from_f64(if add { 1.0 } else { 0.0 }),
+            T::from_f64(1.0),
             false,
             false,
             false,

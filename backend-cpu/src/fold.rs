@@ -2,7 +2,7 @@
 
 use crate::{lanes::Number, memory::Element};
 use pulp::{Arch, NullaryFnOnce};
-use wgrad::{DType, op::Reduce};
+use wgrad::{DType, f16, op::Reduce};
 
 /// Accumulators per inner loop: enough for the vector registers of the widest machine.
 const LANES: usize = 32;
@@ -27,7 +27,7 @@ macro_rules! plain {
         }
     )* };
 }
-plain!(f64, f32, u32, i32, bool);
+plain!(f64, f32, f16, u32, i32, bool);
 
 /// How a reduction combines elements of `T`, by way of an accumulator `A`.
 pub(crate) trait Monoid<T> {
@@ -140,7 +140,7 @@ impl Monoid<f64> for Norm {
 pub(crate) fn accumulator(kind: Reduce, dtype: DType) -> (DType, usize) {
     match (kind, dtype) {
         (Reduce::Norm, DType::F64) => (DType::F64, 2),
-        (Reduce::Sum | Reduce::Norm, DType::F32) => (DType::F64, 1),
+        (Reduce::Sum | Reduce::Norm, DType::F32 | DType::F16) => (DType::F64, 1),
         _ => (dtype, 1),
     }
 }
@@ -160,15 +160,18 @@ macro_rules! with_monoid {
         match ($kind, $dtype) {
             (Reduce::Sum, DType::F64) => run!(f64, Sum),
             (Reduce::Sum, DType::F32) => run!(f32, Sum),
+            (Reduce::Sum, DType::F16) => run!(wgrad::f16, Sum),
             (Reduce::Sum, DType::U32) => run!(u32, Sum),
             (Reduce::Sum, DType::I32) => run!(i32, Sum),
             (Reduce::Max, DType::F64) => run!(f64, Max),
             (Reduce::Max, DType::F32) => run!(f32, Max),
+            (Reduce::Max, DType::F16) => run!(wgrad::f16, Max),
             (Reduce::Max, DType::U32) => run!(u32, Max),
             (Reduce::Max, DType::I32) => run!(i32, Max),
             (Reduce::Max, DType::Bool) => run!(bool, Max),
             (Reduce::Norm, DType::F64) => run!(f64, Norm),
             (Reduce::Norm, DType::F32) => run!(f32, Norm),
+            (Reduce::Norm, DType::F16) => run!(wgrad::f16, Norm),
             (kind, dtype) => unreachable!("{kind:?} of {dtype}"),
         }
     }};

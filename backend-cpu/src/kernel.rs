@@ -19,7 +19,7 @@ use wgrad::{
 #[derive(Debug)]
 enum Body {
     Loop(Loop),
-    Product(Product),
+    Product(Box<Product>),
     Single(Single),
     Sequence(Recurrence),
 }
@@ -57,7 +57,9 @@ impl Compiled {
                 let setting = Setting { body, reads, writes: writes_to, source: &source, product: None, sizes };
                 Body::Loop(Loop::new(Schedule::new(&setting, files)))
             }
-            Kind::MatMul(matmul) => Body::Product(Product::new(matmul, reads, writes_to, &source, sizes, files)),
+            Kind::MatMul(matmul) => {
+                Body::Product(Box::new(Product::new(matmul, reads, writes_to, &source, sizes, files)))
+            }
             Kind::Fill(ranges) => Body::Single(Single::fill(ranges, kernel, &source, dtype.expect("one write"))),
             Kind::Op(fused) if fused.is_fused() => {
                 op = fused.name();

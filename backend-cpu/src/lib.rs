@@ -10,6 +10,7 @@ pub mod sequence;
 mod backend;
 mod contract;
 mod fold;
+mod half;
 mod kernel;
 mod lanes;
 mod looped;

@@ -1,6 +1,7 @@
 //! Where kernels find their operands, and the one place where threads share memory that is being written.
 
-use wgrad::{DType, Data};
+use crate::half::widen;
+use wgrad::{DType, Data, f16, f16_from_f64};
 
 /// Where an operand's elements are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +56,7 @@ macro_rules! elements {
 elements! {
     f64 => F64, x, x, x;
     f32 => F32, x, x as f32, x as f64;
+    f16 => F16, x, f16_from_f64(x), widen(x) as f64;
     u32 => U32, x, x as u32, x as f64;
     i32 => I32, x, x as i32, x as f64;
     bool => Bool, x, x != 0.0, x as u8 as f64;
@@ -72,6 +74,10 @@ macro_rules! with_type {
                 type $t = f32;
                 $body
             }
+            wgrad::DType::F16 => {
+                type $t = wgrad::f16;
+                $body
+            }
             wgrad::DType::U32 => {
                 type $t = u32;
                 $body
@@ -84,7 +90,6 @@ macro_rules! with_type {
                 type $t = bool;
                 $body
             }
-            wgrad::DType::F16 => todo!(),
         }
     };
 }
@@ -178,10 +183,10 @@ pub(crate) fn poison(data: &mut Data) {
     match data {
         Data::F64(v) => v.fill(f64::NAN),
         Data::F32(v) => v.fill(f32::NAN),
+        Data::F16(v) => v.fill(f16::NAN),
         Data::U32(v) => v.fill(0xDEAD_BEEF),
         Data::I32(v) => v.fill(i32::MIN),
         Data::Bool(v) => v.fill(true),
-        Data::F16(_) => todo!(),
     }
 }
 

@@ -2,18 +2,19 @@
 
 use crate::{
     fold::{self, Monoid, Sum},
-    lanes::Number,
+    half::{narrow, widen},
+    lanes::{Lanes, Number, map1},
     memory::{Element, Env, Source, with_type},
     nest::{Nest, at},
     pool::Pool,
     view::View,
 };
 use std::sync::{
-    Arc,
+    Arc, Mutex, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 use wgrad::{
-    DType,
+    DType, f16,
     op::{Op, Place, Segments},
     plan::{Kernel, Operand},
 };
@@ -44,10 +45,10 @@ macro_rules! with_summand {
         match $dtype {
             DType::F64 => run!(f64),
             DType::F32 => run!(f32),
+            DType::F16 => run!(wgrad::f16),
             DType::U32 => run!(u32),
             DType::I32 => run!(i32),
             DType::Bool => unreachable!("bools have no arithmetic"),
-            DType::F16 => todo!(),
         }
     }};
 }
@@ -59,7 +60,7 @@ enum Action {
     ArgMax { kept: Nest<1>, axis: Axis },
     Assemble { parts: Vec<Nest<2>>, gaps: bool },
     Gather(Nest<2>, Axis),
-    ScatterAdd(Nest<3>, Axis),
+    ScatterAdd(Nest<3>, Axis, Mutex<Vec<f32>>),
     SegmentSum { segments: Arc<Segments>, offset: usize, stride: isize },
     SegmentBroadcast { segments: Arc<Segments>, offset: usize, stride: isize },
     Fill(Vec<(usize, usize)>),
@@ -120,7 +121,10 @@ impl Single {
             Op::ScatterAdd { axis, len } => {
                 let (strides, along) = split_axis(&out_strides, *len, *axis);
                 let offsets = [x[0].offset, x[1].offset, 0];
-                Action::ScatterAdd(Nest::new(&x[0].shape, offsets, [&x[0].strides, &x[1].strides, &strides]), along)
+                let nest = Nest::new(&x[0].shape, offsets, [&x[0].strides, &x[1].strides, &strides]);
+                // Halves are added up in f32.
+                let room = if dtype == DType::F16 { write.shape.numel() } else { 0 };
+                Action::ScatterAdd(nest, along, Mutex::new(vec![0.0; room]))
             }
             Op::SegmentSum(segments) => {
                 Action::SegmentSum { segments: segments.clone(), offset: x[0].offset, stride: x[0].strides[0] }
@@ -169,11 +173,25 @@ impl Single {
                 }));
                 return first.result(index(), nest, axis.extent);
             }
-            Action::ScatterAdd(nest, axis) => {
+            Action::ScatterAdd(nest, axis, sums) => {
                 let first = First::default();
-                with_summand!(self.dtype, T => {
-                    scatter_add(nest, *axis, T::slice(data(0)), index(), self.out::<T>(env, 0, self.len), &first);
-                });
+                macro_rules! add {
+                    ($t:ty, $out:expr) => {
+                        scatter_add(nest, *axis, <$t>::slice(data(0)), index(), $out, &first)
+                    };
+                }
+                match self.dtype {
+                    DType::F64 => add!(f64, self.out::<f64>(env, 0, self.len)),
+                    DType::F32 => add!(f32, self.out::<f32>(env, 0, self.len)),
+                    DType::F16 => {
+                        let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+                        add!(f16, &mut sums);
+                        map1(Lanes::Slice(&sums), self.out(env, 0, self.len), narrow);
+                    }
+                    DType::U32 => add!(u32, self.out::<u32>(env, 0, self.len)),
+                    DType::I32 => add!(i32, self.out::<i32>(env, 0, self.len)),
+                    DType::Bool => unreachable!("bools have no arithmetic"),
+                }
                 return first.result(index(), nest, axis.extent);
             }
             Action::SegmentSum { segments, offset, stride } => with_summand!(self.dtype, T => {
@@ -268,15 +286,15 @@ fn gather<T: Copy>(nest: &Nest<2>, axis: Axis, x: &[T], index: &[u32], start: us
 }
 
 /// `out[.., index[i], ..] += x[i]`, in row-major order; the nest walks x, the index, and out (without the axis).
-fn scatter_add<T: Number + num::Add>(
+fn scatter_add<T: Copy, S: Default + Copy + num::Add<T>>(
     nest: &Nest<3>,
     axis: Axis,
     x: &[T],
     index: &[u32],
-    out: &mut [T],
+    out: &mut [S],
     outside: &First,
 ) {
-    out.fill(T::default());
+    out.fill(S::default());
     let [sx, si, so] = nest.strides();
     nest.visit(0..nest.len(), |point, len, [ix, ii, io]| {
         for j in 0..len {
@@ -292,26 +310,29 @@ fn scatter_add<T: Number + num::Add>(
 }
 
 mod num {
+    use super::{f16, widen};
+
     /// Addition as the type has it: floats round, integers wrap.
-    pub(super) trait Add {
-        fn plus(self, other: Self) -> Self;
+    pub(super) trait Add<T> {
+        fn plus(self, other: T) -> Self;
     }
 
     macro_rules! add {
-        ($($t:ty: $f:expr;)*) => { $(
-            impl Add for $t {
+        ($($t:ty, $x:ty: $f:expr;)*) => { $(
+            impl Add<$x> for $t {
                 #[inline(always)]
-                fn plus(self, other: Self) -> Self {
+                fn plus(self, other: $x) -> Self {
                     $f(self, other)
                 }
             }
         )* };
     }
     add! {
-        f64: |a, b| a + b;
-        f32: |a, b| a + b;
-        u32: u32::wrapping_add;
-        i32: i32::wrapping_add;
+        f64, f64: |a, b| a + b;
+        f32, f32: |a, b| a + b;
+        f32, f16: |a, b| a + widen(b);
+        u32, u32: u32::wrapping_add;
+        i32, i32: i32::wrapping_add;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::{
     fold::{self, with_monoid},
+    half::narrow,
     lanes::{self, Lanes, Number},
     memory::{Element, Env, Source, Target, nothing, with_type},
     random,
@@ -9,7 +10,7 @@ use crate::{
     scratch::{Scratch, Seen},
 };
 use std::ops::Range;
-use wgrad::{DType, Data, op::Binary};
+use wgrad::{DType, Data, f16, op::Binary};
 
 /// A schedule on its way through a part of its space, on one thread.
 pub(crate) struct Machine<'a> {
@@ -234,6 +235,9 @@ impl<'a> Machine<'a> {
                 (DType::F64, DType::Bool) => {
                     self.compute(step, |this, out| <f64 as Number>::is_finite(this.lanes(*a), out))
                 }
+                (DType::F16, DType::Bool) => {
+                    self.compute(step, |this, out| <f16 as Number>::is_finite(this.lanes(*a), out))
+                }
                 (dtype, _) => {
                     with_type!(dtype, T => self.compute::<T>(step, |this, out| T::unary(*op, this.lanes(*a), out)))
                 }
@@ -250,6 +254,10 @@ impl<'a> Machine<'a> {
                 };
                 self.compute::<T>(step, pick);
             }),
+            // Without the way round f64, on which rounding takes longer.
+            Action::Cast(a) if (self.dtype(*a), self.dtype_of(step)) == (DType::F32, DType::F16) => {
+                self.compute(step, |this, out| lanes::map1(this.lanes(*a), out, narrow));
+            }
             Action::Cast(a) => with_type!(self.dtype(*a), A => with_type!(self.dtype_of(step), O => {
                 self.compute::<O>(step, |this, out| lanes::cast::<A, O>(this.lanes(*a), out));
             })),

@@ -54,6 +54,11 @@ fn each_result_is_rounded_and_each_sum_is_wider() {
     assert_eq!(value(halves(&[300.0]), |x| x * x / x).item(0), f64::INFINITY);
     assert_eq!(value(halves(&[300.0; 4]), |x| x.reshape([1, 4]).matmul(x.reshape([4, 1]))).item(0), f64::INFINITY);
     assert_eq!(value(halves(&[100.0, -100.0, 1.0]), |x| x.dot(x)).item(0), 20000.0);
+    // However long the sum.
+    let long: Vec<f64> = (0..1500).map(|i| (i % 3) as f64 - 1.0).collect();
+    assert_eq!(value(halves(&long), |x| x.reshape([1, 1500]).matmul(x.reshape([1500, 1]))).item(0), 1000.0);
+    let scattered = value(halves(&[2048.0, 1.0, 1.0]), |x| x.scatter_add((x * 0.0).cast(DType::U32), 0, 2));
+    assert_eq!(scattered, halves(&[2050.0, 0.0]));
     // A constant is rounded too.
     assert_eq!(value(halves(&[1.0]), |x| x * 0.1).item(0), f16::from_f64(0.1).to_f64());
     assert_eq!(value(halves(&[1.0, f64::INFINITY]), |x| x.is_finite()), Array::new([2], vec![true, false]));

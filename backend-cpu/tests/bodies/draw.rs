@@ -7,7 +7,7 @@ use wgrad::{
     plan::{Body, Instr, Kind, Level, MatMul, Operand, Value},
 };
 
-const TYPES: [DType; 5] = [DType::F32, DType::F64, DType::U32, DType::I32, DType::Bool];
+const TYPES: [DType; 6] = [DType::F32, DType::F64, DType::F16, DType::U32, DType::I32, DType::Bool];
 
 /// A source of choices.
 pub(crate) struct Draw {
@@ -121,7 +121,7 @@ impl Draw {
         let rank = self.below(3);
         let batch: Shape = (0..rank).map(|_| self.of(&[1, 2, 3])).collect::<Vec<_>>().into();
         let [m, k, n] = [0; 3].map(|_| self.of(&[0, 1, 2, 3, 5, 8, 17, 33]));
-        let dtype = self.of(&[DType::F32, DType::F64]);
+        let dtype = self.of(&[DType::F32, DType::F64, DType::F16]);
         for matrix in [[m, k], [k, n]] {
             let shape = [&batch[..], &matrix[..]].concat().into();
             let operand = self.layout(&shape, dtype, true);

@@ -68,10 +68,10 @@ fn reduce(kind: Reduce, dtype: DType, values: &[f64]) -> f64 {
     match kind {
         Reduce::Sum => values
             .iter()
-            .fold(0.0, |a, &b| binary(Binary::Add, if dtype == DType::F32 { DType::F64 } else { dtype }, a, b)),
+            .fold(0.0, |a, &b| binary(Binary::Add, if dtype.is_float() { DType::F64 } else { dtype }, a, b)),
         Reduce::Max => {
             let least = match dtype {
-                DType::F64 | DType::F32 => f64::NEG_INFINITY,
+                DType::F64 | DType::F32 | DType::F16 => f64::NEG_INFINITY,
                 DType::I32 => i32::MIN as f64,
                 DType::U32 | DType::Bool => 0.0,
             };
