@@ -172,8 +172,8 @@ macro_rules! floats {
                     Unary::Sqrt => map1(a, out, |x| x.sqrt()),
                     Unary::Exp => map1(a, out, $exp),
                     Unary::Log => map1(a, out, $log),
-                    Unary::Sin => map1(a, out, $sin),
-                    Unary::Cos => map1(a, out, $cos),
+                    Unary::Sin => $sin(a, out),
+                    Unary::Cos => $cos(a, out),
                     Unary::Tanh => map1(a, out, $tanh),
                     Unary::Erf => map1(a, out, $erf),
                     Unary::IsFinite => unreachable!("gives bool"),
@@ -203,8 +203,13 @@ macro_rules! floats {
     )* };
 }
 floats! {
-    f64 { exp: f64::exp, log: f64::ln, sin: f64::sin, cos: f64::cos, tanh: f64::tanh, erf: libm::erf, pow: f64::powf }
-    f32 { exp: math::exp, log: f32::ln, sin: f32::sin, cos: f32::cos, tanh: math::tanh, erf: libm::erff, pow: f32::powf }
+    f64 {
+        exp: f64::exp, log: f64::ln, sin: |a, out: &mut [f64]| map1(a, out, f64::sin),
+        cos: |a, out: &mut [f64]| map1(a, out, f64::cos), tanh: f64::tanh, erf: libm::erf, pow: f64::powf
+    }
+    f32 {
+        exp: math::exp, log: math::log, sin: math::sin, cos: math::cos, tanh: math::tanh, erf: math::erf, pow: math::pow
+    }
 }
 
 macro_rules! integers {
@@ -257,7 +262,7 @@ impl Number for bool {
 pub(crate) fn weight(unary: Option<Unary>, binary: Option<Binary>) -> usize {
     match (unary, binary) {
         (Some(Unary::Exp | Unary::Tanh), _) => 4,
-        (Some(Unary::Log | Unary::Sin | Unary::Cos | Unary::Erf), _) | (_, Some(Binary::Pow)) => 24,
+        (Some(Unary::Log | Unary::Sin | Unary::Cos | Unary::Erf), _) | (_, Some(Binary::Pow)) => 10,
         (Some(Unary::Sqrt | Unary::Recip), _) | (_, Some(Binary::Div)) => 2,
         _ => 1,
     }
