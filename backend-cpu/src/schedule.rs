@@ -26,6 +26,8 @@ pub(crate) struct Sizes {
     pub block: usize,
     /// Rows shorter than this have their values repeated for each element, rather than looked up row by row.
     pub narrow: usize,
+    /// Rows and columns of a block some of whose operands are transposed.
+    pub square: usize,
     /// Elements of a chunk, at least.
     pub chunk: usize,
     /// Chunks per row, at most.
@@ -39,9 +41,9 @@ pub(crate) struct Sizes {
 impl Sizes {
     /// For speed.
     pub const FAST: Sizes =
-        Sizes { block: 2048, narrow: 32, chunk: 1 << 16, chunks: 32, resident: 1 << 16, serial: 1 << 16 };
+        Sizes { block: 2048, narrow: 32, square: 64, chunk: 1 << 16, chunks: 32, resident: 1 << 16, serial: 1 << 16 };
     /// For tests: the smallest spaces are cut up, too.
-    pub const TINY: Sizes = Sizes { block: 16, narrow: 5, chunk: 12, chunks: 5, resident: 20, serial: 0 };
+    pub const TINY: Sizes = Sizes { block: 16, narrow: 5, square: 4, chunk: 12, chunks: 5, resident: 20, serial: 0 };
 }
 
 /// How many elements a value has in a block.
@@ -209,6 +211,9 @@ impl Schedule {
         let (rows, block) = if turned {
             let rows = parts(kept, sizes.block);
             (rows, (sizes.block / rows).clamp(1, reduced.max(1)))
+        } else if body.reduced == 0 && reduced >= sizes.square && prefers_square(setting, split) {
+            // Neither rows nor columns suit all operands: blocks that are as high as wide touch each line of memory once.
+            (sizes.square.min(kept.max(1)), sizes.square)
         } else if reduced >= sizes.block {
             (1, parts(reduced, sizes.block).next_multiple_of(16).min(reduced.max(1)))
         } else {
@@ -272,6 +277,17 @@ fn prefers_turned(setting: &Setting, split: usize) -> bool {
     let along = wide.iter().filter(|o| near(o, split..space.rank())).count();
     let across = wide.iter().filter(|o| near(o, 0..split)).count();
     across > along
+}
+
+/// Whether an operand's neighbours are found along the rows' dimension, and not along the columns'.
+fn prefers_square(setting: &Setting, split: usize) -> bool {
+    let transposed = |o: &&Operand| {
+        let inner = (split..o.shape.rank()).rev().find(|&d| o.shape[d] != 1);
+        let outer = (0..split).rev().find(|&d| o.shape[d] != 1);
+        let step = |d: Option<usize>| d.map_or(0, |d| o.strides[d].unsigned_abs());
+        o.shape == setting.body.space && step(outer) == 1 && step(inner) > 1
+    };
+    setting.reads.iter().chain(setting.writes).any(|o| transposed(&o))
 }
 
 /// How many walks over a row precede each value.
