@@ -17,9 +17,21 @@ use wgrad::{
     plan::{Instr, MatMul, Operand},
 };
 
-/// Rows and columns of a part of the product that one thread computes at a time. The bits of a product depend on them,
-/// and so they follow from the shape alone.
-const PART: [usize; 2] = [128, 512];
+/// Rows and columns of a part of `batch` products `[m, k] x [k, n]` that one thread computes at a time. The bits of a
+/// product depend on them, and so they follow from the shape alone.
+fn part(batch: usize, [m, k, n]: [usize; 3]) -> [usize; 2] {
+    /// The largest part; how many parts there should be at least; multiplications that are not worth splitting.
+    const LARGEST: [usize; 2] = [256, 512];
+    const PARTS: usize = 8;
+    const SMALL: usize = 1 << 20;
+    let mut part = [m.clamp(1, LARGEST[0]), n.clamp(1, LARGEST[1])];
+    while batch * m.div_ceil(part[0]) * n.div_ceil(part[1]) < PARTS && part[0] * part[1] * k > SMALL {
+        // Columns first: each part packs its columns of the right side.
+        let side = usize::from(part[1] > part[0]);
+        part[side] = (part[side] / 2).next_multiple_of(16);
+    }
+    part
+}
 
 /// The element types of products.
 pub(crate) trait Float: Element {
@@ -107,7 +119,7 @@ impl Product {
         let mut writes = writes.to_vec();
         let product = body.values.iter().position(|v| v.instr == Instr::Product).expect("it is computed for something");
         let dtype = body.values[product].dtype;
-        let part = [PART[0].min(m).max(1), PART[1].min(n).max(1)];
+        let part = part(matmul.batch.numel(), [m, k, n]);
         let room = (dtype == DType::F16).then(|| half::room(part, k).map(|len| files.take(DType::F32, len)));
         let stored = body.stores.iter().position(|&v| v == product);
         let (out, view) = match stored {
@@ -252,34 +264,44 @@ fn within(len: usize, start: isize, shape: [usize; 2], strides: [isize; 2]) -> b
 }
 
 /// `out = lhs rhs`, or `out += lhs rhs`, for shape `[m, k, n]`, none of m and n being 0, in a type that `gemm` knows.
+///
+/// Few rows times a transposed matrix go in narrow strips, for which `gemm` packs neither side: where it does, packing
+/// takes longer than the product.
 pub(crate) fn multiply<T: Element>([m, k, n]: [usize; 3], lhs: Matrix<T>, rhs: Matrix<T>, out: Place<T>, add: bool) {
+    const FEW: std::ops::RangeInclusive<usize> = 2..=32;
+    /// Up to so many elements of a result, `gemm` reads rows of both sides as they are.
+    const STRIP: usize = 256;
     assert!(out.holds([m, n]));
     assert!(k == 0 || within(lhs.data.len(), lhs.start, [m, k], lhs.strides));
     assert!(k == 0 || within(rhs.data.len(), rhs.start, [k, n], rhs.strides));
-    // SAFETY: every element that `gemm` touches lies at `start + row * row_stride + column * column_stride`, and the
-    // assertions above have checked the corners of that range (where k is 0 no element of the inputs is touched). The
-    // caller's `out` overlaps neither input.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            out.data.offset(out.start),
-            out.strides[1],
-            out.strides[0],
-            add,
-            lhs.data.as_ptr().wrapping_offset(lhs.start),
-            lhs.strides[1],
-            lhs.strides[0],
-            rhs.data.as_ptr().wrapping_offset(rhs.start),
-            rhs.strides[1],
-            rhs.strides[0],
-            T::from_f64(if add { 1.0 } else { 0.0 }),
-            T::from_f64(1.0),
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
+    let strips = FEW.contains(&m) && lhs.strides[1] == 1 && rhs.strides[0] == 1;
+    let width = if strips { STRIP / m } else { n };
+    for column in (0..n).step_by(width) {
+        // SAFETY: every element that `gemm` touches lies at `start + row * row_stride + column * column_stride`, and
+        // the assertions above have checked the corners of that range (where k is 0 no element of the inputs is
+        // touched). The caller's `out` overlaps neither input.
+        unsafe {
+            gemm::gemm(
+                m,
+                width.min(n - column),
+                k,
+                out.data.offset(out.start + column as isize * out.strides[1]),
+                out.strides[1],
+                out.strides[0],
+                add,
+                lhs.data.as_ptr().wrapping_offset(lhs.start),
+                lhs.strides[1],
+                lhs.strides[0],
+                rhs.data.as_ptr().wrapping_offset(rhs.start + column as isize * rhs.strides[1]),
+                rhs.strides[1],
+                rhs.strides[0],
+                T::from_f64(if add { 1.0 } else { 0.0 }),
+                T::from_f64(1.0),
+                false,
+                false,
+                false,
+                Parallelism::None,
+            );
+        }
     }
 }

@@ -4,8 +4,10 @@ use crate::{lanes::Number, memory::Element};
 use pulp::{Arch, NullaryFnOnce};
 use wgrad::{DType, f16, op::Reduce};
 
-/// Accumulators per inner loop: enough for the vector registers of the widest machine.
-const LANES: usize = 32;
+/// Accumulators per inner loop: enough vector registers to hide how long an addition takes.
+const WIDE: usize = 64;
+/// Accumulators for what is left over.
+const NARROW: usize = 8;
 
 /// What accumulates: some [`Element`]s of scratch.
 pub(crate) trait Accumulator: Copy + Send + Sync {
@@ -205,23 +207,32 @@ impl<T: Copy, M: Monoid<T>> NullaryFnOnce for Rows<'_, T, M> {
     fn call(self) {
         let Self(x, columns, acc) = self;
         for (acc, row) in acc.iter_mut().zip(x.chunks_exact(columns)) {
-            if columns < LANES {
-                *acc = row.iter().fold(*acc, |a, &x| M::add(a, x));
-                continue;
+            let (wide, tail) = row.as_chunks::<WIDE>();
+            if !wide.is_empty() {
+                *acc = M::merge(*acc, side_by_side::<T, M, WIDE>(wide));
             }
-            let mut lanes = [M::START; LANES];
-            let (chunks, tail) = row.as_chunks::<LANES>();
-            for chunk in chunks {
-                (0..LANES).for_each(|i| lanes[i] = M::add(lanes[i], chunk[i]));
+            let (narrow, tail) = tail.as_chunks::<NARROW>();
+            if !narrow.is_empty() {
+                *acc = M::merge(*acc, side_by_side::<T, M, NARROW>(narrow));
             }
-            let mut width = LANES / 2;
-            while width > 0 {
-                (0..width).for_each(|i| lanes[i] = M::merge(lanes[i], lanes[i + width]));
-                width /= 2;
-            }
-            *acc = M::merge(*acc, tail.iter().fold(lanes[0], |a, &x| M::add(a, x)));
+            *acc = tail.iter().fold(*acc, |a, &x| M::add(a, x));
         }
     }
+}
+
+/// Combines groups of elements, each position in the group by itself, and then the positions two by two.
+#[inline(always)]
+fn side_by_side<T: Copy, M: Monoid<T>, const N: usize>(groups: &[[T; N]]) -> M::A {
+    let mut lanes = [M::START; N];
+    for group in groups {
+        (0..N).for_each(|i| lanes[i] = M::add(lanes[i], group[i]));
+    }
+    let mut width = N / 2;
+    while width > 0 {
+        (0..width).for_each(|i| lanes[i] = M::merge(lanes[i], lanes[i + width]));
+        width /= 2;
+    }
+    lanes[0]
 }
 
 /// Combines each row of a block `[acc.len(), columns]` into its accumulator.

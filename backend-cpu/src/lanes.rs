@@ -5,11 +5,30 @@ use crate::{math, memory::Element};
 use pulp::{Arch, NullaryFnOnce};
 use wgrad::op::{Binary, Unary};
 
-/// The values that an instruction uses: one per element of the block, or one for all.
+/// The values that an instruction uses: one per element of the block, one per row of it, or one for all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lanes<'a, T> {
     Slice(&'a [T]),
+    Rows(&'a [T]),
     Splat(T),
+}
+
+impl<T: Copy> Lanes<'_, T> {
+    /// How many rows the block has, as far as this operand is concerned.
+    #[inline(always)]
+    fn rows(&self) -> usize {
+        if let Self::Rows(x) = self { x.len() } else { 1 }
+    }
+
+    /// What one row of the block uses.
+    #[inline(always)]
+    fn row(&self, row: usize, columns: usize) -> Self {
+        match *self {
+            Self::Slice(x) => Self::Slice(&x[row * columns..][..columns]),
+            Self::Rows(x) => Self::Splat(x[row]),
+            splat => splat,
+        }
+    }
 }
 
 struct Map1<'a, A, O, F>(&'a [A], &'a mut [O], F);
@@ -32,18 +51,22 @@ impl<A: Copy, O: Copy, F: Fn(A, A) -> O> NullaryFnOnce for Map2<'_, A, O, F> {
     #[inline(always)]
     fn call(self) {
         let Self(a, b, out, f) = self;
-        match (a, b) {
-            (Lanes::Slice(a), Lanes::Slice(b)) => {
-                out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (&a, &b))| *o = f(a, b));
+        let columns = out.len() / a.rows().max(b.rows());
+        for (r, out) in out.chunks_exact_mut(columns).enumerate() {
+            match (a.row(r, columns), b.row(r, columns)) {
+                (Lanes::Slice(a), Lanes::Slice(b)) => {
+                    out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (&a, &b))| *o = f(a, b));
+                }
+                (Lanes::Slice(a), Lanes::Splat(b)) => out.iter_mut().zip(a).for_each(|(o, &a)| *o = f(a, b)),
+                (Lanes::Splat(a), Lanes::Slice(b)) => out.iter_mut().zip(b).for_each(|(o, &b)| *o = f(a, b)),
+                (Lanes::Splat(a), Lanes::Splat(b)) => out.fill(f(a, b)),
+                (Lanes::Rows(_), _) | (_, Lanes::Rows(_)) => unreachable!("a row's value is one for all of the row"),
             }
-            (Lanes::Slice(a), Lanes::Splat(b)) => out.iter_mut().zip(a).for_each(|(o, &a)| *o = f(a, b)),
-            (Lanes::Splat(a), Lanes::Slice(b)) => out.iter_mut().zip(b).for_each(|(o, &b)| *o = f(a, b)),
-            (Lanes::Splat(a), Lanes::Splat(b)) => out.fill(f(a, b)),
         }
     }
 }
 
-struct Pick<'a, T>(&'a [bool], Lanes<'a, T>, Lanes<'a, T>, &'a mut [T]);
+struct Pick<'a, T>(Lanes<'a, bool>, Lanes<'a, T>, Lanes<'a, T>, &'a mut [T]);
 
 impl<T: Copy> NullaryFnOnce for Pick<'_, T> {
     type Output = ();
@@ -52,14 +75,29 @@ impl<T: Copy> NullaryFnOnce for Pick<'_, T> {
     fn call(self) {
         let Self(condition, a, b, out) = self;
         let pick = |c: bool, a: T, b: T| if c { a } else { b };
-        let out = out.iter_mut().zip(condition);
-        match (a, b) {
-            (Lanes::Slice(a), Lanes::Slice(b)) => {
-                out.zip(a.iter().zip(b)).for_each(|((o, &c), (&a, &b))| *o = pick(c, a, b));
+        let columns = out.len() / condition.rows().max(a.rows()).max(b.rows());
+        for (r, out) in out.chunks_exact_mut(columns).enumerate() {
+            let condition = match condition.row(r, columns) {
+                Lanes::Slice(condition) => condition,
+                Lanes::Splat(true) => {
+                    copy(a.row(r, columns), out);
+                    continue;
+                }
+                _ => {
+                    copy(b.row(r, columns), out);
+                    continue;
+                }
+            };
+            let out = out.iter_mut().zip(condition);
+            match (a.row(r, columns), b.row(r, columns)) {
+                (Lanes::Slice(a), Lanes::Slice(b)) => {
+                    out.zip(a.iter().zip(b)).for_each(|((o, &c), (&a, &b))| *o = pick(c, a, b));
+                }
+                (Lanes::Slice(a), Lanes::Splat(b)) => out.zip(a).for_each(|((o, &c), &a)| *o = pick(c, a, b)),
+                (Lanes::Splat(a), Lanes::Slice(b)) => out.zip(b).for_each(|((o, &c), &b)| *o = pick(c, a, b)),
+                (Lanes::Splat(a), Lanes::Splat(b)) => out.for_each(|(o, &c)| *o = pick(c, a, b)),
+                (Lanes::Rows(_), _) | (_, Lanes::Rows(_)) => unreachable!("a row's value is one for all of the row"),
             }
-            (Lanes::Slice(a), Lanes::Splat(b)) => out.zip(a).for_each(|((o, &c), &a)| *o = pick(c, a, b)),
-            (Lanes::Splat(a), Lanes::Slice(b)) => out.zip(b).for_each(|((o, &c), &b)| *o = pick(c, a, b)),
-            (Lanes::Splat(a), Lanes::Splat(b)) => out.for_each(|(o, &c)| *o = pick(c, a, b)),
         }
     }
 }
@@ -69,6 +107,10 @@ pub(crate) fn map1<A: Copy, O: Copy>(a: Lanes<A>, out: &mut [O], f: impl Fn(A) -
     match a {
         Lanes::Slice(a) => Arch::new().dispatch(Map1(a, out, f)),
         Lanes::Splat(a) => out.fill(f(a)),
+        Lanes::Rows(x) => {
+            let columns = out.len() / x.len();
+            out.chunks_exact_mut(columns).zip(x).for_each(|(out, &x)| out.fill(f(x)));
+        }
     }
 }
 
@@ -81,16 +123,13 @@ pub(crate) fn map2<A: Copy, O: Copy>(a: Lanes<A>, b: Lanes<A>, out: &mut [O], f:
 pub(crate) fn copy<T: Copy>(a: Lanes<T>, out: &mut [T]) {
     match a {
         Lanes::Slice(a) => out.copy_from_slice(a),
-        Lanes::Splat(a) => out.fill(a),
+        a => map1(a, out, |a| a),
     }
 }
 
 /// `out[i] = condition[i] ? a[i] : b[i]`.
 pub(crate) fn select<T: Copy>(condition: Lanes<bool>, a: Lanes<T>, b: Lanes<T>, out: &mut [T]) {
-    match condition {
-        Lanes::Slice(condition) => Arch::new().dispatch(Pick(condition, a, b, out)),
-        Lanes::Splat(condition) => copy(if condition { a } else { b }, out),
-    }
+    Arch::new().dispatch(Pick(condition, a, b, out));
 }
 
 /// Conversion between numbers, by way of f64, which holds every value of every type.
@@ -133,8 +172,8 @@ macro_rules! floats {
                     Unary::Sqrt => map1(a, out, |x| x.sqrt()),
                     Unary::Exp => map1(a, out, $exp),
                     Unary::Log => map1(a, out, $log),
-                    Unary::Sin => map1(a, out, $sin),
-                    Unary::Cos => map1(a, out, $cos),
+                    Unary::Sin => $sin(a, out),
+                    Unary::Cos => $cos(a, out),
                     Unary::Tanh => map1(a, out, $tanh),
                     Unary::Erf => map1(a, out, $erf),
                     Unary::IsFinite => unreachable!("gives bool"),
@@ -156,15 +195,21 @@ macro_rules! floats {
             }
             #[inline(always)]
             fn larger(self, other: $t) -> $t {
-                if self >= other || self.is_nan() { self } else { other }
+                // Without a branch, so that it vectorises.
+                if (self < other) | other.is_nan() { other } else { self }
             }
             const LEAST: $t = <$t>::NEG_INFINITY;
         }
     )* };
 }
 floats! {
-    f64 { exp: f64::exp, log: f64::ln, sin: f64::sin, cos: f64::cos, tanh: f64::tanh, erf: libm::erf, pow: f64::powf }
-    f32 { exp: math::exp, log: f32::ln, sin: f32::sin, cos: f32::cos, tanh: math::tanh, erf: libm::erff, pow: f32::powf }
+    f64 {
+        exp: f64::exp, log: f64::ln, sin: |a, out: &mut [f64]| map1(a, out, f64::sin),
+        cos: |a, out: &mut [f64]| map1(a, out, f64::cos), tanh: f64::tanh, erf: libm::erf, pow: f64::powf
+    }
+    f32 {
+        exp: math::exp, log: math::log, sin: math::sin, cos: math::cos, tanh: math::tanh, erf: math::erf, pow: math::pow
+    }
 }
 
 macro_rules! integers {
@@ -217,7 +262,7 @@ impl Number for bool {
 pub(crate) fn weight(unary: Option<Unary>, binary: Option<Binary>) -> usize {
     match (unary, binary) {
         (Some(Unary::Exp | Unary::Tanh), _) => 4,
-        (Some(Unary::Log | Unary::Sin | Unary::Cos | Unary::Erf), _) | (_, Some(Binary::Pow)) => 24,
+        (Some(Unary::Log | Unary::Sin | Unary::Cos | Unary::Erf), _) | (_, Some(Binary::Pow)) => 10,
         (Some(Unary::Sqrt | Unary::Recip), _) | (_, Some(Binary::Div)) => 2,
         _ => 1,
     }

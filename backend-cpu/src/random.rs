@@ -39,8 +39,10 @@ pub(crate) fn words(stream: u64, key: [Lanes<u32>; 3], out: &mut [u32]) {
         let key = stream_key([a, b], stream);
         return in_place(out, |i| word(key, counter, i));
     }
+    let len = out.len();
     let at = |lanes: Lanes<u32>, i: usize| match lanes {
         Lanes::Slice(x) => x[i],
+        Lanes::Rows(x) => x[i * x.len() / len],
         Lanes::Splat(x) => x,
     };
     for (i, out) in out.iter_mut().enumerate() {

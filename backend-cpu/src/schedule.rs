@@ -24,8 +24,10 @@ use wgrad::{
 pub(crate) struct Sizes {
     /// Elements that a register holds.
     pub block: usize,
-    /// Rows at least this long go one at a time where they are reduced.
+    /// Rows shorter than this have their values repeated for each element, rather than looked up row by row.
     pub narrow: usize,
+    /// Rows and columns of a block some of whose operands are transposed.
+    pub square: usize,
     /// Elements of a chunk, at least.
     pub chunk: usize,
     /// Chunks per row, at most.
@@ -39,9 +41,9 @@ pub(crate) struct Sizes {
 impl Sizes {
     /// For speed.
     pub const FAST: Sizes =
-        Sizes { block: 1024, narrow: 128, chunk: 1 << 16, chunks: 32, resident: 1 << 16, serial: 1 << 16 };
+        Sizes { block: 2048, narrow: 32, square: 64, chunk: 1 << 16, chunks: 32, resident: 1 << 16, serial: 1 << 16 };
     /// For tests: the smallest spaces are cut up, too.
-    pub const TINY: Sizes = Sizes { block: 8, narrow: 5, chunk: 12, chunks: 5, resident: 20, serial: 0 };
+    pub const TINY: Sizes = Sizes { block: 16, narrow: 5, square: 4, chunk: 12, chunks: 5, resident: 20, serial: 0 };
 }
 
 /// How many elements a value has in a block.
@@ -202,16 +204,17 @@ impl Schedule {
         };
         let (kept, reduced): (usize, usize) =
             (body.space[..split].iter().product(), body.space[split..].iter().product());
-        let folds = body.values.iter().any(|v| matches!(v.instr, Instr::Reduce(..)));
         let turned = body.reduced > 0 && kept > 1 && prefers_turned(setting, split);
         let depth = Depth::new(body);
         let phases = depth.phases(body);
-        let narrow = if folds || body.values.iter().any(|v| v.level == Level::Row) { sizes.narrow } else { usize::MAX };
         let parts = |n: usize, of: usize| n.div_ceil(n.div_ceil(of).max(1)).max(1);
         let (rows, block) = if turned {
             let rows = parts(kept, sizes.block);
             (rows, (sizes.block / rows).clamp(1, reduced.max(1)))
-        } else if reduced >= narrow || reduced >= sizes.block {
+        } else if body.reduced == 0 && reduced >= sizes.square && prefers_square(setting, split) {
+            // Neither rows nor columns suit all operands: blocks that are as high as wide touch each line of memory once.
+            (sizes.square.min(kept.max(1)), sizes.square)
+        } else if reduced >= sizes.block {
             (1, parts(reduced, sizes.block).next_multiple_of(16).min(reduced.max(1)))
         } else {
             ((sizes.block / reduced.max(1)).clamp(1, kept.max(1)), reduced.max(1))
@@ -274,6 +277,17 @@ fn prefers_turned(setting: &Setting, split: usize) -> bool {
     let along = wide.iter().filter(|o| near(o, split..space.rank())).count();
     let across = wide.iter().filter(|o| near(o, 0..split)).count();
     across > along
+}
+
+/// Whether an operand's neighbours are found along the rows' dimension, and not along the columns'.
+fn prefers_square(setting: &Setting, split: usize) -> bool {
+    let transposed = |o: &&Operand| {
+        let inner = (split..o.shape.rank()).rev().find(|&d| o.shape[d] != 1);
+        let outer = (0..split).rev().find(|&d| o.shape[d] != 1);
+        let step = |d: Option<usize>| d.map_or(0, |d| o.strides[d].unsigned_abs());
+        o.shape == setting.body.space && step(outer) == 1 && step(inner) > 1
+    };
+    setting.reads.iter().chain(setting.writes).any(|o| transposed(&o))
 }
 
 /// How many walks over a row precede each value.
@@ -537,8 +551,9 @@ impl Builder<'_, '_> {
     fn fitting(&mut self, p: usize, v: usize) -> usize {
         let cell = self.operand(Some(p), v);
         let Schedule { turned, rows, block, .. } = self.schedule;
+        let narrow = self.setting.sizes.narrow;
         match self.schedule.cells[cell].extent {
-            Extent::Rows if turned && block > 1 || !turned && rows > 1 => self.expanded(p, v, cell),
+            Extent::Rows if turned && block > 1 || !turned && rows > 1 && block < narrow => self.expanded(p, v, cell),
             _ => cell,
         }
     }

@@ -21,12 +21,14 @@ pub(crate) struct Machine<'a> {
     rows: Range<usize>,
     /// The columns of the block.
     columns: Range<usize>,
+    /// How many elements the result of the step at hand has.
+    extent: Extent,
 }
 
 impl<'a> Machine<'a> {
     pub fn new(schedule: &'a Schedule, env: Env<'a>, scratch: &'a mut Scratch) -> Self {
         scratch.seen[..schedule.cells.len()].fill(Seen::Register);
-        Self { schedule, env, scratch, rows: 0..0, columns: 0..0 }
+        Self { schedule, env, scratch, rows: 0..0, columns: 0..0, extent: Extent::Rows }
     }
 
     /// Goes to some rows, at most as many as a tile has, and computes what needs no walk over them.
@@ -176,7 +178,12 @@ impl<'a> Machine<'a> {
             Seen::Memory(Source::Product, at) => &T::slice(self.env.product)[at..][..len],
             Seen::Memory(source, at) => &T::slice(self.env.data(source))[at..][..len],
         };
-        if len == 1 { Lanes::Splat(slice[0]) } else { Lanes::Slice(slice) }
+        match what.extent {
+            _ if len == 1 => Lanes::Splat(slice[0]),
+            // Turned, a block whose rows have values by themselves is one column wide.
+            Extent::Rows if self.extent == Extent::Block && !self.schedule.turned => Lanes::Rows(slice),
+            _ => Lanes::Slice(slice),
+        }
     }
 
     /// Computes a cell by `f`, into its register, or into memory where the step says so.
@@ -184,6 +191,7 @@ impl<'a> Machine<'a> {
         let to = step.to.expect("a result has a place");
         let cell = &self.schedule.cells[to];
         let len = self.len(cell.extent);
+        self.extent = cell.extent;
         let Home::Register { index, resident } = cell.home else { unreachable!("constants are not computed") };
         if let Some((target, at)) = self.destination(step) {
             // SAFETY: the elements belong to this thread's block, no read of the kernel shows them (a write that shares
@@ -322,7 +330,8 @@ impl<'a> Machine<'a> {
     fn store<T: Element>(&mut self, view: usize, from: usize, block: bool) {
         let view = &self.schedule.views[view];
         let Source::Target(target) = view.source else { unreachable!("writes are targets") };
-        let (outer, inner) = self.ranges(if block { Extent::Block } else { Extent::Rows });
+        self.extent = if block { Extent::Block } else { Extent::Rows };
+        let (outer, inner) = self.ranges(self.extent);
         if let Seen::Memory(source, at) = self.scratch.seen[from]
             && source == view.source
             && view.direct(outer.clone(), inner.clone()) == Some(at as isize)
@@ -334,7 +343,8 @@ impl<'a> Machine<'a> {
             let target = &self.env.targets[target];
             let x = match x {
                 Lanes::Slice(x) => Lanes::Slice(&x[first..][..len]),
-                splat => splat,
+                Lanes::Splat(x) => Lanes::Splat(x),
+                Lanes::Rows(_) => unreachable!("what is stored has been expanded"),
             };
             // SAFETY: these elements of the write belong to this thread's block or rows, writes do not overlap, and a
             // read of the same slot has been copied to a register.
@@ -346,6 +356,7 @@ impl<'a> Machine<'a> {
                 (_, Lanes::Splat(x)) => (0..len).for_each(|i| unsafe {
                     target.part(crate::nest::at(at as isize, i, stride), 1)[0] = x;
                 }),
+                (_, Lanes::Rows(_)) => unreachable!("as above"),
             }
         });
     }
@@ -363,6 +374,7 @@ impl<'a> Machine<'a> {
                     one = [x];
                     &one
                 }
+                Lanes::Rows(_) => unreachable!("what is reduced has been expanded"),
             };
             if self.schedule.turned {
                 fold::columns::<T, M>(x, sums);
@@ -375,12 +387,11 @@ impl<'a> Machine<'a> {
 
     /// Repeats a value per row, or one for all, over the elements of the block.
     fn expand<T: Element>(&mut self, step: &Step, from: usize) {
-        let (rows, columns) = (self.rows.len(), self.columns.len());
-        let turned = self.schedule.turned;
+        let rows = self.rows.len();
         self.compute::<T>(step, |this, out| match this.lanes(from) {
-            Lanes::Splat(x) => out.fill(x),
-            Lanes::Slice(x) if turned => out.chunks_exact_mut(rows).for_each(|out| out.copy_from_slice(x)),
-            Lanes::Slice(x) => out.chunks_exact_mut(columns).zip(x).for_each(|(out, &x)| out.fill(x)),
+            // Turned.
+            Lanes::Slice(x) => out.chunks_exact_mut(rows).for_each(|out| out.copy_from_slice(x)),
+            x => lanes::copy(x, out),
         });
     }
 }

@@ -80,6 +80,15 @@ impl View {
                 let to = to[row * columns + column..].iter_mut().step_by(columns).take(height);
                 return to.enumerate().for_each(|(r, to)| *to = x[at(start, r, down)]);
             }
+            // Neighbours in memory are one above the other in the block.
+            if down == 1 && height > 1 {
+                for i in 0..width {
+                    let from = &x[at(start, i, across)..][..height];
+                    let to = to[row * columns + column + i..].iter_mut().step_by(columns);
+                    to.zip(from).for_each(|(to, &x)| *to = x);
+                }
+                return;
+            }
             for r in 0..height {
                 let to = &mut to[(row + r) * columns + column..][..width];
                 let from = at(start, r, down);
