@@ -153,7 +153,6 @@ mod tests {
             assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start));
             assert!(chunks.iter().all(|rows| rows.len() <= ROWS && (rows.len() > 1 || batch == 1)), "{chunks:?}");
         }
-        assert_eq!(chunks(0), [0..0]);
         assert_eq!(chunks(32), [0..16, 16..32]);
     }
 

@@ -2,7 +2,7 @@
 //! leaves every state as it was.
 
 use std::{cell::RefCell, panic, sync::Once};
-use wgrad::{Array, DType, Error, Store, Tape, Tensor};
+use wgrad::{Array, Cell, DType, Error, Recurrence, Store, Tape, Tensor};
 use wgrad_tests::{Machine, reference};
 
 const F32: DType = DType::F32;
@@ -51,6 +51,18 @@ fn misuse_panics_at_the_callers_line_with_op_and_shapes() {
     let wide = t.input("wide", [2, 3], DType::F64);
     let index = t.input("index", [2, 3], DType::U32);
     let mask = x.less(0.0);
+    let z = t.input("z", [5, 2, 3], F32);
+    let (w, h0) = (t.input("w", [3, 3], F32), t.input("h0", [2, 3], F32));
+    let sequence = |z, w_hh, h0| Recurrence { cell: Cell::Tanh, z, w_hh, h0, c0: None, b_hh: None };
+    assert_eq!(*sequence(z, w, h0).run().0.shape(), *z.shape());
+    refused!(sequence(z, w, y).run(), "sequence", "h0 must be [2, 3], not [4]");
+    refused!(sequence(x, w, h0).run(), "sequence", "z needs 3 dimensions");
+    refused!(sequence(z, x, h0).run(), "sequence", "w_hh must be [3, 3], not [2, 3]");
+    refused!(sequence(z, w, wide).run(), "sequence", "h0 is f64");
+    refused!(sequence(z.slice(0, 0, 0), w, h0).run(), "sequence", "at least one time step");
+    refused!(sequence(z, w, y).unrolled(), "sequence", "h0 must be [2, 3], not [4]");
+    refused!(Recurrence { c0: Some(h0), ..sequence(z, w, h0) }.run(), "tanh", "nothing else, has a memory");
+    refused!(Recurrence { cell: Cell::Gru, ..sequence(z, w, h0) }.run(), "gru", "a recurrent bias");
     refused!(x + y, "add", "[2, 3]", "[4]");
     refused!(x * y, "mul", "[2, 3]", "[4]");
     refused!(x / wide, "div", "f32[2, 3]", "f64[2, 3]", "types differ");
