@@ -59,6 +59,13 @@ const PART: usize = 256;
 
 /// Does with halves what `f` does with f32.
 fn wider<const N: usize>(x: [Lanes<f16>; N], out: &mut [f16], f: impl Fn([Lanes<f32>; N], &mut [f32])) {
+    let columns = out.len() / x.iter().map(Lanes::rows).max().unwrap_or(1);
+    for (r, out) in out.chunks_exact_mut(columns.max(1)).enumerate() {
+        wider_row(x.map(|x| x.row(r, columns)), out, &f);
+    }
+}
+
+fn wider_row<const N: usize>(x: [Lanes<f16>; N], out: &mut [f16], f: impl Fn([Lanes<f32>; N], &mut [f32])) {
     let (mut parts, mut results) = ([[0.0; PART]; N], [0.0; PART]);
     for (i, out) in out.chunks_mut(PART).enumerate() {
         let mut parts = parts.iter_mut();
@@ -69,6 +76,7 @@ fn wider<const N: usize>(x: [Lanes<f16>; N], out: &mut [f16], f: impl Fn([Lanes<
                 Lanes::Slice(&*part)
             }
             (Lanes::Slice(_), None) => unreachable!("there are as many"),
+            (Lanes::Rows(_), _) => unreachable!("a row's value is one for all of the row"),
             (Lanes::Splat(x), _) => Lanes::Splat(widen(x)),
         });
         let results = &mut results[..out.len()];

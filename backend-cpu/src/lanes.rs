@@ -16,13 +16,13 @@ pub(crate) enum Lanes<'a, T> {
 impl<T: Copy> Lanes<'_, T> {
     /// How many rows the block has, as far as this operand is concerned.
     #[inline(always)]
-    fn rows(&self) -> usize {
+    pub fn rows(&self) -> usize {
         if let Self::Rows(x) = self { x.len() } else { 1 }
     }
 
     /// What one row of the block uses.
     #[inline(always)]
-    fn row(&self, row: usize, columns: usize) -> Self {
+    pub fn row(&self, row: usize, columns: usize) -> Self {
         match *self {
             Self::Slice(x) => Self::Slice(&x[row * columns..][..columns]),
             Self::Rows(x) => Self::Splat(x[row]),
