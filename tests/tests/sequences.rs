@@ -164,7 +164,7 @@ fn a_lowered_program_does_the_same() {
         let (program, store, inputs) = training(cell, 4);
         let want = reference(&program, store.values(), &inputs);
         for claimed in [false, true] {
-            let lowered = program.lowered(|_| claimed);
+            let lowered = program.lowered(false, |_, _| claimed);
             let fused = lowered.nodes().iter().filter(|node| node.op.is_fused()).count();
             assert_eq!(fused > 0, claimed, "{lowered}");
             assert_eq!(lowered.inputs(), program.inputs());
@@ -182,8 +182,8 @@ fn a_lowered_program_does_the_same() {
             assert_eq!((have.taps, have.states), (want.taps.clone(), want.states.clone()), "{cell:?}");
         }
         // The first lowering leaves what it found out too late that nobody reads.
-        let again = program.lowered(|_| false).lowered(|_| false);
-        assert_eq!(again.to_string(), again.lowered(|_| false).to_string(), "there is nothing left to lower");
+        let again = program.lowered(false, |_, _| false).lowered(false, |_, _| false);
+        assert_eq!(again.to_string(), again.lowered(false, |_, _| false).to_string(), "there is nothing left to lower");
     }
 }
 
@@ -205,7 +205,7 @@ fn a_device_runs_what_it_does_not_claim() {
 
 #[test]
 fn lowering_is_linear() {
-    let nodes = |time: usize| training(Cell::Lstm, time).0.lowered(|_| false).nodes().len();
+    let nodes = |time: usize| training(Cell::Lstm, time).0.lowered(false, |_, _| false).nodes().len();
     let (short, middle, long) = (nodes(10), nodes(20), nodes(30));
     assert_eq!(long - middle, middle - short);
 }
