@@ -79,11 +79,7 @@ pub enum Form {
 /// Named tensors of a fused op, and the form of each.
 pub type Named = &'static [(&'static str, Form)];
 
-/// The inputs and the outputs of a sequence, or of its gradient.
-///
-/// An LSTM's `gates` are i, f, g, o after their activations. A GRU's are r, u, n, and in the fourth block what n gets
-/// from the hidden state before the reset gate, `W_hn h + b_hn`. `dz` is the gradient of `z`; a GRU's `dr` that of
-/// `W_hh h + b_hh`, which for every other cell is `dz` too. An LSTM's `dc` may be missing: nothing flows back to `c`.
+/// The inputs and the outputs of a fused op: see [`Op::fused_inputs`].
 fn signature(op: &Op) -> Option<(Cell, Named, Named)> {
     use Form::{Activated, Bias, Gates, State, Steps, Weight};
     Some(match op {
@@ -121,6 +117,16 @@ impl Op {
     /// Whether this is one of the ops that have a decomposition.
     pub fn is_fused(&self) -> bool {
         signature(self).is_some()
+    }
+
+    /// The names and forms of a fused op's inputs; none of another's.
+    ///
+    /// An LSTM's `gates` are i, f, g, o after their activations. A GRU's are r, u, n, and in the fourth block what n gets
+    /// from the hidden state before the reset gate, `W_hn h + b_hn`. `dz` is the gradient of `z`; a GRU's `dr` that of
+    /// `W_hh h + b_hh`, which for every other cell is `dz` too. The last input of an LSTM's gradient, `dc`, may be
+    /// missing: nothing flows back to `c`.
+    pub fn fused_inputs(&self) -> Named {
+        signature(self).map_or(&[], |(_, inputs, _)| inputs)
     }
 
     /// The names and forms of a fused op's outputs; none of another's.

@@ -179,8 +179,9 @@ pub enum Op {
         /// Whether the second input is stored as `[.., n, k]`.
         tb: bool,
     },
-    // Fused, each with its gradient: see `fused.rs`, which has their shapes, decompositions and gradient rules.
-    /// Output `out` of a recurrent cell over a sequence: the hidden states after each step, and what the gradient needs.
+    // Fused: `fused.rs` has their shapes, decompositions and gradient rules.
+    /// Output `out` of a recurrent cell over a sequence: the hidden states after each step, and what the gradient needs
+    /// ([`Op::fused_inputs`], [`Op::fused_outputs`]).
     Sequence {
         /// The kind of cell.
         cell: Cell,

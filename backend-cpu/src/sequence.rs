@@ -125,19 +125,23 @@ fn chunks(batch: usize) -> Vec<Range<usize>> {
 
 /// Writes the transpose of a matrix of rows of `width` elements.
 fn transpose<T: Real>(from: &[T], width: usize, to: &mut [T]) {
-    const COLUMNS: usize = 16;
+    /// The side of the square tiles that are moved one after another: a row of one is about a line of the cache.
+    const TILE: usize = 16;
     let height = from.len() / width;
     assert!(to.len() == height * width, "scratch memory of another length");
-    let columns = |(first, to): (usize, &mut [T])| {
-        for (row, from) in from.chunks_exact(width).enumerate() {
-            let values = from[first * COLUMNS..].iter().take(COLUMNS);
-            values.enumerate().for_each(|(column, &value)| to[column * height + row] = value);
+    let columns = |(tile, to): (usize, &mut [T])| {
+        for first in (0..height).step_by(TILE) {
+            for (column, to) in to.chunks_exact_mut(height).enumerate() {
+                let column = &from[first * width + tile * TILE + column..];
+                let to = &mut to[first..height.min(first + TILE)];
+                to.iter_mut().zip(column.iter().step_by(width)).for_each(|(to, &from)| *to = from);
+            }
         }
     };
     if from.len() < SERIAL / 32 {
-        to.chunks_mut(COLUMNS * height).enumerate().for_each(columns);
+        to.chunks_mut(TILE * height).enumerate().for_each(columns);
     } else {
-        to.par_chunks_mut(COLUMNS * height).enumerate().for_each(columns);
+        to.par_chunks_mut(TILE * height).enumerate().for_each(columns);
     }
 }
 
