@@ -24,7 +24,7 @@ use wgrad::{
 pub(crate) struct Sizes {
     /// Elements that a register holds.
     pub block: usize,
-    /// Rows shorter than this have their values repeated for each element, rather than looked up row by row.
+    /// Lines of a block shorter than this have their values repeated for each element, rather than looked up by line.
     pub narrow: usize,
     /// Rows and columns of a block some of whose operands are transposed.
     pub square: usize,
@@ -47,14 +47,27 @@ impl Sizes {
 }
 
 /// How many elements a value has in a block.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Extent {
     /// One for all.
     One,
     /// One per row.
     Rows,
+    /// One per column.
+    Columns,
     /// One per element.
     Block,
+}
+
+impl Extent {
+    /// The extent of what follows from two values.
+    fn with(self, other: Self) -> Self {
+        match (self, other) {
+            (a, b) if a == b => a,
+            (Self::One, a) | (a, Self::One) => a,
+            _ => Self::Block,
+        }
+    }
 }
 
 /// Where a value is while a block is computed.
@@ -381,7 +394,7 @@ impl Builder<'_, '_> {
         }
         for (w, v) in row_stores {
             let from = self.always[v].expect("values of rows last");
-            let view = self.row_view(&self.setting.writes[w]);
+            let view = self.part_view(&self.setting.writes[w], 0..self.split);
             self.schedule.finale.push(Step { action: Action::Store(view, from), to: None, direct: None });
         }
     }
@@ -424,7 +437,7 @@ impl Builder<'_, '_> {
         match self.setting.body.values[v].instr {
             Instr::Load(i) => {
                 let read = &self.setting.reads[i];
-                if flat(read, self.split..read.shape.rank()) {
+                if flat(read, self.split..read.shape.rank()) || flat(read, 0..self.split) {
                     return false;
                 }
                 let view = View::new((self.setting.source)(read), read, self.split, self.schedule.turned);
@@ -446,6 +459,7 @@ impl Builder<'_, '_> {
         let len = match extent {
             Extent::Block => self.schedule.rows * self.schedule.reduced,
             Extent::Rows | Extent::One => self.schedule.rows,
+            Extent::Columns => unreachable!("a value of columns belongs to a block"),
         };
         let resident = extent == Extent::Block;
         self.schedule.cells[cell].home = Home::Register { index: self.files.take(dtype, len), resident };
@@ -461,22 +475,31 @@ impl Builder<'_, '_> {
         self.schedule.views.len() - 1
     }
 
-    /// A view of one element per row.
-    fn row_view(&mut self, operand: &Operand) -> usize {
-        let shape = operand.shape[..self.split].into();
-        let strides = operand.strides[..self.split].to_vec();
+    /// A view of some dimensions alone.
+    fn part_view(&mut self, operand: &Operand, dims: std::ops::Range<usize>) -> usize {
+        let (shape, strides) = (operand.shape[dims.clone()].into(), operand.strides[dims].to_vec());
         let operand = Operand { shape, strides, ..operand.clone() };
         self.schedule.views.push(View::new((self.setting.source)(&operand), &operand, 0, false));
         self.schedule.views.len() - 1
     }
 
-    /// How many elements a read has in a block, at least so many, and a view of them.
-    fn look(&mut self, operand: &Operand, least: Extent) -> (Extent, usize) {
-        if least == Extent::Block || !flat(operand, self.split..operand.shape.rank()) {
-            return (Extent::Block, self.view(operand, self.split));
+    /// A view of what a value of some extent reads.
+    fn extent_view(&mut self, operand: &Operand, extent: Extent) -> usize {
+        match extent {
+            Extent::Block => self.view(operand, self.split),
+            Extent::Columns => self.part_view(operand, self.split..operand.shape.rank()),
+            Extent::One | Extent::Rows => self.part_view(operand, 0..self.split),
         }
-        let extent = if flat(operand, 0..self.split) { least } else { Extent::Rows };
-        (extent, self.row_view(operand))
+    }
+
+    /// How many elements a read has in a block, at least.
+    fn extent(&self, operand: &Operand) -> Extent {
+        match (flat(operand, 0..self.split), flat(operand, self.split..operand.shape.rank())) {
+            (true, true) => Extent::One,
+            (false, true) => Extent::Rows,
+            (true, false) => Extent::Columns,
+            (false, false) => Extent::Block,
+        }
     }
 
     /// The values of rows that `depth` walks precede.
@@ -510,7 +533,8 @@ impl Builder<'_, '_> {
         let instr = &setting.body.values[v].instr;
         match instr {
             Instr::Load(i) => {
-                let (extent, view) = self.look(&setting.reads[*i], least);
+                let extent = self.extent(&setting.reads[*i]).with(least);
+                let view = self.extent_view(&setting.reads[*i], extent);
                 let read = &mut self.schedule.views[view];
                 read.overwritten = matches!(read.source, Source::Target(_));
                 return (Action::Load(view), extent);
@@ -523,10 +547,10 @@ impl Builder<'_, '_> {
         }
         let mut extent = least;
         if let Instr::Random { index, .. } = instr {
-            extent = self.look(index, least).0;
+            extent = self.extent(index).with(least);
         }
         for o in instr.operands() {
-            extent = extent.max(self.schedule.cells[self.operand(phase, o)].extent);
+            extent = extent.with(self.schedule.cells[self.operand(phase, o)].extent);
         }
         let mut cell = |o: usize| match (phase, extent) {
             (Some(p), Extent::Block) => self.fitting(p, o),
@@ -535,7 +559,7 @@ impl Builder<'_, '_> {
         let action = match instr {
             Instr::Random { stream, key, index } => {
                 let key = key.map(&mut cell);
-                let index = if extent == Extent::Block { self.view(index, self.split) } else { self.row_view(index) };
+                let index = self.extent_view(index, extent);
                 Action::Random { stream: *stream, key, index }
             }
             Instr::Unary(op, a) => Action::Unary(*op, cell(*a)),
@@ -551,9 +575,11 @@ impl Builder<'_, '_> {
     fn fitting(&mut self, p: usize, v: usize) -> usize {
         let cell = self.operand(Some(p), v);
         let Schedule { turned, rows, block, .. } = self.schedule;
-        let narrow = self.setting.sizes.narrow;
+        let (lines, width) = if turned { (block, rows) } else { (rows, block) };
         match self.schedule.cells[cell].extent {
-            Extent::Rows if turned && block > 1 || !turned && rows > 1 && block < narrow => self.expanded(p, v, cell),
+            Extent::Rows | Extent::Columns if lines > 1 && width < self.setting.sizes.narrow => {
+                self.expanded(p, v, cell)
+            }
             _ => cell,
         }
     }
