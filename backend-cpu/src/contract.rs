@@ -1,10 +1,11 @@
 //! Matrix products, by the `gemm` crate, and the maps that follow them.
 
 use crate::{
+    cut::Sizes,
     memory::{Element, Env, Source, nothing},
     nest::Walk,
     pool::Pool,
-    schedule::{Schedule, Setting, Sizes},
+    schedule::{Schedule, Setting},
     scratch::{Files, Workers},
     tile::Machine,
     view::View,
@@ -174,23 +175,27 @@ impl Product {
                 let (low, high) = reach([shape[0], shape[2]], side.strides);
                 let low_at = (start + low) as usize;
                 // SAFETY: the range spans the elements of this part and of others that lie between them. `multiply`
-                // writes those of this part alone, through a pointer, and no other thread touches these.
-                let out = unsafe { env.targets[target].span::<T>(low_at, (high - low) as usize + 1) };
-                multiply(shape, lhs, rhs, out, -low, side.strides);
+                // writes those of this part alone, through a pointer, and no other thread touches these. No kernel of
+                // this kind reads a slot that it writes.
+                unsafe {
+                    let out = env.targets[target].span::<T>(low_at, (high - low) as usize + 1);
+                    multiply(shape, lhs, rhs, out, -low, side.strides);
+                }
             }
             Out::Register(register) => {
                 let width = self.part[1] as isize;
                 std::mem::swap(&mut product, &mut scratch.registers[*register]);
                 let out = T::slice_mut(&mut product);
-                multiply(shape, lhs, rhs, (out.as_mut_ptr(), out.len()), 0, [width, 1]);
+                // SAFETY: `out` is borrowed mutably, from scratch.
+                unsafe { multiply(shape, lhs, rhs, (out.as_mut_ptr(), out.len()), 0, [width, 1]) };
                 shift = first as isize * width + columns.start as isize;
             }
         }
         if let Some(epilogue) = &self.epilogue {
             let env = Env { product: &product, shift, ..env };
             let mut machine = Machine::new(epilogue, env, &mut scratch);
-            for row in (first..first + rows.len()).step_by(epilogue.rows) {
-                machine.enter(row..(first + rows.len()).min(row + epilogue.rows));
+            for row in (first..first + rows.len()).step_by(epilogue.cut.rows) {
+                machine.enter(row..(first + rows.len()).min(row + epilogue.cut.rows));
                 machine.walk(0, columns.clone());
             }
         }
@@ -230,7 +235,10 @@ fn within(len: usize, start: isize, shape: [usize; 2], strides: [isize; 2]) -> b
 ///
 /// Few rows times a transposed matrix go in narrow strips, for which `gemm` packs neither side: where it does, packing
 /// takes longer than the product.
-fn multiply<T: Float>(
+///
+/// # Safety
+/// The `len` elements from `out` on are alive and overlap neither input, and those of the result nobody else touches.
+unsafe fn multiply<T: Float>(
     [m, k, n]: [usize; 3],
     lhs: Matrix<T>,
     rhs: Matrix<T>,
@@ -249,7 +257,7 @@ fn multiply<T: Float>(
     for column in (0..n).step_by(width) {
         // SAFETY: every element that `gemm` touches lies at `start + row * row_stride + column * column_stride`, and
         // the assertions above have checked the corners of that range (where k is 0 no element of the inputs is
-        // touched). The caller's `out` overlaps neither input.
+        // touched). `out` is as the caller promises.
         unsafe {
             gemm::gemm(
                 m,

@@ -2,10 +2,11 @@
 
 use crate::{
     contract::Product,
+    cut::Sizes,
     looped::Loop,
     memory::{Env, Source},
     pool::Pool,
-    schedule::{Schedule, Setting, Sizes},
+    schedule::{Schedule, Setting},
     scratch::{Files, Workers},
     single::{OutOfRange, Single},
 };
@@ -17,9 +18,9 @@ use wgrad::{
 /// What a kernel computes, by which loops.
 #[derive(Debug)]
 enum Body {
-    Loop(Loop),
-    Product(Product),
-    Single(Single),
+    Loop(Box<Loop>),
+    Product(Box<Product>),
+    Single(Box<Single>),
 }
 
 /// A kernel ready to run.
@@ -53,13 +54,17 @@ impl Compiled {
         let body = match &kernel.kind {
             Kind::Loop(body) => {
                 let setting = Setting { body, reads, writes: writes_to, source: &source, product: None, sizes };
-                Body::Loop(Loop::new(Schedule::new(&setting, files)))
+                Body::Loop(Box::new(Loop::new(Schedule::new(&setting, files))))
             }
-            Kind::MatMul(matmul) => Body::Product(Product::new(matmul, reads, writes_to, &source, sizes, files)),
-            Kind::Fill(ranges) => Body::Single(Single::fill(ranges, kernel, &source, dtype.expect("one write"))),
+            Kind::MatMul(matmul) => {
+                Body::Product(Box::new(Product::new(matmul, reads, writes_to, &source, sizes, files)))
+            }
+            Kind::Fill(ranges) => {
+                Body::Single(Box::new(Single::fill(ranges, kernel, &source, dtype.expect("one write"))))
+            }
             Kind::Op(single) => {
                 op = single.name();
-                Body::Single(Single::new(single, kernel, &source, dtype.expect("one write")))
+                Body::Single(Box::new(Single::new(single, kernel, &source, dtype.expect("one write"))))
             }
         };
         Self { body, writes, op, site: kernel.site }

@@ -7,6 +7,7 @@ pub mod reference;
 
 mod backend;
 mod contract;
+mod cut;
 mod fold;
 mod kernel;
 mod lanes;

@@ -39,8 +39,8 @@ impl<'a> Machine<'a> {
 
     /// Goes to a tile.
     pub fn enter_tile(&mut self, tile: usize) {
-        let first = tile * self.schedule.rows;
-        self.enter(first..self.schedule.kept.min(first + self.schedule.rows));
+        let first = tile * self.schedule.cut.rows;
+        self.enter(first..self.schedule.cut.kept.min(first + self.schedule.cut.rows));
     }
 
     /// All of a tile.
@@ -48,7 +48,7 @@ impl<'a> Machine<'a> {
         self.enter_tile(tile);
         for p in 0..self.schedule.phases.len() {
             self.start(p, false);
-            for chunk in 0..self.schedule.chunks() {
+            for chunk in 0..self.schedule.cut.chunks() {
                 self.chunk(p, chunk);
                 self.merge(p);
             }
@@ -67,7 +67,7 @@ impl<'a> Machine<'a> {
         let schedule = self.schedule;
         let mut at = columns.start;
         while at < columns.end {
-            self.columns = at..columns.end.min(at + schedule.block);
+            self.columns = at..columns.end.min(at + schedule.cut.block);
             for step in &schedule.phases[phase].block {
                 self.step(step, true);
             }
@@ -78,8 +78,8 @@ impl<'a> Machine<'a> {
     /// Walks over a chunk of the tile, with accumulators of its own.
     pub fn chunk(&mut self, phase: usize, chunk: usize) {
         self.start(phase, true);
-        let first = chunk * self.schedule.chunk;
-        self.walk(phase, first..self.schedule.reduced.min(first + self.schedule.chunk));
+        let first = chunk * self.schedule.cut.chunk;
+        self.walk(phase, first..self.schedule.cut.reduced.min(first + self.schedule.cut.chunk));
     }
 
     /// Copies the chunk's accumulators of a phase out, or the tile's in.
@@ -155,7 +155,7 @@ impl<'a> Machine<'a> {
             Extent::One => (0..1, 0..1),
             Extent::Rows => (0..1, self.rows.clone()),
             Extent::Columns => (0..1, self.columns.clone()),
-            Extent::Block if self.schedule.turned => (self.columns.clone(), self.rows.clone()),
+            Extent::Block if self.schedule.cut.turned => (self.columns.clone(), self.rows.clone()),
             Extent::Block => (self.rows.clone(), self.columns.clone()),
         }
     }
@@ -182,8 +182,8 @@ impl<'a> Machine<'a> {
         match (what.extent, self.extent) {
             _ if len == 1 => Lanes::Splat(slice[0]),
             // A block's lines are its rows, or turned, its columns.
-            (Extent::Rows, Extent::Block) if self.schedule.turned => Lanes::Tile(slice),
-            (Extent::Columns, Extent::Block) if self.schedule.turned => Lanes::Lines(slice),
+            (Extent::Rows, Extent::Block) if self.schedule.cut.turned => Lanes::Tile(slice),
+            (Extent::Columns, Extent::Block) if self.schedule.cut.turned => Lanes::Lines(slice),
             (Extent::Rows, Extent::Block) => Lanes::Lines(slice),
             (Extent::Columns, Extent::Block) => Lanes::Tile(slice),
             _ => Lanes::Slice(slice),
@@ -373,7 +373,7 @@ impl<'a> Machine<'a> {
                 }
                 Lanes::Lines(_) | Lanes::Tile(_) => unreachable!("what is reduced has been expanded"),
             };
-            if self.schedule.turned {
+            if self.schedule.cut.turned {
                 fold::columns::<T, M>(x, sums);
             } else {
                 fold::rows::<T, M>(x, columns, sums);
