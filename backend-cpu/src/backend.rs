@@ -1,10 +1,10 @@
 //! The device: buffers, compiled plans, and a pool of threads.
 
 use crate::{
+    cut::Sizes,
     kernel::Compiled,
     memory::{Element, Env, Source, Target, nothing, poison, with_type},
     pool::Pool,
-    schedule::Sizes,
     scratch::{Files, Workers},
     view::View,
 };

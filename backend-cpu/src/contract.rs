@@ -1,11 +1,12 @@
 //! Matrix products, by the `gemm` crate, and the maps that follow them.
 
 use crate::{
+    cut::Sizes,
     half,
     memory::{Element, Env, Source, nothing},
     nest::Walk,
     pool::Pool,
-    schedule::{Schedule, Setting, Sizes},
+    schedule::{Schedule, Setting},
     scratch::{Files, Scratch, Workers},
     tile::Machine,
     view::View,
@@ -35,9 +36,11 @@ fn part(batch: usize, [m, k, n]: [usize; 3]) -> [usize; 2] {
 
 /// The element types of products.
 pub(crate) trait Float: Element {
-    /// `out = lhs rhs` for shape `[m, k, n]`, none of m and n being 0. Halves need the [`half::room`] for it. Nobody
-    /// else touches the elements of the place.
-    fn multiply(
+    /// `out = lhs rhs` for shape `[m, k, n]`, none of m and n being 0. Halves need the [`half::room`] for it.
+    ///
+    /// # Safety
+    /// As for [`multiply`].
+    unsafe fn multiply(
         shape: [usize; 3],
         lhs: Matrix<Self>,
         rhs: Matrix<Self>,
@@ -49,8 +52,15 @@ pub(crate) trait Float: Element {
 macro_rules! floats {
     ($($t:ty),*) => { $(
         impl Float for $t {
-            fn multiply(shape: [usize; 3], lhs: Matrix<$t>, rhs: Matrix<$t>, out: Place<$t>, _: Option<[&mut [f32]; 3]>) {
-                multiply(shape, lhs, rhs, out, false);
+            unsafe fn multiply(
+                shape: [usize; 3],
+                lhs: Matrix<$t>,
+                rhs: Matrix<$t>,
+                out: Place<$t>,
+                _: Option<[&mut [f32]; 3]>,
+            ) {
+                // SAFETY: promised by the caller.
+                unsafe { multiply(shape, lhs, rhs, out, false) };
             }
         }
     )* };
@@ -193,25 +203,29 @@ impl Product {
                 let (low, high) = reach([shape[0], shape[2]], side.strides);
                 let low_at = (start + low) as usize;
                 // SAFETY: the range spans the elements of this part and of others that lie between them. `multiply`
-                // writes those of this part alone, through a pointer, and no other thread touches these.
-                let (data, len) = unsafe { env.targets[target].span::<T>(low_at, (high - low) as usize + 1) };
-                let out = Place { data, len, start: -low, strides: side.strides };
-                T::multiply(shape, lhs, rhs, out, self.room(&mut scratch));
+                // writes those of this part alone, through a pointer, and no other thread touches these. No kernel of
+                // this kind reads a slot that it writes.
+                unsafe {
+                    let (data, len) = env.targets[target].span::<T>(low_at, (high - low) as usize + 1);
+                    let out = Place { data, len, start: -low, strides: side.strides };
+                    T::multiply(shape, lhs, rhs, out, self.room(&mut scratch));
+                }
             }
             Out::Register(register) => {
                 let width = self.part[1] as isize;
                 std::mem::swap(&mut product, &mut scratch.registers[*register]);
                 let out = T::slice_mut(&mut product);
                 let out = Place { data: out.as_mut_ptr(), len: out.len(), start: 0, strides: [width, 1] };
-                T::multiply(shape, lhs, rhs, out, self.room(&mut scratch));
+                // SAFETY: `out` is borrowed mutably, from scratch.
+                unsafe { T::multiply(shape, lhs, rhs, out, self.room(&mut scratch)) };
                 shift = first as isize * width + columns.start as isize;
             }
         }
         if let Some(epilogue) = &self.epilogue {
             let env = Env { product: &product, shift, ..env };
             let mut machine = Machine::new(epilogue, env, &mut scratch);
-            for row in (first..first + rows.len()).step_by(epilogue.rows) {
-                machine.enter(row..(first + rows.len()).min(row + epilogue.rows));
+            for row in (first..first + rows.len()).step_by(epilogue.cut.rows) {
+                machine.enter(row..(first + rows.len()).min(row + epilogue.cut.rows));
                 machine.walk(0, columns.clone());
             }
         }
@@ -267,7 +281,16 @@ fn within(len: usize, start: isize, shape: [usize; 2], strides: [isize; 2]) -> b
 ///
 /// Few rows times a transposed matrix go in narrow strips, for which `gemm` packs neither side: where it does, packing
 /// takes longer than the product.
-pub(crate) fn multiply<T: Element>([m, k, n]: [usize; 3], lhs: Matrix<T>, rhs: Matrix<T>, out: Place<T>, add: bool) {
+///
+/// # Safety
+/// The elements of the place are alive and overlap neither input, and those of the result nobody else touches.
+pub(crate) unsafe fn multiply<T: Element>(
+    [m, k, n]: [usize; 3],
+    lhs: Matrix<T>,
+    rhs: Matrix<T>,
+    out: Place<T>,
+    add: bool,
+) {
     const FEW: std::ops::RangeInclusive<usize> = 2..=32;
     /// Up to so many elements of a result, `gemm` reads rows of both sides as they are.
     const STRIP: usize = 256;
@@ -279,7 +302,7 @@ pub(crate) fn multiply<T: Element>([m, k, n]: [usize; 3], lhs: Matrix<T>, rhs: M
     for column in (0..n).step_by(width) {
         // SAFETY: every element that `gemm` touches lies at `start + row * row_stride + column * column_stride`, and
         // the assertions above have checked the corners of that range (where k is 0 no element of the inputs is
-        // touched). The caller's `out` overlaps neither input.
+        // touched). `out` is as the caller promises.
         unsafe {
             gemm::gemm(
                 m,

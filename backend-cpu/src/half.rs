@@ -59,13 +59,13 @@ const PART: usize = 256;
 
 /// Does with halves what `f` does with f32.
 fn wider<const N: usize>(x: [Lanes<f16>; N], out: &mut [f16], f: impl Fn([Lanes<f32>; N], &mut [f32])) {
-    let columns = out.len() / x.iter().map(Lanes::rows).max().unwrap_or(1);
-    for (r, out) in out.chunks_exact_mut(columns.max(1)).enumerate() {
-        wider_row(x.map(|x| x.row(r, columns)), out, &f);
+    let width = out.len() / x.iter().map(|x| x.lines(out.len())).max().unwrap_or(1);
+    for (line, out) in out.chunks_exact_mut(width.max(1)).enumerate() {
+        wider_line(x.map(|x| x.line(line, width)), out, &f);
     }
 }
 
-fn wider_row<const N: usize>(x: [Lanes<f16>; N], out: &mut [f16], f: impl Fn([Lanes<f32>; N], &mut [f32])) {
+fn wider_line<const N: usize>(x: [Lanes<f16>; N], out: &mut [f16], f: impl Fn([Lanes<f32>; N], &mut [f32])) {
     let (mut parts, mut results) = ([[0.0; PART]; N], [0.0; PART]);
     for (i, out) in out.chunks_mut(PART).enumerate() {
         let mut parts = parts.iter_mut();
@@ -76,7 +76,7 @@ fn wider_row<const N: usize>(x: [Lanes<f16>; N], out: &mut [f16], f: impl Fn([La
                 Lanes::Slice(&*part)
             }
             (Lanes::Slice(_), None) => unreachable!("there are as many"),
-            (Lanes::Rows(_), _) => unreachable!("a row's value is one for all of the row"),
+            (Lanes::Lines(_) | Lanes::Tile(_), _) => unreachable!("a line's values are a slice, or one for all of it"),
             (Lanes::Splat(x), _) => Lanes::Splat(widen(x)),
         });
         let results = &mut results[..out.len()];
@@ -157,7 +157,7 @@ fn wide<'a>(x: Matrix<f16>, [rows, columns]: [usize; 2], to: &'a mut [f32]) -> M
 
 impl Float for f16 {
     /// Adds up in f32, and rounds at the end.
-    fn multiply(
+    unsafe fn multiply(
         [m, k, n]: [usize; 3],
         lhs: Matrix<f16>,
         rhs: Matrix<f16>,
@@ -171,7 +171,8 @@ impl Float for f16 {
             let from = |x: Matrix<'_, f16>, axis: usize| x.start + first as isize * x.strides[axis];
             let lhs = wide(Matrix { start: from(lhs, 1), ..lhs }, [m, depth], left);
             let rhs = wide(Matrix { start: from(rhs, 0), ..rhs }, [depth, n], right);
-            multiply([m, depth, n], lhs, rhs, total, first > 0);
+            // SAFETY: the sums are borrowed mutably, apart from both sides.
+            unsafe { multiply([m, depth, n], lhs, rhs, total, first > 0) };
         }
         assert!(out.holds([m, n]));
         for (row, sums) in sums[..m * n].chunks_exact(n).enumerate() {

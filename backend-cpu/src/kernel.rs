@@ -2,11 +2,12 @@
 
 use crate::{
     contract::Product,
+    cut::Sizes,
     looped::Loop,
     memory::{Env, Source},
     pool::Pool,
     recurrence::Recurrence,
-    schedule::{Schedule, Setting, Sizes},
+    schedule::{Schedule, Setting},
     scratch::{Files, Workers},
     single::{OutOfRange, Single},
 };
@@ -18,10 +19,10 @@ use wgrad::{
 /// What a kernel computes, by which loops.
 #[derive(Debug)]
 enum Body {
-    Loop(Loop),
+    Loop(Box<Loop>),
     Product(Box<Product>),
-    Single(Single),
-    Sequence(Recurrence),
+    Single(Box<Single>),
+    Sequence(Box<Recurrence>),
 }
 
 /// A kernel ready to run.
@@ -55,19 +56,22 @@ impl Compiled {
         let body = match &kernel.kind {
             Kind::Loop(body) => {
                 let setting = Setting { body, reads, writes: writes_to, source: &source, product: None, sizes };
-                Body::Loop(Loop::new(Schedule::new(&setting, files)))
+                Body::Loop(Box::new(Loop::new(Schedule::new(&setting, files))))
             }
             Kind::MatMul(matmul) => {
                 Body::Product(Box::new(Product::new(matmul, reads, writes_to, &source, sizes, files)))
             }
-            Kind::Fill(ranges) => Body::Single(Single::fill(ranges, kernel, &source, dtype.expect("one write"))),
+            Kind::Fill(ranges) => {
+                Body::Single(Box::new(Single::fill(ranges, kernel, &source, dtype.expect("one write"))))
+            }
             Kind::Op(fused) if fused.is_fused() => {
                 op = fused.name();
-                Body::Sequence(Recurrence::new(fused, kernel, &source, dtype.expect("it has outputs"), files))
+                let dtype = dtype.expect("it has outputs");
+                Body::Sequence(Box::new(Recurrence::new(fused, kernel, &source, dtype, files)))
             }
             Kind::Op(single) => {
                 op = single.name();
-                Body::Single(Single::new(single, kernel, &source, dtype.expect("one write")))
+                Body::Single(Box::new(Single::new(single, kernel, &source, dtype.expect("one write"))))
             }
         };
         Self { body, writes, op, site: kernel.site }

@@ -5,27 +5,34 @@ use crate::{math, memory::Element};
 use pulp::{Arch, NullaryFnOnce};
 use wgrad::op::{Binary, Unary};
 
-/// The values that an instruction uses: one per element of the block, one per row of it, or one for all.
+/// The values that an instruction uses: one per element of the block, one per line of it, a line that all lines are
+/// equal to, or one for all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lanes<'a, T> {
     Slice(&'a [T]),
-    Rows(&'a [T]),
+    Lines(&'a [T]),
+    Tile(&'a [T]),
     Splat(T),
 }
 
 impl<T: Copy> Lanes<'_, T> {
-    /// How many rows the block has, as far as this operand is concerned.
+    /// How many lines a block of `len` elements has, as far as this operand is concerned.
     #[inline(always)]
-    pub fn rows(&self) -> usize {
-        if let Self::Rows(x) = self { x.len() } else { 1 }
+    pub fn lines(&self, len: usize) -> usize {
+        match self {
+            Self::Lines(x) => x.len(),
+            Self::Tile(x) => len / x.len(),
+            _ => 1,
+        }
     }
 
-    /// What one row of the block uses.
+    /// What one line of the block uses.
     #[inline(always)]
-    pub fn row(&self, row: usize, columns: usize) -> Self {
+    pub fn line(&self, line: usize, width: usize) -> Self {
         match *self {
-            Self::Slice(x) => Self::Slice(&x[row * columns..][..columns]),
-            Self::Rows(x) => Self::Splat(x[row]),
+            Self::Slice(x) => Self::Slice(&x[line * width..][..width]),
+            Self::Lines(x) => Self::Splat(x[line]),
+            Self::Tile(x) => Self::Slice(x),
             splat => splat,
         }
     }
@@ -51,16 +58,16 @@ impl<A: Copy, O: Copy, F: Fn(A, A) -> O> NullaryFnOnce for Map2<'_, A, O, F> {
     #[inline(always)]
     fn call(self) {
         let Self(a, b, out, f) = self;
-        let columns = out.len() / a.rows().max(b.rows());
-        for (r, out) in out.chunks_exact_mut(columns).enumerate() {
-            match (a.row(r, columns), b.row(r, columns)) {
+        let width = out.len() / a.lines(out.len()).max(b.lines(out.len()));
+        for (r, out) in out.chunks_exact_mut(width).enumerate() {
+            match (a.line(r, width), b.line(r, width)) {
                 (Lanes::Slice(a), Lanes::Slice(b)) => {
                     out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (&a, &b))| *o = f(a, b));
                 }
                 (Lanes::Slice(a), Lanes::Splat(b)) => out.iter_mut().zip(a).for_each(|(o, &a)| *o = f(a, b)),
                 (Lanes::Splat(a), Lanes::Slice(b)) => out.iter_mut().zip(b).for_each(|(o, &b)| *o = f(a, b)),
                 (Lanes::Splat(a), Lanes::Splat(b)) => out.fill(f(a, b)),
-                (Lanes::Rows(_), _) | (_, Lanes::Rows(_)) => unreachable!("a row's value is one for all of the row"),
+                _ => unreachable!("a line uses a slice or one value"),
             }
         }
     }
@@ -75,28 +82,29 @@ impl<T: Copy> NullaryFnOnce for Pick<'_, T> {
     fn call(self) {
         let Self(condition, a, b, out) = self;
         let pick = |c: bool, a: T, b: T| if c { a } else { b };
-        let columns = out.len() / condition.rows().max(a.rows()).max(b.rows());
-        for (r, out) in out.chunks_exact_mut(columns).enumerate() {
-            let condition = match condition.row(r, columns) {
+        let [c, d, e] = [condition.lines(out.len()), a.lines(out.len()), b.lines(out.len())];
+        let width = out.len() / c.max(d).max(e);
+        for (r, out) in out.chunks_exact_mut(width).enumerate() {
+            let condition = match condition.line(r, width) {
                 Lanes::Slice(condition) => condition,
                 Lanes::Splat(true) => {
-                    copy(a.row(r, columns), out);
+                    copy(a.line(r, width), out);
                     continue;
                 }
                 _ => {
-                    copy(b.row(r, columns), out);
+                    copy(b.line(r, width), out);
                     continue;
                 }
             };
             let out = out.iter_mut().zip(condition);
-            match (a.row(r, columns), b.row(r, columns)) {
+            match (a.line(r, width), b.line(r, width)) {
                 (Lanes::Slice(a), Lanes::Slice(b)) => {
                     out.zip(a.iter().zip(b)).for_each(|((o, &c), (&a, &b))| *o = pick(c, a, b));
                 }
                 (Lanes::Slice(a), Lanes::Splat(b)) => out.zip(a).for_each(|((o, &c), &a)| *o = pick(c, a, b)),
                 (Lanes::Splat(a), Lanes::Slice(b)) => out.zip(b).for_each(|((o, &c), &b)| *o = pick(c, a, b)),
                 (Lanes::Splat(a), Lanes::Splat(b)) => out.for_each(|(o, &c)| *o = pick(c, a, b)),
-                (Lanes::Rows(_), _) | (_, Lanes::Rows(_)) => unreachable!("a row's value is one for all of the row"),
+                _ => unreachable!("a line uses a slice or one value"),
             }
         }
     }
@@ -104,13 +112,18 @@ impl<T: Copy> NullaryFnOnce for Pick<'_, T> {
 
 /// `out[i] = f(a[i])`.
 pub(crate) fn map1<A: Copy, O: Copy>(a: Lanes<A>, out: &mut [O], f: impl Fn(A) -> O) {
+    map1_by(a, out, &f);
+}
+
+fn map1_by<A: Copy, O: Copy, F: Fn(A) -> O>(a: Lanes<A>, out: &mut [O], f: &F) {
     match a {
         Lanes::Slice(a) => Arch::new().dispatch(Map1(a, out, f)),
         Lanes::Splat(a) => out.fill(f(a)),
-        Lanes::Rows(x) => {
-            let columns = out.len() / x.len();
-            out.chunks_exact_mut(columns).zip(x).for_each(|(out, &x)| out.fill(f(x)));
+        Lanes::Lines(x) => {
+            let width = out.len() / x.len();
+            out.chunks_exact_mut(width).zip(x).for_each(|(out, &x)| out.fill(f(x)));
         }
+        Lanes::Tile(x) => out.chunks_exact_mut(x.len()).for_each(|out| map1_by(Lanes::Slice(x), out, f)),
     }
 }
 
@@ -123,6 +136,7 @@ pub(crate) fn map2<A: Copy, O: Copy>(a: Lanes<A>, b: Lanes<A>, out: &mut [O], f:
 pub(crate) fn copy<T: Copy>(a: Lanes<T>, out: &mut [T]) {
     match a {
         Lanes::Slice(a) => out.copy_from_slice(a),
+        Lanes::Tile(a) => out.chunks_exact_mut(a.len()).for_each(|out| out.copy_from_slice(a)),
         a => map1(a, out, |a| a),
     }
 }

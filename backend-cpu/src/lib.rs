@@ -9,6 +9,7 @@ pub mod sequence;
 
 mod backend;
 mod contract;
+mod cut;
 mod fold;
 mod half;
 mod kernel;

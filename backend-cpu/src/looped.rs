@@ -25,23 +25,23 @@ pub(crate) struct Loop {
 
 impl Loop {
     pub fn new(schedule: Schedule) -> Self {
-        let split = schedule.chunks() > 1 && schedule.tiles() < FEW && !schedule.accs.is_empty();
+        let split = schedule.cut.chunks() > 1 && schedule.cut.tiles() < FEW && !schedule.accs.is_empty();
         let results = || {
             let acc = |acc: &crate::schedule::Acc| {
                 let (dtype, _) = fold::accumulator(acc.kind, acc.dtype);
-                Data::zeros(dtype, schedule.rows * acc.width)
+                Data::zeros(dtype, schedule.cut.rows * acc.width)
             };
             Mutex::new(schedule.accs.iter().map(acc).collect())
         };
-        let tiles = if split { schedule.tiles() } else { 0 };
-        let (chunks, tiles) = (tiles * schedule.chunks(), tiles);
+        let tiles = if split { schedule.cut.tiles() } else { 0 };
+        let (chunks, tiles) = (tiles * schedule.cut.chunks(), tiles);
         let (chunks, tiles) = ((0..chunks).map(|_| results()).collect(), (0..tiles).map(|_| results()).collect());
         Self { schedule, chunks, tiles }
     }
 
     pub fn run(&self, env: Env, workers: &Workers, pool: Pool) {
         let schedule = &self.schedule;
-        let (tiles, chunks, work) = (schedule.tiles(), schedule.chunks(), schedule.work());
+        let (tiles, chunks, work) = (schedule.cut.tiles(), schedule.cut.chunks(), schedule.work());
         let parts = pool.parts(work);
         if schedule.accs.is_empty() && chunks > 1 {
             self.walk_apart(env, workers, pool);
@@ -59,8 +59,8 @@ impl Loop {
     /// One walk without reductions: chunks are independent.
     fn walk_apart(&self, env: Env, workers: &Workers, pool: Pool) {
         let schedule = &self.schedule;
-        let chunks = schedule.chunks();
-        pool.each(schedule.tiles() * chunks, schedule.work(), |range| {
+        let chunks = schedule.cut.chunks();
+        pool.each(schedule.cut.tiles() * chunks, schedule.work(), |range| {
             let mut scratch = workers.mine();
             let mut machine = Machine::new(schedule, env, &mut scratch);
             let mut tile = usize::MAX;
@@ -80,9 +80,9 @@ impl Loop {
     /// Chunks are reduced on different threads, and merged in order.
     fn reduce_apart(&self, env: Env, workers: &Workers, pool: Pool) {
         let schedule = &self.schedule;
-        let chunks = schedule.chunks();
+        let chunks = schedule.cut.chunks();
         for p in 0..schedule.phases.len() {
-            pool.each(schedule.tiles() * chunks, schedule.work(), |range| {
+            pool.each(schedule.cut.tiles() * chunks, schedule.work(), |range| {
                 let mut scratch = workers.mine();
                 let mut machine = Machine::new(schedule, env, &mut scratch);
                 let mut tile = usize::MAX;
@@ -128,7 +128,7 @@ impl Loop {
     fn finale(&self, env: Env, workers: &Workers, pool: Pool) {
         let schedule = &self.schedule;
         let phases = if self.tiles.is_empty() { 0 } else { schedule.phases.len() };
-        pool.each(schedule.tiles(), schedule.kept * schedule.cost, |range| {
+        pool.each(schedule.cut.tiles(), schedule.cut.kept * schedule.cost, |range| {
             let mut scratch = workers.mine();
             let mut machine = Machine::new(schedule, env, &mut scratch);
             for tile in range {

@@ -177,28 +177,26 @@ fn sine(x: f32, quarters: i32) -> f32 {
 /// Sines, to 1 unit in the last place; those of large angles by the standard library.
 pub(crate) fn sin(a: Lanes<f32>, out: &mut [f32]) {
     map1(a, out, |x| sine(x, 0));
-    large_angles(a, out, f32::sin);
+    large_angles(a, out, f32::sin, 0);
 }
 
 /// Cosines, likewise.
 pub(crate) fn cos(a: Lanes<f32>, out: &mut [f32]) {
     map1(a, out, |x| sine(x, 1));
-    large_angles(a, out, f32::cos);
+    large_angles(a, out, f32::cos, 1);
 }
 
-fn large_angles(a: Lanes<f32>, out: &mut [f32], f: fn(f32) -> f32) {
-    let (Lanes::Slice(x) | Lanes::Rows(x)) = a else {
-        return if let Lanes::Splat(x) = a
-            && x.abs() > TURNS
-        {
-            out.fill(f(x))
-        };
-    };
-    if x.iter().fold(false, |any, x| any | (x.abs() > TURNS)) {
-        let each = out.len() / x.len();
-        for (out, &x) in out.chunks_exact_mut(each).zip(x).filter(|(_, x)| x.abs() > TURNS) {
-            out.fill(f(x));
+fn large_angles(a: Lanes<f32>, out: &mut [f32], f: fn(f32) -> f32, quarters: i32) {
+    let (x, large) = match a {
+        Lanes::Splat(x) => {
+            return if x.abs() > TURNS {
+                out.fill(f(x))
+            };
         }
+        Lanes::Slice(x) | Lanes::Lines(x) | Lanes::Tile(x) => (x, |any: bool, x: &f32| any | (x.abs() > TURNS)),
+    };
+    if x.iter().fold(false, large) {
+        map1(a, out, |x| if x.abs() > TURNS { f(x) } else { sine(x, quarters) });
     }
 }
 

@@ -42,7 +42,8 @@ pub(crate) fn words(stream: u64, key: [Lanes<u32>; 3], out: &mut [u32]) {
     let len = out.len();
     let at = |lanes: Lanes<u32>, i: usize| match lanes {
         Lanes::Slice(x) => x[i],
-        Lanes::Rows(x) => x[i * x.len() / len],
+        Lanes::Lines(x) => x[i * x.len() / len],
+        Lanes::Tile(x) => x[i % x.len()],
         Lanes::Splat(x) => x,
     };
     for (i, out) in out.iter_mut().enumerate() {

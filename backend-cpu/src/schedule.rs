@@ -1,17 +1,13 @@
 //! From a body to a schedule: what is computed in which walk over the rows, block by block, in which registers. All that
-//! depends on shapes alone is decided here.
-//!
-//! The index space is a matrix: `kept` rows by `reduced` columns (in a body that reduces nothing, whatever dimensions
-//! can be walked evenly are its columns). A **tile** is a few rows, a **block** a tile's part that registers hold, a
-//! **chunk** a tile's part that is reduced by itself before it is merged with the others. Where neighbouring rows, not
-//! columns, are neighbours in memory, registers hold blocks **turned**: column by column.
+//! depends on shapes alone is decided here, and in the [`Cut`].
 
 use crate::{
+    cut::{Cut, Sizes},
     fold::accumulator,
     lanes::weight,
     memory::Source,
     scratch::Files,
-    view::{View, even_tail},
+    view::View,
 };
 use wgrad::{
     DType,
@@ -19,42 +15,28 @@ use wgrad::{
     plan::{Body, Instr, Level, Operand},
 };
 
-/// The sizes that decide how a space is cut up. Results depend on them, and so they are the same for all threads.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
-    /// Elements that a register holds.
-    pub block: usize,
-    /// Rows shorter than this have their values repeated for each element, rather than looked up row by row.
-    pub narrow: usize,
-    /// Rows and columns of a block some of whose operands are transposed.
-    pub square: usize,
-    /// Elements of a chunk, at least.
-    pub chunk: usize,
-    /// Chunks per row, at most.
-    pub chunks: usize,
-    /// The longest row whose intermediate values are kept from one walk to the next, rather than computed again.
-    pub resident: usize,
-    /// Weighted elements below which a kernel runs on the calling thread: about 20 us of work.
-    pub serial: usize,
-}
-
-impl Sizes {
-    /// For speed.
-    pub const FAST: Sizes =
-        Sizes { block: 2048, narrow: 32, square: 64, chunk: 1 << 16, chunks: 32, resident: 1 << 16, serial: 1 << 16 };
-    /// For tests: the smallest spaces are cut up, too.
-    pub const TINY: Sizes = Sizes { block: 16, narrow: 5, square: 4, chunk: 12, chunks: 5, resident: 20, serial: 0 };
-}
-
 /// How many elements a value has in a block.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Extent {
     /// One for all.
     One,
     /// One per row.
     Rows,
+    /// One per column.
+    Columns,
     /// One per element.
     Block,
+}
+
+impl Extent {
+    /// The extent of what follows from two values.
+    fn with(self, other: Self) -> Self {
+        match (self, other) {
+            (a, b) if a == b => a,
+            (Self::One, a) | (a, Self::One) => a,
+            _ => Self::Block,
+        }
+    }
 }
 
 /// Where a value is while a block is computed.
@@ -144,16 +126,7 @@ pub(crate) struct Phase {
 /// A loop kernel, with everything decided.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
-    pub kept: usize,
-    pub reduced: usize,
-    /// Whether registers hold blocks column by column.
-    pub turned: bool,
-    /// Rows of a tile.
-    pub rows: usize,
-    /// Columns of a block.
-    pub block: usize,
-    /// Columns of a chunk: a multiple of a block's.
-    pub chunk: usize,
+    pub cut: Cut,
     pub cells: Vec<Cell>,
     pub views: Vec<View>,
     pub accs: Vec<Acc>,
@@ -179,59 +152,18 @@ pub(crate) struct Setting<'a> {
 }
 
 impl Schedule {
-    /// How many tiles there are.
-    pub fn tiles(&self) -> usize {
-        self.kept.div_ceil(self.rows)
-    }
-
-    /// How many chunks a tile has.
-    pub fn chunks(&self) -> usize {
-        self.reduced.div_ceil(self.chunk).max(1)
-    }
-
     /// What the whole takes, in weighted elements.
     pub fn work(&self) -> usize {
-        self.kept * self.reduced.max(1) * self.cost
+        self.cut.kept * self.cut.reduced.max(1) * self.cost
     }
 
     pub fn new(setting: &Setting, files: &mut Files) -> Self {
-        let Setting { body, sizes, .. } = setting;
-        let operands = || setting.reads.iter().chain(setting.writes).filter(|o| o.shape == body.space);
-        let split = match (&setting.product, body.reduced) {
-            (Some(_), _) => body.space.rank() - 1,
-            (None, 0) => body.space.rank() - even_tail(&body.space, operands()),
-            (None, reduced) => body.space.rank() - reduced,
-        };
-        let (kept, reduced): (usize, usize) =
-            (body.space[..split].iter().product(), body.space[split..].iter().product());
-        let turned = body.reduced > 0 && kept > 1 && prefers_turned(setting, split);
+        let body = setting.body;
         let depth = Depth::new(body);
         let phases = depth.phases(body);
-        let parts = |n: usize, of: usize| n.div_ceil(n.div_ceil(of).max(1)).max(1);
-        let (rows, block) = if turned {
-            let rows = parts(kept, sizes.block);
-            (rows, (sizes.block / rows).clamp(1, reduced.max(1)))
-        } else if body.reduced == 0 && reduced >= sizes.square && prefers_square(setting, split) {
-            // Neither rows nor columns suit all operands: blocks that are as high as wide touch each line of memory once.
-            (sizes.square.min(kept.max(1)), sizes.square)
-        } else if reduced >= sizes.block {
-            (1, parts(reduced, sizes.block).next_multiple_of(16).min(reduced.max(1)))
-        } else {
-            ((sizes.block / reduced.max(1)).clamp(1, kept.max(1)), reduced.max(1))
-        };
-        let resident = phases > 1 && (reduced <= block || rows * reduced <= sizes.resident);
-        let chunk = if resident {
-            reduced.max(1)
-        } else {
-            (sizes.chunk / rows).max(reduced.div_ceil(sizes.chunks)).next_multiple_of(block).max(block)
-        };
+        let cut = Cut::new(setting, phases);
         let this = Self {
-            kept,
-            reduced,
-            turned,
-            rows,
-            block,
-            chunk,
+            cut,
             cells: vec![],
             views: vec![],
             accs: vec![],
@@ -242,7 +174,7 @@ impl Schedule {
         };
         let here = vec![vec![None; body.values.len()]; phases];
         let always = vec![None; body.values.len()];
-        let mut builder = Builder { setting, files, split, depth, resident, always, here, schedule: this };
+        let mut builder = Builder { setting, files, depth, always, here, schedule: this };
         builder.build();
         let schedule = builder.schedule;
         files.cells(schedule.cells.len());
@@ -264,30 +196,6 @@ fn cost(value: &wgrad::plan::Value) -> usize {
 /// Whether some dimensions of an operand repeat one element.
 fn flat(operand: &Operand, mut dims: std::ops::Range<usize>) -> bool {
     dims.all(|d| operand.shape[d] == 1 || operand.strides[d] == 0)
-}
-
-/// Whether more of the operands' neighbours are found along the rows' dimension than along the columns'.
-fn prefers_turned(setting: &Setting, split: usize) -> bool {
-    let near = |o: &Operand, dims: std::ops::Range<usize>| {
-        let inner = dims.rev().find(|&d| o.shape[d] != 1);
-        inner.is_none_or(|d| o.strides[d].unsigned_abs() <= 1)
-    };
-    let space = &setting.body.space;
-    let wide: Vec<&Operand> = setting.reads.iter().chain(setting.writes).filter(|o| o.shape == *space).collect();
-    let along = wide.iter().filter(|o| near(o, split..space.rank())).count();
-    let across = wide.iter().filter(|o| near(o, 0..split)).count();
-    across > along
-}
-
-/// Whether an operand's neighbours are found along the rows' dimension, and not along the columns'.
-fn prefers_square(setting: &Setting, split: usize) -> bool {
-    let transposed = |o: &&Operand| {
-        let inner = (split..o.shape.rank()).rev().find(|&d| o.shape[d] != 1);
-        let outer = (0..split).rev().find(|&d| o.shape[d] != 1);
-        let step = |d: Option<usize>| d.map_or(0, |d| o.strides[d].unsigned_abs());
-        o.shape == setting.body.space && step(outer) == 1 && step(inner) > 1
-    };
-    setting.reads.iter().chain(setting.writes).any(|o| transposed(&o))
 }
 
 /// How many walks over a row precede each value.
@@ -316,9 +224,7 @@ impl Depth {
 struct Builder<'a, 'b> {
     setting: &'a Setting<'a>,
     files: &'b mut Files,
-    split: usize,
     depth: Depth,
-    resident: bool,
     /// The cell of each value that lasts for a whole tile.
     always: Vec<Option<usize>>,
     /// The cell of each value in each phase.
@@ -356,10 +262,10 @@ impl Builder<'_, '_> {
         }
         let needed = self.needed(&stores);
         self.rows_of(0);
-        for p in 0..phases {
+        for (p, needed) in needed.iter().enumerate() {
             let first = self.schedule.accs.len();
-            for v in 0..body.values.len() {
-                if needed[p][v] {
+            for (v, needed) in needed.iter().enumerate() {
+                if *needed {
                     let direct = stores[p].iter().position(|&(_, stored, shared)| stored == v && !shared);
                     let direct = direct.map(|i| stores[p].remove(i));
                     self.value(p, v, direct.map(|(w, ..)| w));
@@ -372,7 +278,7 @@ impl Builder<'_, '_> {
             }
             for (w, v, _) in std::mem::take(&mut stores[p]) {
                 let from = self.whole(p, v);
-                let view = self.view(&self.setting.writes[w], self.split);
+                let view = self.view(&self.setting.writes[w], self.schedule.cut.split);
                 self.push(p, Step { action: Action::Store(view, from), to: None, direct: None });
             }
             self.schedule.phases[p].accs = first..self.schedule.accs.len();
@@ -381,7 +287,7 @@ impl Builder<'_, '_> {
         }
         for (w, v) in row_stores {
             let from = self.always[v].expect("values of rows last");
-            let view = self.row_view(&self.setting.writes[w]);
+            let view = self.part_view(&self.setting.writes[w], 0..self.schedule.cut.split);
             self.schedule.finale.push(Step { action: Action::Store(view, from), to: None, direct: None });
         }
     }
@@ -403,7 +309,7 @@ impl Builder<'_, '_> {
                     continue;
                 }
                 let before = (0..p).find(|&q| needed[q][v]);
-                if before.is_some() && self.resident && self.worth_keeping(v) {
+                if before.is_some() && self.schedule.cut.resident && self.worth_keeping(v) {
                     if self.always[v].is_none() {
                         let cell = Cell { home: OPEN, dtype: value.dtype, extent: Extent::Block };
                         let cell = self.cell(cell);
@@ -424,10 +330,11 @@ impl Builder<'_, '_> {
         match self.setting.body.values[v].instr {
             Instr::Load(i) => {
                 let read = &self.setting.reads[i];
-                if flat(read, self.split..read.shape.rank()) {
+                if flat(read, self.schedule.cut.split..read.shape.rank()) || flat(read, 0..self.schedule.cut.split) {
                     return false;
                 }
-                let view = View::new((self.setting.source)(read), read, self.split, self.schedule.turned);
+                let view =
+                    View::new((self.setting.source)(read), read, self.schedule.cut.split, self.schedule.cut.turned);
                 !view.may_be_direct()
             }
             Instr::Product => false,
@@ -444,8 +351,9 @@ impl Builder<'_, '_> {
     fn lasting(&mut self, cell: usize) {
         let Cell { dtype, extent, .. } = self.schedule.cells[cell];
         let len = match extent {
-            Extent::Block => self.schedule.rows * self.schedule.reduced,
-            Extent::Rows | Extent::One => self.schedule.rows,
+            Extent::Block => self.schedule.cut.rows * self.schedule.cut.reduced,
+            Extent::Rows | Extent::One => self.schedule.cut.rows,
+            Extent::Columns => unreachable!("a value of columns belongs to a block"),
         };
         let resident = extent == Extent::Block;
         self.schedule.cells[cell].home = Home::Register { index: self.files.take(dtype, len), resident };
@@ -456,27 +364,37 @@ impl Builder<'_, '_> {
     }
 
     fn view(&mut self, operand: &Operand, split: usize) -> usize {
-        let view = View::new((self.setting.source)(operand), operand, split, self.schedule.turned);
+        let view = View::new((self.setting.source)(operand), operand, split, self.schedule.cut.turned);
         self.schedule.views.push(view);
         self.schedule.views.len() - 1
     }
 
-    /// A view of one element per row.
-    fn row_view(&mut self, operand: &Operand) -> usize {
-        let shape = operand.shape[..self.split].into();
-        let strides = operand.strides[..self.split].to_vec();
+    /// A view of some dimensions alone.
+    fn part_view(&mut self, operand: &Operand, dims: std::ops::Range<usize>) -> usize {
+        let (shape, strides) = (operand.shape[dims.clone()].into(), operand.strides[dims].to_vec());
         let operand = Operand { shape, strides, ..operand.clone() };
         self.schedule.views.push(View::new((self.setting.source)(&operand), &operand, 0, false));
         self.schedule.views.len() - 1
     }
 
-    /// How many elements a read has in a block, at least so many, and a view of them.
-    fn look(&mut self, operand: &Operand, least: Extent) -> (Extent, usize) {
-        if least == Extent::Block || !flat(operand, self.split..operand.shape.rank()) {
-            return (Extent::Block, self.view(operand, self.split));
+    /// A view of what a value of some extent reads.
+    fn extent_view(&mut self, operand: &Operand, extent: Extent) -> usize {
+        match extent {
+            Extent::Block => self.view(operand, self.schedule.cut.split),
+            Extent::Columns => self.part_view(operand, self.schedule.cut.split..operand.shape.rank()),
+            Extent::One | Extent::Rows => self.part_view(operand, 0..self.schedule.cut.split),
         }
-        let extent = if flat(operand, 0..self.split) { least } else { Extent::Rows };
-        (extent, self.row_view(operand))
+    }
+
+    /// How many elements a read has in a block, at least.
+    fn extent(&self, operand: &Operand) -> Extent {
+        match (flat(operand, 0..self.schedule.cut.split), flat(operand, self.schedule.cut.split..operand.shape.rank()))
+        {
+            (true, true) => Extent::One,
+            (false, true) => Extent::Rows,
+            (true, false) => Extent::Columns,
+            (false, false) => Extent::Block,
+        }
     }
 
     /// The values of rows that `depth` walks precede.
@@ -510,7 +428,8 @@ impl Builder<'_, '_> {
         let instr = &setting.body.values[v].instr;
         match instr {
             Instr::Load(i) => {
-                let (extent, view) = self.look(&setting.reads[*i], least);
+                let extent = self.extent(&setting.reads[*i]).with(least);
+                let view = self.extent_view(&setting.reads[*i], extent);
                 let read = &mut self.schedule.views[view];
                 read.overwritten = matches!(read.source, Source::Target(_));
                 return (Action::Load(view), extent);
@@ -523,10 +442,10 @@ impl Builder<'_, '_> {
         }
         let mut extent = least;
         if let Instr::Random { index, .. } = instr {
-            extent = self.look(index, least).0;
+            extent = self.extent(index).with(least);
         }
         for o in instr.operands() {
-            extent = extent.max(self.schedule.cells[self.operand(phase, o)].extent);
+            extent = extent.with(self.schedule.cells[self.operand(phase, o)].extent);
         }
         let mut cell = |o: usize| match (phase, extent) {
             (Some(p), Extent::Block) => self.fitting(p, o),
@@ -535,7 +454,7 @@ impl Builder<'_, '_> {
         let action = match instr {
             Instr::Random { stream, key, index } => {
                 let key = key.map(&mut cell);
-                let index = if extent == Extent::Block { self.view(index, self.split) } else { self.row_view(index) };
+                let index = self.extent_view(index, extent);
                 Action::Random { stream: *stream, key, index }
             }
             Instr::Unary(op, a) => Action::Unary(*op, cell(*a)),
@@ -550,10 +469,12 @@ impl Builder<'_, '_> {
     /// The cell of a value, in a form that an instruction over elements can take.
     fn fitting(&mut self, p: usize, v: usize) -> usize {
         let cell = self.operand(Some(p), v);
-        let Schedule { turned, rows, block, .. } = self.schedule;
-        let narrow = self.setting.sizes.narrow;
+        let Cut { turned, rows, block, .. } = self.schedule.cut;
+        let (lines, width) = if turned { (block, rows) } else { (rows, block) };
         match self.schedule.cells[cell].extent {
-            Extent::Rows if turned && block > 1 || !turned && rows > 1 && block < narrow => self.expanded(p, v, cell),
+            Extent::Rows | Extent::Columns if lines > 1 && width < self.setting.sizes.narrow => {
+                self.expanded(p, v, cell)
+            }
             _ => cell,
         }
     }
@@ -579,7 +500,7 @@ impl Builder<'_, '_> {
         let (action, extent) = self.action(Some(p), v, least);
         let to = self.always[v]
             .unwrap_or_else(|| self.cell(Cell { home: OPEN, dtype: setting.body.values[v].dtype, extent }));
-        let view = store.map(|w| self.view(&setting.writes[w], self.split));
+        let view = store.map(|w| self.view(&setting.writes[w], self.schedule.cut.split));
         let fresh = matches!(self.schedule.cells[to].home, Home::Register { resident: false, .. });
         let direct = view.filter(|_| fresh && extent == Extent::Block);
         self.push(p, Step { action, to: Some(to), direct });
@@ -594,7 +515,7 @@ impl Builder<'_, '_> {
         let dtype = self.setting.body.values[x].dtype;
         let from = self.whole(p, x);
         let (store, width) = accumulator(kind, dtype);
-        let [chunk, tile] = [0, 1].map(|_| self.files.take(store, self.schedule.rows * width));
+        let [chunk, tile] = [0, 1].map(|_| self.files.take(store, self.schedule.cut.rows * width));
         let to = self.cell(Cell { home: OPEN, dtype, extent: Extent::Rows });
         self.lasting(to);
         self.always[v] = Some(to);
@@ -609,7 +530,7 @@ impl Builder<'_, '_> {
         for (i, step) in steps.iter().enumerate() {
             step.action.operands().chain(step.to).for_each(|cell| last[cell] = i);
         }
-        let len = self.schedule.rows * self.schedule.block;
+        let len = self.schedule.cut.rows * self.schedule.cut.block;
         let mut mine = vec![false; self.schedule.cells.len()];
         for (i, step) in steps.iter().enumerate() {
             if let Some(to) = step.to

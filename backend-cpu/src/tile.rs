@@ -40,8 +40,8 @@ impl<'a> Machine<'a> {
 
     /// Goes to a tile.
     pub fn enter_tile(&mut self, tile: usize) {
-        let first = tile * self.schedule.rows;
-        self.enter(first..self.schedule.kept.min(first + self.schedule.rows));
+        let first = tile * self.schedule.cut.rows;
+        self.enter(first..self.schedule.cut.kept.min(first + self.schedule.cut.rows));
     }
 
     /// All of a tile.
@@ -49,7 +49,7 @@ impl<'a> Machine<'a> {
         self.enter_tile(tile);
         for p in 0..self.schedule.phases.len() {
             self.start(p, false);
-            for chunk in 0..self.schedule.chunks() {
+            for chunk in 0..self.schedule.cut.chunks() {
                 self.chunk(p, chunk);
                 self.merge(p);
             }
@@ -68,7 +68,7 @@ impl<'a> Machine<'a> {
         let schedule = self.schedule;
         let mut at = columns.start;
         while at < columns.end {
-            self.columns = at..columns.end.min(at + schedule.block);
+            self.columns = at..columns.end.min(at + schedule.cut.block);
             for step in &schedule.phases[phase].block {
                 self.step(step, true);
             }
@@ -79,8 +79,8 @@ impl<'a> Machine<'a> {
     /// Walks over a chunk of the tile, with accumulators of its own.
     pub fn chunk(&mut self, phase: usize, chunk: usize) {
         self.start(phase, true);
-        let first = chunk * self.schedule.chunk;
-        self.walk(phase, first..self.schedule.reduced.min(first + self.schedule.chunk));
+        let first = chunk * self.schedule.cut.chunk;
+        self.walk(phase, first..self.schedule.cut.reduced.min(first + self.schedule.cut.chunk));
     }
 
     /// Copies the chunk's accumulators of a phase out, or the tile's in.
@@ -145,6 +145,7 @@ impl<'a> Machine<'a> {
         match extent {
             Extent::One => 1,
             Extent::Rows => self.rows.len(),
+            Extent::Columns => self.columns.len(),
             Extent::Block => self.rows.len() * self.columns.len(),
         }
     }
@@ -154,7 +155,8 @@ impl<'a> Machine<'a> {
         match extent {
             Extent::One => (0..1, 0..1),
             Extent::Rows => (0..1, self.rows.clone()),
-            Extent::Block if self.schedule.turned => (self.columns.clone(), self.rows.clone()),
+            Extent::Columns => (0..1, self.columns.clone()),
+            Extent::Block if self.schedule.cut.turned => (self.columns.clone(), self.rows.clone()),
             Extent::Block => (self.rows.clone(), self.columns.clone()),
         }
     }
@@ -178,10 +180,13 @@ impl<'a> Machine<'a> {
             Seen::Memory(Source::Product, at) => &T::slice(self.env.product)[at..][..len],
             Seen::Memory(source, at) => &T::slice(self.env.data(source))[at..][..len],
         };
-        match what.extent {
+        match (what.extent, self.extent) {
             _ if len == 1 => Lanes::Splat(slice[0]),
-            // Turned, a block whose rows have values by themselves is one column wide.
-            Extent::Rows if self.extent == Extent::Block && !self.schedule.turned => Lanes::Rows(slice),
+            // A block's lines are its rows, or turned, its columns.
+            (Extent::Rows, Extent::Block) if self.schedule.cut.turned => Lanes::Tile(slice),
+            (Extent::Columns, Extent::Block) if self.schedule.cut.turned => Lanes::Lines(slice),
+            (Extent::Rows, Extent::Block) => Lanes::Lines(slice),
+            (Extent::Columns, Extent::Block) => Lanes::Tile(slice),
             _ => Lanes::Slice(slice),
         }
     }
@@ -344,7 +349,7 @@ impl<'a> Machine<'a> {
             let x = match x {
                 Lanes::Slice(x) => Lanes::Slice(&x[first..][..len]),
                 Lanes::Splat(x) => Lanes::Splat(x),
-                Lanes::Rows(_) => unreachable!("what is stored has been expanded"),
+                Lanes::Lines(_) | Lanes::Tile(_) => unreachable!("what is stored has been expanded"),
             };
             // SAFETY: these elements of the write belong to this thread's block or rows, writes do not overlap, and a
             // read of the same slot has been copied to a register.
@@ -356,7 +361,7 @@ impl<'a> Machine<'a> {
                 (_, Lanes::Splat(x)) => (0..len).for_each(|i| unsafe {
                     target.part(crate::nest::at(at as isize, i, stride), 1)[0] = x;
                 }),
-                (_, Lanes::Rows(_)) => unreachable!("as above"),
+                (_, Lanes::Lines(_) | Lanes::Tile(_)) => unreachable!("as above"),
             }
         });
     }
@@ -374,9 +379,9 @@ impl<'a> Machine<'a> {
                     one = [x];
                     &one
                 }
-                Lanes::Rows(_) => unreachable!("what is reduced has been expanded"),
+                Lanes::Lines(_) | Lanes::Tile(_) => unreachable!("what is reduced has been expanded"),
             };
-            if self.schedule.turned {
+            if self.schedule.cut.turned {
                 fold::columns::<T, M>(x, sums);
             } else {
                 fold::rows::<T, M>(x, columns, sums);
@@ -385,13 +390,8 @@ impl<'a> Machine<'a> {
         self.scratch.registers[acc.chunk] = register;
     }
 
-    /// Repeats a value per row, or one for all, over the elements of the block.
+    /// Repeats a value per row or column, or one for all, over the elements of the block.
     fn expand<T: Element>(&mut self, step: &Step, from: usize) {
-        let rows = self.rows.len();
-        self.compute::<T>(step, |this, out| match this.lanes(from) {
-            // Turned.
-            Lanes::Slice(x) => out.chunks_exact_mut(rows).for_each(|out| out.copy_from_slice(x)),
-            x => lanes::copy(x, out),
-        });
+        self.compute::<T>(step, |this, out| lanes::copy(this.lanes(from), out));
     }
 }

@@ -81,7 +81,7 @@ impl View {
                 return to.enumerate().for_each(|(r, to)| *to = x[at(start, r, down)]);
             }
             // Neighbours in memory are one above the other in the block.
-            if down == 1 && height > 1 {
+            if down == 1 && height > 1 && !matches!(across, 0 | 1) {
                 for i in 0..width {
                     let from = &x[at(start, i, across)..][..height];
                     let to = to[row * columns + column + i..].iter_mut().step_by(columns);

@@ -111,9 +111,29 @@ impl Draw {
             body.values.push(Value { instr: Instr::Load(self.reads.len()), dtype, level });
             self.reads.push(operand);
         }
+        if self.below(4) == 0 {
+            self.random(&mut body);
+        }
         self.values(&mut body);
         self.stores(&mut body);
         Case { kind: Kind::Loop(body), reads: self.reads, writes: self.writes, slots: self.slots }
+    }
+
+    /// Random bits, for a key and a counter that are constants or among what has been loaded.
+    fn random(&mut self, body: &mut Body) {
+        let level = if body.reduced > 0 { Level::Row } else { Level::Element };
+        for _ in 0..3 {
+            let instr = Instr::Const(self.below(1000) as f64);
+            body.values.push(Value { instr, dtype: DType::U32, level });
+        }
+        let words = |v: &usize| body.values[*v].dtype == DType::U32;
+        let words: Vec<usize> = (0..body.values.len()).filter(words).collect();
+        let key = [0; 3].map(|_| self.of(&words));
+        let own = if body.reduced > 0 && self.below(2) == 0 { Level::Row } else { Level::Element };
+        let level = key.iter().map(|&k| body.values[k].level).max().expect("three").max(own);
+        let index = self.layout(&body.shape(level), DType::U32, true);
+        let stream = self.below(usize::MAX) as u64;
+        body.values.push(Value { instr: Instr::Random { stream, key, index }, dtype: DType::U32, level });
     }
 
     /// A matrix product with an epilogue.

@@ -81,6 +81,22 @@ fn reduce(kind: Reduce, dtype: DType, values: &[f64]) -> f64 {
     }
 }
 
+/// Threefry-2x32, round by round.
+fn threefry(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
+    let keys = [key[0], key[1], 0x1BD1_1BDA ^ key[0] ^ key[1]];
+    let mut x = [counter[0].wrapping_add(keys[0]), counter[1].wrapping_add(keys[1])];
+    for round in 0..20 {
+        x[0] = x[0].wrapping_add(x[1]);
+        x[1] = x[1].rotate_left([13, 15, 26, 6, 17, 29, 16, 24][round % 8]) ^ x[0];
+        if round % 4 == 3 {
+            let injection = round / 4 + 1;
+            x[0] = x[0].wrapping_add(keys[injection % 3]);
+            x[1] = x[1].wrapping_add(keys[(injection + 1) % 3]).wrapping_add(injection as u32);
+        }
+    }
+    x
+}
+
 /// The contents of all slots after the kernel has read everything, and then written everything.
 pub(crate) fn run(case: &Case) -> Vec<Data> {
     let slots: Vec<Vec<f64>> = case.slots.iter().map(Data::to_f64).collect();
@@ -130,7 +146,12 @@ pub(crate) fn run(case: &Case) -> Vec<Data> {
                     let dtype = body.values[*x].dtype;
                     reduce(*kind, dtype, &(0..columns.len()).map(|c| of(*x, c)).collect::<Vec<_>>())
                 }
-                instr => panic!("{instr:?} is not drawn"),
+                Instr::Random { stream, key, index } => {
+                    let [a, b, counter] = key.map(|k| of(k, c) as u32);
+                    let key = threefry([a, b], [*stream as u32, (stream >> 32) as u32]);
+                    let word = position(index, &point(c));
+                    threefry(key, [(word >> 1) as u32, counter])[word & 1] as f64
+                }
             };
             values.push((0..count).map(|c| round(value.dtype, one(c))).collect());
         }

@@ -1,0 +1,127 @@
+//! How an index space is cut up: into rows and columns, tiles, blocks and chunks.
+//!
+//! The index space is a matrix: `kept` rows by `reduced` columns (in a body that reduces nothing, whatever dimensions
+//! can be walked evenly are its columns). A **tile** is a few rows, a **block** a tile's part that registers hold, a
+//! **chunk** a tile's part that is reduced by itself before it is merged with the others. Where neighbouring rows, not
+//! columns, are neighbours in memory, registers hold blocks **turned**: column by column.
+
+use crate::{schedule::Setting, view::even_tail};
+use wgrad::plan::Operand;
+
+/// The sizes that decide how a space is cut up. Results depend on them, and so they are the same for all threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Elements that a register holds.
+    pub block: usize,
+    /// Lines of a block shorter than this have their values repeated for each element, rather than looked up by line.
+    pub narrow: usize,
+    /// Rows and columns of a block some of whose operands are transposed.
+    pub square: usize,
+    /// Elements of a chunk, at least.
+    pub chunk: usize,
+    /// Chunks per row, at most.
+    pub chunks: usize,
+    /// The longest row whose intermediate values are kept from one walk to the next, rather than computed again.
+    pub resident: usize,
+    /// Weighted elements below which a kernel runs on the calling thread: about 20 us of work.
+    pub serial: usize,
+}
+
+impl Sizes {
+    /// For speed.
+    pub const FAST: Sizes =
+        Sizes { block: 2048, narrow: 32, square: 64, chunk: 1 << 16, chunks: 32, resident: 1 << 16, serial: 1 << 16 };
+    /// For tests: the smallest spaces are cut up, too.
+    pub const TINY: Sizes = Sizes { block: 16, narrow: 5, square: 4, chunk: 12, chunks: 5, resident: 20, serial: 0 };
+}
+
+/// An index space, cut up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    /// The dimension that the columns begin with.
+    pub split: usize,
+    pub kept: usize,
+    pub reduced: usize,
+    /// Whether registers hold blocks column by column.
+    pub turned: bool,
+    /// Rows of a tile.
+    pub rows: usize,
+    /// Columns of a block.
+    pub block: usize,
+    /// Columns of a chunk: a multiple of a block's.
+    pub chunk: usize,
+    /// Whether intermediate values of a tile are kept from one walk over it to the next.
+    pub resident: bool,
+}
+
+impl Cut {
+    /// Cuts up the space of a body that takes this many walks over a row.
+    pub fn new(setting: &Setting, walks: usize) -> Self {
+        let Setting { body, sizes, .. } = setting;
+        let operands = || setting.reads.iter().chain(setting.writes).filter(|o| o.shape == body.space);
+        let split = match (&setting.product, body.reduced) {
+            (Some(_), _) => body.space.rank() - 1,
+            (None, 0) => body.space.rank() - even_tail(&body.space, operands()),
+            (None, reduced) => body.space.rank() - reduced,
+        };
+        let (kept, reduced) = body.space.split_at(split);
+        let (kept, reduced): (usize, usize) = (kept.iter().product(), reduced.iter().product());
+        let turned = body.reduced > 0 && kept > 1 && prefers_turned(setting, split);
+        // The size of equal parts, none larger than so much.
+        let parts = |n: usize, largest: usize| n.div_ceil(n.div_ceil(largest).max(1)).max(1);
+        let (rows, block) = if turned {
+            // Fewer rows where that lets their values be kept, but no lines too short for vector instructions.
+            let few = if walks > 1 { (sizes.resident / reduced.max(1)).max(sizes.square) } else { usize::MAX };
+            let rows = parts(kept, sizes.block.min(few));
+            (rows, (sizes.block / rows).clamp(1, reduced.max(1)))
+        } else if body.reduced == 0 && reduced >= sizes.square && prefers_square(setting, split) {
+            // Neither rows nor columns suit all operands: square blocks touch each line of memory once.
+            (sizes.square.min(kept.max(1)), sizes.square)
+        } else if reduced >= sizes.block {
+            (1, parts(reduced, sizes.block).next_multiple_of(16).min(reduced.max(1)))
+        } else {
+            ((sizes.block / reduced.max(1)).clamp(1, kept.max(1)), reduced.max(1))
+        };
+        let resident = walks > 1 && (reduced <= block || rows * reduced <= sizes.resident);
+        let chunk = if resident {
+            reduced.max(1)
+        } else {
+            (sizes.chunk / rows).max(reduced.div_ceil(sizes.chunks)).next_multiple_of(block).max(block)
+        };
+        Self { split, kept, reduced, turned, rows, block, chunk, resident }
+    }
+
+    /// How many tiles there are.
+    pub fn tiles(&self) -> usize {
+        self.kept.div_ceil(self.rows)
+    }
+
+    /// How many chunks a tile has.
+    pub fn chunks(&self) -> usize {
+        self.reduced.div_ceil(self.chunk).max(1)
+    }
+}
+
+/// Whether more of the operands' neighbours are found along the rows' dimension than along the columns'.
+fn prefers_turned(setting: &Setting, split: usize) -> bool {
+    let near = |o: &Operand, dims: std::ops::Range<usize>| {
+        let inner = dims.rev().find(|&d| o.shape[d] != 1);
+        inner.is_none_or(|d| o.strides[d].unsigned_abs() <= 1)
+    };
+    let space = &setting.body.space;
+    let wide: Vec<&Operand> = setting.reads.iter().chain(setting.writes).filter(|o| o.shape == *space).collect();
+    let along = wide.iter().filter(|o| near(o, split..space.rank())).count();
+    let across = wide.iter().filter(|o| near(o, 0..split)).count();
+    across > along
+}
+
+/// Whether an operand's neighbours are found along the rows' dimension, and not along the columns'.
+fn prefers_square(setting: &Setting, split: usize) -> bool {
+    let transposed = |o: &&Operand| {
+        let inner = (split..o.shape.rank()).rev().find(|&d| o.shape[d] != 1);
+        let outer = (0..split).rev().find(|&d| o.shape[d] != 1);
+        let step = |d: Option<usize>| d.map_or(0, |d| o.strides[d].unsigned_abs());
+        o.shape == setting.body.space && step(outer) == 1 && step(inner) > 1
+    };
+    setting.reads.iter().chain(setting.writes).any(|o| transposed(&o))
+}
