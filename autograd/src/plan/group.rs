@@ -443,7 +443,8 @@ impl<'a> Groups<'a> {
         }
         let mut alike: HashMap<(Shape, Vec<usize>), Vec<usize>> = HashMap::new();
         for (g, group) in self.groups.iter().enumerate() {
-            if let (Class::Reduce, Some(axes)) = (group.class, &group.axes) {
+            let whole = group.members.iter().all(|id| !self.apart.contains(id));
+            if let (Class::Reduce, Some(axes), true) = (group.class, &group.axes, whole) {
                 alike.entry((group.space.clone(), axes.clone())).or_default().push(g);
             }
         }
