@@ -40,7 +40,7 @@ pub struct Training {
 pub fn training(steps: usize) -> impl Strategy<Value = Training> {
     let updates = select(vec![Update::None, Update::Scaled, Update::Reversed, Update::Descent]);
     // The parts first: without them, shrinking the recipe is quick.
-    let parts = (weighted(0.8), weighted(0.5), updates);
+    let parts = (weighted(0.6), weighted(0.5), updates);
     (parts, recipe(steps)).prop_map(|((gradients, second, update), recipe)| Training {
         recipe,
         gradients,
