@@ -1,8 +1,9 @@
 //! Transcendental functions of f32 that the compiler turns into vector instructions: no branches, no tables, no calls.
 //!
 //! `exp` and `tanh` split `x = n ln 2 + r` with |r| <= ln 2 / 2 and expand `e^r - 1` in its Taylor series up to `r^7`,
-//! whose remainder is below 2^-25 of it. The others compute in f64, where short series leave nothing to lose. Plain
-//! multiplications and additions, in a fixed order: the same bits on any machine.
+//! whose remainder is below 2^-25 of it. The others compute in f64, where short series leave nothing to lose. Additions,
+//! multiplications, and both with one rounding, in a fixed order: the same bits on any machine.
+//!
 //! The tests state and check the accuracy, in units in the last place, against f64 over the whole range.
 
 use crate::lanes::{Lanes, map1};
@@ -16,14 +17,14 @@ fn split(x: f32) -> (i32, f32) {
     // ln 2 in two parts; the first has so few bits that its product with n is exact.
     const HIGH: f32 = 0.693_359_4;
     const LOW: f32 = -2.121_944_4e-4;
-    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
-    let r = (x - n * HIGH) - n * LOW;
-    let mut series = 1.0 / 5040.0;
+    let r = (-n).mul_add(LOW, (-n).mul_add(HIGH, x));
+    let mut series: f32 = 1.0 / 5040.0;
     for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5] {
-        series = series * r + coefficient;
+        series = series.mul_add(r, coefficient);
     }
-    (shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32, r + r * r * series)
+    (shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32, (r * r).mul_add(series, r))
 }
 
 /// `2^n` for n from -126 to 127.
@@ -55,7 +56,7 @@ pub(crate) fn tanh(x: f32) -> f32 {
     // Beyond this the result rounds to 1.
     let (n, rest) = split(within(2.0 * x, -20.0, 20.0));
     let scale = power(n);
-    let minus_one = (scale - 1.0) + scale * rest;
+    let minus_one = scale.mul_add(rest, scale - 1.0);
     (minus_one / (minus_one + 2.0)).copysign(x)
 }
 
@@ -74,7 +75,7 @@ fn nearest(x: f64) -> (f64, i32) {
 fn polynomial<const N: usize>(x: f64, coefficients: [f64; N]) -> f64 {
     let mut sum = coefficients[0];
     for &coefficient in &coefficients[1..] {
-        sum = sum * x + coefficient;
+        sum = sum.mul_add(x, coefficient);
     }
     sum
 }
@@ -114,10 +115,10 @@ pub(crate) fn pow(a: f32, b: f32) -> f32 {
     let exponent = if exponent < -200.0 { -200.0 } else { exponent };
     let exponent = if exponent > 200.0 { 200.0 } else { exponent };
     let (n, bits) = nearest(exponent * std::f64::consts::LOG2_E);
-    let r = exponent - n * std::f64::consts::LN_2;
+    let r = (-n).mul_add(std::f64::consts::LN_2, exponent);
     let taylor = [1.0 / 362_880.0, 1.0 / 40_320.0, 1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5];
     let scale = f64::from_bits((bits.wrapping_add(1023) as u32 as u64) << 52);
-    let value = ((1.0 + r + r * r * polynomial(r, taylor)) * scale) as f32;
+    let value = (((r * r).mul_add(polynomial(r, taylor), r) + 1.0) * scale) as f32;
     let odd = b.trunc() == b && (b * 0.5).trunc() != b * 0.5;
     let value = if a.is_sign_negative() & odd { -value } else { value };
     let value = if (a < 0.0) & (b.trunc() != b) & (size < f32::INFINITY) { f32::NAN } else { value };
@@ -164,7 +165,7 @@ fn sine(x: f32, quarters: i32) -> f32 {
     const PARTS: [f64; 3] = [1.570_796_326_734_125_6, 6.077_100_506_303_966e-11, 2.022_266_248_795_950_6e-21];
     let x = x as f64;
     let (n, bits) = nearest(x * std::f64::consts::FRAC_2_PI);
-    let r = ((x - n * PARTS[0]) - n * PARTS[1]) - n * PARTS[2];
+    let r = PARTS.iter().fold(x, |r, part| (-n).mul_add(*part, r));
     let z = r * r;
     let sin = [-1.0 / 39_916_800.0, 1.0 / 362_880.0, -1.0 / 5040.0, 1.0 / 120.0, -1.0 / 6.0, 1.0];
     let cos = [1.0 / 479_001_600.0, -1.0 / 3_628_800.0, 1.0 / 40_320.0, -1.0 / 720.0, 1.0 / 24.0, -0.5, 1.0];

@@ -388,9 +388,11 @@ impl Builder<'_, '_> {
 
     /// How many elements a read has in a block, at least.
     fn extent(&self, operand: &Operand) -> Extent {
-        match (flat(operand, 0..self.schedule.cut.split), flat(operand, self.schedule.cut.split..operand.shape.rank()))
-        {
+        let Cut { split, kept, rows, turned, .. } = self.schedule.cut;
+        match (flat(operand, 0..split), flat(operand, split..operand.shape.rank())) {
             (true, true) => Extent::One,
+            // Of a single row, the columns are all there is.
+            (true, false) if kept == 1 || rows == 1 && !turned => Extent::Block,
             (false, true) => Extent::Rows,
             (true, false) => Extent::Columns,
             (false, false) => Extent::Block,

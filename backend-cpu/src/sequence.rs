@@ -7,11 +7,13 @@
 mod backward;
 mod forward;
 mod real;
+mod rows;
 
 pub use real::Real;
 
 use backward::Backward;
 use forward::Forward;
+use rows::{Output, Steps};
 use rayon::prelude::*;
 use std::ops::Range;
 use wgrad::{Cell, Shape, op::Op};
@@ -72,42 +74,32 @@ impl Sequence {
         if self.batch * self.hidden == 0 {
             return; // Every output is empty.
         }
+        let mut outputs = outputs.iter_mut();
+        let outputs: [Option<Output<T>>; 3] = std::array::from_fn(|_| outputs.next().map(|out| Output::new(out)));
         if self.backward {
-            self.each(Backward::chunks(self, inputs, outputs));
+            self.each(|rows| Backward::new(self, inputs, &outputs, rows));
         } else {
             transpose(inputs[1], self.hidden, scratch);
-            self.each(Forward::chunks(self, scratch, inputs, outputs));
+            let weights = &*scratch;
+            self.each(|rows| Forward::new(self, weights, inputs, &outputs, rows));
         }
     }
 
     /// Runs all chunks, on several threads where there is enough to do.
-    fn each(&self, chunks: Vec<impl pulp::NullaryFnOnce<Output = ()> + Send>) {
+    fn each<F: pulp::NullaryFnOnce<Output = ()>>(&self, chunk: impl Fn(&Range<usize>) -> F + Sync) {
         // The loops within are compiled for each set of vector instructions; this takes the best that the machine has.
         let arch = pulp::Arch::new();
         if self.flops() / 2 < SERIAL || rayon::current_num_threads() == 1 {
-            chunks.into_iter().for_each(|chunk| arch.dispatch(chunk));
+            self.chunks.iter().for_each(|rows| arch.dispatch(chunk(rows)));
         } else {
-            chunks.into_par_iter().with_max_len(1).for_each(|chunk| arch.dispatch(chunk));
+            self.chunks.par_iter().with_max_len(1).for_each(|rows| arch.dispatch(chunk(rows)));
         }
     }
 
-    /// The rows of each chunk at each time step, of a tensor `[time, batch, width]`.
-    fn split_steps<'a, T>(&self, mut all: &'a mut [T]) -> Vec<Vec<&'a mut [T]>> {
-        let width = all.len() / (self.time * self.batch);
-        let mut parts: Vec<_> = self.chunks.iter().map(|_| Vec::with_capacity(self.time)).collect();
-        for _ in 0..self.time {
-            for (part, rows) in parts.iter_mut().zip(&self.chunks) {
-                part.push(all.split_off_mut(..rows.len() * width).expect("as long as its shape says"));
-            }
-        }
-        assert!(all.is_empty(), "longer than its shape says");
-        parts
-    }
-
-    /// The rows of each chunk, of a tensor `[batch, hidden]`.
-    fn split_rows<'a, T>(&self, mut all: &'a mut [T]) -> Vec<&'a mut [T]> {
-        let take = |rows: &Range<usize>| all.split_off_mut(..rows.len() * self.hidden).expect("as its shape says");
-        self.chunks.iter().map(take).collect()
+    /// The rows of a chunk in an output `[time, batch, ..]`, if the op has it.
+    fn steps<'a, T>(&self, output: &Option<Output<'a, T>>, time: usize, rows: &Range<usize>) -> Steps<'a, T> {
+        // SAFETY: the chunks do not overlap, and each is run once.
+        output.as_ref().map_or_else(Steps::none, |out| unsafe { out.rows(time, self.batch, rows) })
     }
 
     /// Some rows of time step `t`, of a tensor `[time, batch, width]`.

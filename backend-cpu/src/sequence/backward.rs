@@ -4,6 +4,7 @@
 use super::{
     Sequence,
     real::{Real, product, update},
+    rows::{Output, Steps},
 };
 use std::ops::Range;
 use wgrad::Cell;
@@ -14,9 +15,9 @@ pub(super) struct Backward<'a, T> {
     rows: Range<usize>,
     inputs: Inputs<'a, T>,
     /// The gradient of `z`.
-    dz: Vec<&'a mut [T]>,
+    dz: Steps<'a, T>,
     /// A GRU's gradient of `W_hh h + b_hh`.
-    dr: Vec<&'a mut [T]>,
+    dr: Steps<'a, T>,
     dh0: &'a mut [T],
     /// An LSTM's; else empty.
     dc0: &'a mut [T],
@@ -36,28 +37,26 @@ struct Inputs<'a, T> {
 }
 
 impl<'a, T: Real> Backward<'a, T> {
-    pub(super) fn chunks(shape: &'a Sequence, x: &[&'a [T]], outputs: &'a mut [&mut [T]]) -> Vec<Self> {
+    pub(super) fn new(
+        shape: &'a Sequence,
+        x: &[&'a [T]],
+        outputs: &[Option<Output<'a, T>>; 3],
+        rows: &Range<usize>,
+    ) -> Self {
         let inputs = match shape.cell {
             Cell::Lstm | Cell::Gru => {
                 Inputs { weights: x[0], first: x[1], states: x[2], gates: x[3], dh: x[4], dc: x.get(5).copied() }
             }
             _ => Inputs { weights: x[0], first: &[], states: x[1], gates: &[], dh: x[2], dc: None },
         };
-        let (dz, rest) = outputs.split_first_mut().expect("an output for each that the op has");
-        let nothing = || shape.chunks.iter().map(|_| vec![]).collect();
-        let (dr, dh0, dc0) = match (shape.cell, rest) {
-            (Cell::Gru, [dr, dh0]) => (shape.split_steps(dr), dh0, None),
-            (Cell::Lstm, [dh0, dc0]) => (nothing(), dh0, Some(dc0)),
-            (_, [dh0]) => (nothing(), dh0, None),
-            (_, rest) => panic!("{} outputs", rest.len() + 1),
+        let steps = |i: usize| shape.steps(&outputs[i], shape.time, rows);
+        let first = |i: usize| shape.steps(&outputs[i], 1, rows).only();
+        let (dr, dh0, dc0) = match shape.cell {
+            Cell::Gru => (steps(1), first(2), &mut [][..]),
+            Cell::Lstm => (Steps::none(), first(1), first(2)),
+            _ => (Steps::none(), first(1), &mut [][..]),
         };
-        let dc0: Vec<&mut [T]> = match dc0 {
-            Some(dc0) => shape.split_rows(dc0),
-            None => shape.chunks.iter().map(|_| &mut [][..]).collect(),
-        };
-        let parts = shape.chunks.iter().cloned().zip(shape.split_steps(dz)).zip(dr);
-        let parts = parts.zip(shape.split_rows(dh0)).zip(dc0);
-        parts.map(|((((rows, dz), dr), dh0), dc0)| Self { shape, rows, inputs, dz, dr, dh0, dc0 }).collect()
+        Self { shape, rows: rows.clone(), inputs, dz: steps(0), dr, dh0, dc0 }
     }
 
     /// The rows of time step `t`, of a tensor `[time, batch, width]`.
@@ -81,9 +80,9 @@ impl<'a, T: Real> Backward<'a, T> {
         self.dh0.fill(T::ZERO);
         for t in (0..self.shape.time).rev() {
             let (h, dh) = (self.at(self.inputs.states, t), self.at(self.inputs.dh, t));
-            update(self.dz[t], [h, dh, self.dh0], |_, [h, dh, carry]| gradient(dh + carry, h).flushed());
+            update(self.dz.at(t), [h, dh, self.dh0], |_, [h, dh, carry]| gradient(dh + carry, h).flushed());
             let extents = [self.rows.len(), hidden, hidden];
-            product(extents, self.dz[t], self.inputs.weights, (&mut *self.dh0, hidden), false);
+            product(extents, self.dz.at(t), self.inputs.weights, (&mut *self.dh0, hidden), false);
         }
     }
 
@@ -96,7 +95,7 @@ impl<'a, T: Real> Backward<'a, T> {
             update(self.dh0, [self.at(self.inputs.dh, t)], |carry, [dh]| dh + carry);
             let (gates, c, before) = (self.at(self.inputs.gates, t), self.at(self.inputs.states, t), self.before(t));
             let given = self.inputs.dc.map(|dc| self.at(dc, t));
-            let gradients = self.dz[t].chunks_exact_mut(4 * hidden).zip(self.dc0.chunks_exact_mut(hidden));
+            let gradients = self.dz.at(t).chunks_exact_mut(4 * hidden).zip(self.dc0.chunks_exact_mut(hidden));
             for (row, (dz, dc)) in gradients.enumerate() {
                 let of = |x: &'a [T]| &x[row * hidden..][..hidden];
                 let (c, before, dh) = (of(c), of(before), &self.dh0[row * hidden..][..hidden]);
@@ -121,7 +120,7 @@ impl<'a, T: Real> Backward<'a, T> {
                 update(dc, [f], |dc, [f]| (dc * f).flushed());
             }
             let extents = [self.rows.len(), 4 * hidden, hidden];
-            product(extents, self.dz[t], self.inputs.weights, (&mut *self.dh0, hidden), false);
+            product(extents, self.dz.at(t), self.inputs.weights, (&mut *self.dh0, hidden), false);
         }
     }
 
@@ -132,7 +131,7 @@ impl<'a, T: Real> Backward<'a, T> {
         for t in (0..self.shape.time).rev() {
             update(self.dh0, [self.at(self.inputs.dh, t)], |carry, [dh]| dh + carry);
             let (gates, before) = (self.at(self.inputs.gates, t), self.before(t));
-            let gradients = self.dz[t].chunks_exact_mut(3 * hidden).zip(self.dr[t].chunks_exact_mut(3 * hidden));
+            let gradients = self.dz.at(t).chunks_exact_mut(3 * hidden).zip(self.dr.at(t).chunks_exact_mut(3 * hidden));
             for (row, (dz, recurrent)) in gradients.enumerate() {
                 let before = &before[row * hidden..][..hidden];
                 let dh = &mut self.dh0[row * hidden..][..hidden];
@@ -152,7 +151,7 @@ impl<'a, T: Real> Backward<'a, T> {
                 update(dh, [u], |dh, [u]| (dh * u).flushed());
             }
             let extents = [self.rows.len(), 3 * hidden, hidden];
-            product(extents, self.dr[t], self.inputs.weights, (&mut *self.dh0, hidden), true);
+            product(extents, self.dr.at(t), self.inputs.weights, (&mut *self.dh0, hidden), true);
         }
     }
 }

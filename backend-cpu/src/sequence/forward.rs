@@ -3,6 +3,7 @@
 use super::{
     Sequence,
     real::{Real, product, update},
+    rows::{Output, Steps},
 };
 use std::ops::Range;
 use wgrad::Cell;
@@ -18,28 +19,27 @@ pub(super) struct Forward<'a, T> {
     h0: &'a [T],
     /// An LSTM's first memory, or a GRU's recurrent bias.
     more: &'a [T],
-    h: Vec<&'a mut [T]>,
-    c: Vec<&'a mut [T]>,
-    gates: Vec<&'a mut [T]>,
+    h: Steps<'a, T>,
+    c: Steps<'a, T>,
+    gates: Steps<'a, T>,
 }
 
 impl<'a, T: Real> Forward<'a, T> {
-    pub(super) fn chunks(
+    pub(super) fn new(
         shape: &'a Sequence,
         weights: &'a [T],
         inputs: &[&'a [T]],
-        outputs: &'a mut [&mut [T]],
-    ) -> Vec<Self> {
-        let mut outputs = outputs.iter_mut().map(|out| shape.split_steps(out));
-        let mut next = |exists: bool| match exists {
-            true => outputs.next().expect("an output for each that the op has"),
-            false => shape.chunks.iter().map(|_| vec![]).collect(),
+        outputs: &[Option<Output<'a, T>>; 3],
+        rows: &Range<usize>,
+    ) -> Self {
+        let steps = |i: usize| shape.steps(&outputs[i], shape.time, rows);
+        let (c, gates) = match shape.cell {
+            Cell::Lstm => (steps(1), steps(2)),
+            Cell::Gru => (Steps::none(), steps(1)),
+            _ => (Steps::none(), Steps::none()),
         };
-        let (h, c) = (next(true), next(shape.cell == Cell::Lstm));
-        let gates = next(matches!(shape.cell, Cell::Lstm | Cell::Gru));
         let (z, h0, more) = (inputs[0], inputs[2], inputs.get(3).copied().unwrap_or_default());
-        let parts = shape.chunks.iter().cloned().zip(h).zip(c).zip(gates);
-        parts.map(|(((rows, h), c), gates)| Self { shape, rows, z, weights, h0, more, h, c, gates }).collect()
+        Self { shape, rows: rows.clone(), z, weights, h0, more, h: steps(0), c, gates }
     }
 
     /// Some rows of a tensor `[batch, hidden]`.
@@ -52,8 +52,8 @@ impl<'a, T: Real> Forward<'a, T> {
         let (shape, hidden) = (self.shape, self.shape.hidden);
         for t in 0..shape.time {
             let first = self.first(self.h0);
-            let (past, rest) = self.h.split_at_mut(t);
-            let (before, h) = (past.last().map_or(first, |h| h), &mut *rest[0]);
+            let (before, h) = self.h.after(t);
+            let before = before.unwrap_or(first);
             product([self.rows.len(), hidden, hidden], before, self.weights, (&mut *h, hidden), false);
             update(h, [shape.step(self.z, t, &self.rows)], |recurrent, [z]| f(z + recurrent));
         }
@@ -64,20 +64,18 @@ impl<'a, T: Real> Forward<'a, T> {
         let (shape, hidden) = (self.shape, self.shape.hidden);
         for t in 0..shape.time {
             let (first_h, first_c) = (self.first(self.h0), self.first(self.more));
-            let (past_h, h) = self.h.split_at_mut(t);
-            let (past_c, c) = self.c.split_at_mut(t);
-            let before = past_h.last().map_or(first_h, |h| h);
-            let memory = past_c.last().map_or(first_c, |c| c);
+            let ((before, h), (memory, c), all_gates) = (self.h.after(t), self.c.after(t), self.gates.at(t));
+            let (before, memory) = (before.unwrap_or(first_h), memory.unwrap_or(first_c));
             product(
                 [self.rows.len(), hidden, 4 * hidden],
                 before,
                 self.weights,
-                (&mut *self.gates[t], 4 * hidden),
+                (&mut *all_gates, 4 * hidden),
                 false,
             );
-            let rows = self.gates[t].chunks_exact_mut(4 * hidden);
+            let rows = all_gates.chunks_exact_mut(4 * hidden);
             let rows = rows.zip(shape.step(self.z, t, &self.rows).chunks_exact(4 * hidden));
-            let states = h[0].chunks_exact_mut(hidden).zip(c[0].chunks_exact_mut(hidden));
+            let states = h.chunks_exact_mut(hidden).zip(c.chunks_exact_mut(hidden));
             for (((gates, z), (h, c)), memory) in rows.zip(states).zip(memory.chunks_exact(hidden)) {
                 update(&mut gates[..2 * hidden], [&z[..2 * hidden]], |recurrent, [z]| (z + recurrent).sigmoid());
                 update(&mut gates[2 * hidden..3 * hidden], [&z[2 * hidden..]], |recurrent, [z]| (z + recurrent).tanh());
@@ -94,18 +92,18 @@ impl<'a, T: Real> Forward<'a, T> {
         let (shape, hidden, bias) = (self.shape, self.shape.hidden, self.more);
         for t in 0..shape.time {
             let first = self.first(self.h0);
-            let (past, rest) = self.h.split_at_mut(t);
-            let before = past.last().map_or(first, |h| h);
+            let ((before, h), all_gates) = (self.h.after(t), self.gates.at(t));
+            let before = before.unwrap_or(first);
             product(
                 [self.rows.len(), hidden, 3 * hidden],
                 before,
                 self.weights,
-                (&mut *self.gates[t], 4 * hidden),
+                (&mut *all_gates, 4 * hidden),
                 false,
             );
-            let rows = self.gates[t].chunks_exact_mut(4 * hidden);
+            let rows = all_gates.chunks_exact_mut(4 * hidden);
             let rows = rows.zip(shape.step(self.z, t, &self.rows).chunks_exact(3 * hidden));
-            let states = rest[0].chunks_exact_mut(hidden).zip(before.chunks_exact(hidden));
+            let states = h.chunks_exact_mut(hidden).zip(before.chunks_exact(hidden));
             for ((gates, z), (h, before)) in rows.zip(states) {
                 let (reset_update, rest) = gates.split_at_mut(2 * hidden);
                 let (n, kept) = rest.split_at_mut(hidden);

@@ -65,7 +65,7 @@ fn layer_norm<'t>(tensors: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     let [x, gain, bias, dy] = *tensors else { panic!("layer norm takes x, gain, bias and dy") };
     let column = |of_rows: Tensor<'t>| of_rows.reshape([ROWS[0], 1]);
     let (mean, variance) = (column(x.mean_axes(&[1])), column(x.var_axes(&[1])));
-    let y = (x - mean) / (variance + LAYER_NORM_EPS).sqrt() * gain + bias;
+    let y = (x - mean) * (variance + LAYER_NORM_EPS).sqrt().recip() * gain + bias;
     let gradients = y.vjp(dy, &[x, gain, bias]);
     [Some(y)].into_iter().chain(gradients).map(|value| value.expect("y depends on each of them")).collect()
 }
