@@ -96,7 +96,7 @@ pub struct TapeArgs {
     /// Graphviz instead of text, for `dot -Tsvg`
     #[arg(long)]
     pub dot: bool,
-    /// The plan for the device: kernels, memory, traffic and arithmetic
+    /// What the device is given: kernels, the memory they share, bytes read and written, arithmetic
     #[arg(long, conflicts_with = "dot")]
     pub plan: bool,
     /// Which run's step

@@ -94,7 +94,7 @@ pub fn tour(common: &Common) -> Result<Vec<Report>> {
     say(&flow_table(&columns(|run| run.history.typical_flow())));
     let (device, seconds) = (&runs[0].1.report.device, start.elapsed().as_secs_f64());
     say(&format!(
-        "On {device}, in {seconds:.0} seconds. The recorded step, clip and optimizer included: wgrad tape rnn"
+        "On {device}, in {seconds:.1} seconds. The recorded step, clip and optimizer included: wgrad tape rnn"
     ));
     Ok(runs.into_iter().map(|(_, finished)| finished.report).collect())
 }

@@ -1,11 +1,18 @@
-//! Plans as text: a line per kernel, then memory and work.
+//! Plans as text: a line per kernel, with what repeats folded, then memory and work.
 
-use super::{Body, Form, Home, Instr, Kernel, Kind, Operand, Plan};
-use crate::{Shape, program::Program};
-use std::fmt;
+use super::{Body, Form, Home, Instr, Kernel, Kind, Level, Operand, Plan};
+use crate::{Shape, op::Op, program::Program};
+use std::{cmp::Reverse, collections::BTreeMap, fmt};
 
-/// How many operands, and how many operations, of one kernel are listed before the rest is counted.
-const LISTED: usize = 6;
+/// The widest that the lists of one line may be: what a kernel writes, what it reads, what it computes. What does not
+/// fit is left out.
+const WRITES: usize = 16;
+const READS: usize = 32;
+const COMPUTES: usize = 28;
+
+/// The longest stretch of kernels whose repetition is noticed, and the fewest times that it must occur to be folded.
+const STRETCH: usize = 12;
+const TIMES: usize = 3;
 
 /// A plan with the names of the program that it was made of.
 pub struct Described<'a> {
@@ -28,7 +35,8 @@ impl Kernel {
         }
     }
 
-    /// The arithmetic that it does, a multiplication being as much as an addition or an exponential.
+    /// The arithmetic that it does, a multiplication being as much as an addition or an exponential. Of a fused op the
+    /// matrix products are counted, and one operation for each element that it writes.
     pub fn flops(&self) -> usize {
         let arithmetic = |body: &Body| -> usize {
             let each = |value: &super::Value| match &value.instr {
@@ -38,22 +46,29 @@ impl Kernel {
             };
             body.values.iter().map(each).sum()
         };
+        let written = || self.writes.iter().map(|write| write.shape.numel()).sum::<usize>();
         match &self.kind {
             Kind::Loop(body) => arithmetic(body),
             Kind::MatMul(matmul) => {
                 2 * matmul.batch.numel() * matmul.m * matmul.k * matmul.n + arithmetic(&matmul.epilogue)
             }
-            Kind::Fill(_) => 0,
-            Kind::Op(_) => self.writes.iter().map(|write| write.shape.numel()).sum(),
+            Kind::Fill(_) | Kind::Op(Op::Gather(_) | Op::Assemble { .. } | Op::SegmentBroadcast(_)) => 0,
+            // Every row of every time step is multiplied with the recurrent weights.
+            Kind::Op(op @ (Op::Sequence { .. } | Op::SequenceGrad { .. })) => {
+                let weights =
+                    op.fused_inputs().iter().position(|(name, _)| *name == "w_hh").expect("every cell has some");
+                let rows = self.writes[0].shape[..2].iter().product::<usize>();
+                2 * rows * self.reads[weights].shape.numel() + written()
+            }
+            Kind::Op(Op::ScatterAdd { .. } | Op::SegmentSum(_) | Op::ArgMax(_)) => self.reads[0].shape.numel(),
+            Kind::Op(_) => written(),
         }
     }
 
-    /// The elements that it reads and writes, each once, however often an operand repeats them.
-    fn elements<'a>(operands: impl Iterator<Item = &'a Operand>) -> impl Iterator<Item = (usize, usize)> {
-        operands.map(|operand| {
-            let distinct = operand.shape.iter().zip(&operand.strides).filter(|(_, stride)| **stride != 0);
-            (operand.slot, distinct.map(|(n, _)| n).product())
-        })
+    /// The elements that an operand shows, each once, however often it repeats them.
+    fn elements(operand: &Operand) -> usize {
+        let distinct = operand.shape.iter().zip(&operand.strides).filter(|(_, stride)| **stride != 0);
+        distinct.map(|(n, _)| n).product()
     }
 }
 
@@ -65,94 +80,220 @@ impl Plan {
 
     /// The bytes that a kernel reads and writes.
     pub fn traffic(&self, kernel: &Kernel) -> usize {
-        let all = Kernel::elements(kernel.reads.iter().chain(&kernel.writes));
-        all.map(|(slot, elements)| elements * self.slots[slot].dtype.size()).sum()
+        let bytes = |slot: usize, elements: usize| elements * self.slots[slot].dtype.size();
+        if let Kind::Fill(ranges) = &kernel.kind {
+            return bytes(kernel.writes[0].slot, ranges.iter().map(|(_, len)| len).sum());
+        }
+        kernel.reads.iter().chain(&kernel.writes).map(|operand| bytes(operand.slot, Kernel::elements(operand))).sum()
     }
 }
 
+/// One kernel's line.
+struct Line {
+    cells: [String; 7],
+    /// What it has in common with a kernel that does the same to other memory, in another turn of a loop.
+    alike: String,
+}
+
+const HEADINGS: [&str; 7] = ["kernel", "over", "flop", "bytes", "writes <- reads", "computes", "recorded in"];
+
+/// Which columns hold numbers, and are aligned to the right.
+const NUMBERS: [usize; 2] = [2, 3];
+
 impl Described<'_> {
-    fn slot(&self, slot: usize) -> String {
-        match self.plan.slots[slot].home {
-            Home::Transient => format!("s{slot}"),
+    /// What an operand looks at: a slot, or by name what is there before the plan runs.
+    fn name(&self, operand: &Operand) -> String {
+        match self.plan.slots[operand.slot].home {
+            Home::Transient => format!("s{}", operand.slot),
             Home::Input(i) => self.program.inputs()[i].name.clone(),
-            Home::State(state) => self.program.layout().state(state).name.clone(),
+            Home::State(state) => {
+                let layout = self.program.layout();
+                let mut params = layout.params().map(|(_, param)| param).filter(|param| param.arena == state);
+                let elements = Kernel::elements(operand);
+                let shown = params.find(|p| p.offset == operand.offset && p.shape.numel() == elements);
+                shown.map_or_else(|| layout.state(state).name.clone(), |param| param.path.clone())
+            }
+            // As the type of its slot has it: f32 shows 0.1 as 0.1.
+            Home::Const(value) if f64::from(value as f32) == value => format!("{}", value as f32),
             Home::Const(value) => format!("{value}"),
             Home::Iota => "iota".into(),
         }
     }
 
-    fn list(&self, operands: &[Operand]) -> String {
+    fn names(&self, operands: &[Operand]) -> Vec<String> {
         let mut names: Vec<String> = vec![];
-        for operand in operands {
-            let name = self.slot(operand.slot);
+        for name in operands.iter().map(|operand| self.name(operand)) {
             if !names.contains(&name) {
                 names.push(name);
             }
         }
-        shorten(names)
+        names
+    }
+
+    fn line(&self, kernel: &Kernel) -> Line {
+        let (over, computes) = match &kernel.kind {
+            Kind::Loop(body) => (space(body), fit(&operations(body), COMPUTES)),
+            Kind::MatMul(matmul) => {
+                let (m, k, n) = (matmul.m, matmul.k, matmul.n);
+                let product = format!("{m}x{k} by {k}x{n}");
+                let batch = matmul.batch.numel();
+                let over = if batch == 1 { product } else { format!("{batch} of {product}") };
+                let after = operations(&matmul.epilogue);
+                (over, if after.is_empty() { String::new() } else { format!("then {}", fit(&after, COMPUTES - 5)) })
+            }
+            Kind::Fill(ranges) => (ranges.iter().map(|(_, len)| len).sum::<usize>().to_string(), "zeros".into()),
+            Kind::Op(_) => (extents(&kernel.writes[0].shape), String::new()),
+        };
+        let reads = self.names(&kernel.reads);
+        let from = if reads.is_empty() { String::new() } else { format!(" <- {}", fit(&reads, READS)) };
+        // What is no slot of the plan's own comes first: where a kernel writes a state, that is shown.
+        let mut writes = kernel.writes.clone();
+        writes.sort_by_key(|write| self.plan.slots[write.slot].home == Home::Transient);
+        let operands = format!("{}{from}", fit(&self.names(&writes), WRITES));
+        let scope = |loose: bool| {
+            let path = self.program.scope_path(kernel.scope).into_iter().map(|scope| match scope.turn {
+                Some(_) if loose => format!("{}[]", scope.name),
+                Some(turn) => format!("{}[{turn}]", scope.name),
+                None => scope.name.clone(),
+            });
+            path.collect::<Vec<_>>().join("/")
+        };
+        let looks = kernel.writes.iter().chain(&kernel.reads).map(|operand| match self.plan.slots[operand.slot].home {
+            Home::Transient => extents(&operand.shape),
+            _ => self.name(operand),
+        });
+        let looks = looks.collect::<Vec<_>>().join(",");
+        let alike = format!("{};{over};{computes};{looks};{}", kernel.name(), scope(true));
+        let (flops, bytes) = (scaled(kernel.flops(), ""), scaled(self.plan.traffic(kernel), ""));
+        Line { cells: [kernel.name().into(), over, flops, bytes, operands, computes, scope(false)], alike }
     }
 }
 
-/// The first few, and how many more there are.
-fn shorten(mut names: Vec<String>) -> String {
-    let more = names.len().saturating_sub(LISTED);
-    names.truncate(LISTED);
-    let list = names.join(", ");
-    if more > 0 { format!("{list} and {more} more") } else { list }
+/// How the lines go on: a stretch of so many occurs so many times.
+fn repetition(lines: &[Line]) -> (usize, usize) {
+    let times = |stretch: usize| {
+        let repeated = (stretch..lines.len()).take_while(|&i| lines[i].alike == lines[i - stretch].alike);
+        1 + repeated.count() / stretch
+    };
+    let candidates = (1..=STRETCH).map(|stretch| (stretch, times(stretch))).filter(|(_, times)| *times >= TIMES);
+    candidates.max_by_key(|(stretch, times)| (stretch * times, Reverse(*stretch))).unwrap_or((1, 1))
 }
 
-fn operations(body: &Body) -> String {
-    let name = |value: &super::Value| match &value.instr {
-        Instr::Load(_) | Instr::Const(_) | Instr::Product => None,
-        Instr::Random { .. } => Some("random"),
-        Instr::Unary(op, _) => Some(op.name()),
-        Instr::Binary(op, ..) => Some(op.name()),
-        Instr::Select(..) => Some("select"),
-        Instr::Cast(_) => Some("cast"),
-        Instr::Reduce(kind, _) => Some(kind.name()),
-    };
-    let names: Vec<String> = body.values.iter().filter_map(name).map(str::to_string).collect();
-    if names.is_empty() { "copy".into() } else { shorten(names) }
+/// The names that fit into so many characters.
+fn fit(names: &[String], width: usize) -> String {
+    let whole = names.join(", ");
+    if names.len() == 1 || whole.chars().count() <= width {
+        return whole;
+    }
+    let shortened = |n: usize| format!("{}, ..", names[..n].join(", "));
+    let fits = |n: &usize| shortened(*n).chars().count() <= width;
+    shortened((1..names.len()).rev().find(fits).unwrap_or(1))
+}
+
+/// What a body computes, each operation with how often it occurs; nothing for the epilogue that just stores.
+fn operations(body: &Body) -> Vec<String> {
+    let mut counted: Vec<(&str, usize)> = vec![];
+    for value in &body.values {
+        let name = match &value.instr {
+            Instr::Load(_) | Instr::Const(_) | Instr::Product => continue,
+            Instr::Random { .. } => "random",
+            Instr::Unary(op, _) => op.name(),
+            Instr::Binary(op, ..) => op.name(),
+            Instr::Select(..) => "select",
+            Instr::Cast(_) => "cast",
+            Instr::Reduce(kind, _) => kind.name(),
+        };
+        match counted.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, times)) => *times += 1,
+            None => counted.push((name, 1)),
+        }
+    }
+    let product = body.values.iter().any(|value| value.instr == Instr::Product);
+    if counted.is_empty() && !product {
+        return vec!["copy".into()];
+    }
+    let text = |(name, times): &(&str, usize)| if *times == 1 { name.to_string() } else { format!("{times} {name}") };
+    counted.iter().map(text).collect()
 }
 
 /// `[4096, 1024]` as `4096x1024`.
-fn extents(shape: &Shape) -> String {
-    if shape.rank() == 0 { "1".into() } else { shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x") }
+fn extents(shape: &[usize]) -> String {
+    if shape.is_empty() { "1".into() } else { shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x") }
 }
 
-/// A number with a prefix: `12.3 M`.
-fn scaled(n: usize) -> String {
+/// A body's index space, the rows that it reduces told apart.
+fn space(body: &Body) -> String {
+    let rows: Shape = body.shape(Level::Row);
+    match rows.numel() {
+        _ if body.reduced == 0 => extents(&body.space),
+        1 => format!("1 row of {}", extents(&body.space[rows.rank()..])),
+        _ => format!("{} rows of {}", extents(&rows), extents(&body.space[rows.rank()..])),
+    }
+}
+
+/// A number with a prefix: `12.3M`, with a space `12.3 M`.
+fn scaled(n: usize, space: &str) -> String {
     let prefixes = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     match prefixes.iter().find(|(size, _)| n as f64 >= *size) {
-        Some((size, prefix)) => format!("{:.1} {prefix}", n as f64 / size),
-        None => format!("{n} "),
+        Some((size, prefix)) => format!("{:.1}{space}{prefix}", n as f64 / size),
+        None => format!("{n}{space}"),
     }
+}
+
+/// `1 state`, `2 states`.
+fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 impl fmt::Display for Described<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = self.plan;
-        writeln!(f, "kernels")?;
-        for (k, kernel) in plan.kernels.iter().enumerate() {
-            let (space, what) = match &kernel.kind {
-                Kind::Loop(body) => (extents(&body.space), operations(body)),
-                Kind::MatMul(matmul) => {
-                    let space = format!("{} by {}", extents(&matmul.epilogue.space), matmul.k);
-                    let after = operations(&matmul.epilogue);
-                    (space, if after == "copy" { String::new() } else { format!("then {after}") })
-                }
-                _ => (extents(&kernel.writes[0].shape), String::new()),
-            };
-            let operands = format!("{} <- {}", self.list(&kernel.writes), self.list(&kernel.reads));
-            let path = self.program.scope_path(kernel.scope);
-            let scope = path.iter().map(|scope| match scope.turn {
-                Some(turn) => format!("{}[{turn}]", scope.name),
-                None => scope.name.clone(),
-            });
-            let scope = scope.collect::<Vec<_>>().join("/");
-            let line = format!("  {k:>4}  {:<8} {space:<18} {operands:<40}  {what:<44}  {scope}", kernel.name());
-            writeln!(f, "{}", line.trim_end())?;
+        let lines: Vec<Line> = plan.kernels.iter().map(|kernel| self.line(kernel)).collect();
+        // Which lines are shown, and after which ones how many times more they occur.
+        let (mut shown, mut folds) = (vec![], BTreeMap::new());
+        let mut at = 0;
+        while at < lines.len() {
+            let (stretch, times) = repetition(&lines[at..]);
+            shown.extend(at..at + stretch);
+            if times > 1 {
+                folds.insert(at + stretch - 1, (stretch, times - 1));
+            }
+            at += stretch * times;
         }
+        let mut widths = HEADINGS.map(str::len);
+        for (c, width) in widths.iter_mut().enumerate() {
+            let cells = shown.iter().map(|&k| lines[k].cells[c].chars().count());
+            *width = cells.chain([*width]).max().unwrap_or(0);
+        }
+        let row = |number: &str, cells: [&str; 7]| {
+            let cell = |(c, text): (usize, &str)| {
+                let width = widths[c];
+                if NUMBERS.contains(&c) { format!("{text:>width$}") } else { format!("{text:<width$}") }
+            };
+            let cells = cells.into_iter().enumerate().map(cell).collect::<Vec<_>>();
+            format!("{number:>4}  {}", cells.join("  ")).trim_end().to_string()
+        };
+        writeln!(f, "{}", row("", HEADINGS))?;
+        for k in shown {
+            writeln!(f, "{}", row(&k.to_string(), lines[k].cells.each_ref().map(String::as_str)))?;
+            if let Some((stretch, times)) = folds.get(&k) {
+                let last = k + stretch * times;
+                let what = if *stretch == 1 { "the same".into() } else { format!("these {stretch}") };
+                writeln!(f, "      .. {what}, {} more, to {last}: {}", count(*times, "time"), lines[last].cells[6])?;
+            }
+        }
+        self.totals(f)
+    }
+}
+
+impl Described<'_> {
+    fn totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plan = self.plan;
+        let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+        plan.kernels.iter().for_each(|kernel| *kinds.entry(kernel.name()).or_default() += 1);
+        let mut kinds: Vec<(&str, usize)> = kinds.into_iter().collect();
+        kinds.sort_by_key(|(_, n)| Reverse(*n));
+        let kinds = kinds.iter().map(|(name, n)| format!("{n} {name}")).collect::<Vec<_>>().join(", ");
         let home = |wanted: fn(&Home) -> bool| -> (usize, usize) {
             let slots = plan.slots.iter().filter(|slot| wanted(&slot.home));
             slots.fold((0, 0), |(n, bytes), slot| (n + 1, bytes + slot.len * slot.dtype.size()))
@@ -161,10 +302,13 @@ impl fmt::Display for Described<'_> {
         let (states, state_bytes) = home(|home| matches!(home, Home::State(_)));
         let traffic: usize = plan.kernels.iter().map(|kernel| plan.traffic(kernel)).sum();
         let flops: usize = plan.kernels.iter().map(Kernel::flops).sum();
-        writeln!(f, "\n{} kernels for {} nodes", plan.kernels.len(), self.program.live().iter().filter(|l| **l).count())?;
-        writeln!(f, "{transient} slots of {}B; {states} states of {}B", scaled(bytes), scaled(state_bytes))?;
+        let nodes = self.program.live().iter().filter(|live| **live).count();
+        writeln!(f, "\n{} for {}: {kinds}", count(plan.kernels.len(), "kernel"), count(nodes, "node"))?;
+        let (bytes, state_bytes) = (scaled(bytes, " "), scaled(state_bytes, " "));
+        writeln!(f, "{} of {bytes}B; {} of {state_bytes}B", count(transient, "slot"), count(states, "state"))?;
         let copied = plan.commits.len();
-        writeln!(f, "{copied} states are copied at the end, the others are written in place")?;
-        write!(f, "{}B read and written, {}flop", scaled(traffic), scaled(flops))
+        let in_place = self.program.commits().len() - copied;
+        writeln!(f, "{} written in place, {copied} by a copy at the end", count(in_place, "state"))?;
+        write!(f, "{}B read and written, {}flop", scaled(traffic, " "), scaled(flops, " "))
     }
 }

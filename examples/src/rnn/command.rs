@@ -6,7 +6,7 @@ use super::{
     train::{Files, Finished, Watch, check, program, run},
 };
 use crate::{
-    Result,
+    Error, Result,
     cli::{Common, RnnArgs, RnnRunArgs, TapeArgs},
     device,
     output::json,
@@ -14,7 +14,11 @@ use crate::{
     tour::line,
 };
 use serde::Serialize;
-use wgrad::Session;
+use std::collections::BTreeMap;
+use wgrad::{
+    Program, Session,
+    plan::{Home, Kernel, Plan},
+};
 
 /// A run that another is shown beside.
 struct Beside {
@@ -112,12 +116,59 @@ struct TapeSummary {
     unreached: Vec<String>,
 }
 
+/// A plan as JSON: what a step costs.
+#[derive(Serialize)]
+struct PlanSummary {
+    example: &'static str,
+    nodes: usize,
+    /// How many there are of each kind.
+    kernels: BTreeMap<&'static str, usize>,
+    /// Stretches of memory that values share, and their bytes.
+    slots: usize,
+    bytes: usize,
+    states: usize,
+    state_bytes: usize,
+    /// The bytes that kernels read and write.
+    traffic: usize,
+    flops: usize,
+}
+
+impl PlanSummary {
+    fn new(program: &Program, plan: &Plan) -> Self {
+        let mut kernels = BTreeMap::new();
+        plan.kernels.iter().for_each(|kernel| *kernels.entry(kernel.name()).or_default() += 1);
+        let memory = |wanted: fn(&Home) -> bool| {
+            let slots = plan.slots.iter().filter(|slot| wanted(&slot.home));
+            slots.fold((0, 0), |(n, bytes), slot| (n + 1, bytes + slot.len * slot.dtype.size()))
+        };
+        let (slots, bytes) = memory(|home| *home == Home::Transient);
+        let (states, state_bytes) = memory(|home| matches!(home, Home::State(_)));
+        let traffic = plan.kernels.iter().map(|kernel| plan.traffic(kernel)).sum();
+        let flops = plan.kernels.iter().map(Kernel::flops).sum();
+        let nodes = program.live().iter().filter(|live| **live).count();
+        Self { example: "rnn", nodes, kernels, slots, bytes, states, state_bytes, traffic, flops }
+    }
+}
+
 /// `wgrad tape rnn`.
 ///
 /// # Errors
 /// If the flags do not go together; for a plan, if there is no such device.
 pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
+    if args.dot && common.json {
+        return Err(Error::Usage("--dot and --json do not go together: a graph is no JSON object".into()));
+    }
     let (store, program) = program(&Config::new(&args.rnn, common.steps)?, common.seed);
+    if args.plan {
+        let session = Session::new(device::open(common.device, common.threads.into())?, store)?;
+        let (program, plan) = session.plan(&program);
+        if common.json {
+            json(&PlanSummary::new(&program, &plan));
+        } else {
+            say!("{}", plan.describe(&program));
+        }
+        return Ok(());
+    }
     if common.json {
         let layout = program.layout();
         json(&TapeSummary {
@@ -131,15 +182,7 @@ pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
         });
         return Ok(());
     }
-    let text = if args.plan {
-        let session = Session::new(device::open(common.device, common.threads.into())?, store)?;
-        let (program, plan) = session.plan(&program);
-        plan.describe(&program).to_string()
-    } else if args.dot {
-        program.to_dot()
-    } else {
-        program.to_string()
-    };
+    let text = if args.dot { program.to_dot() } else { program.to_string() };
     say!("{}", text.trim_end());
     Ok(())
 }

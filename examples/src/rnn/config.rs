@@ -240,7 +240,7 @@ impl Config {
                 }),
                 steps: 3000,
                 evaluate_every: 100,
-                solved: 0.93,
+                solved: 0.95,
                 ..common
             },
         }

@@ -336,7 +336,7 @@ impl<'a> Run<'a> {
     fn bar(&self, watch: Watch) -> ProgressBar {
         let target = if watch == Watch::Bar { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(self.config.steps as u64), target);
-        let style = ProgressStyle::with_template("{bar:30.cyan} {pos}/{len}  {msg}");
+        let style = ProgressStyle::with_template("{bar:20.cyan} {pos}/{len}  {wide_msg}");
         bar.set_style(style.expect("the template is sound"));
         bar.set_position(self.history.len() as u64);
         bar.reset_eta();
@@ -350,10 +350,11 @@ impl<'a> Run<'a> {
         bar.set_position(self.history.len() as u64);
         let (loss, _) = self.history.recent_loss();
         let clipped = 100.0 * self.history.clipped as f64 / self.history.len() as f64;
-        let metric = self.config.metric.name;
         let (norm, rate) = (self.history.grad_norm_max(), bar.per_sec());
+        // Unknown before the first evaluation.
+        let metric = if value.is_nan() { String::new() } else { format!("  {} {value:.3}", self.config.metric.name) };
         bar.set_message(format!(
-            "{rate:.0} steps/s  loss {loss:.4}  largest norm {norm:.1e}  clipped {clipped:.0} %  {metric} {value:.3}"
+            "{rate:.0} steps/s  loss {loss:.4}{metric}  largest norm {norm:.1e}  clipped {clipped:.0} %"
         ));
     }
 }

@@ -1,6 +1,6 @@
-//! `wgrad tape`: the recorded step, as text and for Graphviz.
+//! `wgrad tape`: the recorded step, as text and for Graphviz, and its plan.
 
-use crate::wgrad;
+use crate::{Json, wgrad};
 use std::collections::BTreeSet;
 
 fn tape(args: &str) -> String {
@@ -71,6 +71,86 @@ fn the_text_shows_what_flags_change() {
     ] {
         assert!(lstm.contains(part), "{part:?} is missing:\n{lstm}");
     }
+}
+
+#[test]
+fn the_plan_lists_kernels_memory_and_work() {
+    let text = tape("--plan");
+    let mut parts = text.split("\n\n");
+    let (kernels, totals) = (parts.next().expect("kernels"), parts.next().expect("totals"));
+    assert_eq!(parts.next(), None);
+    let (headings, kernels) = kernels.split_once('\n').expect("headings and kernels");
+    let columns = ["kernel", "over", "flop", "bytes", "writes <- reads", "computes", "recorded in"];
+    assert_eq!(headings.split("  ").map(str::trim).filter(|head| !head.is_empty()).collect::<Vec<_>>(), columns);
+    for (number, line) in kernels.lines().enumerate() {
+        assert_eq!(line.split_whitespace().next(), Some(&*number.to_string()), "{text}");
+        assert!(line.chars().count() <= 150, "{} wide: {line}", line.chars().count());
+        // Where a column begins, a gap ends.
+        for column in ["kernel", "over", "writes", "computes", "recorded"] {
+            let at = headings.find(column).expect("a heading");
+            assert_eq!(line.get(at - 2..at).unwrap_or("  "), "  ", "{column}: {line}");
+        }
+    }
+    for part in ["x, rnn/weight_ih, rnn/bias", "sequence_grad", "params/f32, .. <- ", "clip_by_global_norm"] {
+        assert!(kernels.contains(part), "{part:?} is missing:\n{text}");
+    }
+    let count = format!("{} kernels for ", kernels.lines().count());
+    for (line, holds) in
+        totals.lines().zip([&*count, " slots of ", "2 states written in place, 0 ", " read and written, "])
+    {
+        assert!(line.contains(holds), "{holds:?}: {line}");
+    }
+    assert_eq!(totals.lines().count(), 4, "{text}");
+}
+
+#[test]
+fn turns_of_a_planned_loop_are_folded() {
+    let text = tape("--plan --case vanishing --fix omega");
+    for part in [": rnn/step[49]\n", "      .. these 2, ", ": omega/backward/rnn/step[1]\n"] {
+        assert!(text.contains(part), "{part:?} is missing:\n{text}");
+    }
+    assert!(!text.contains("rnn/step[25]"), "{text}");
+    // What is folded is counted.
+    let numbers = text.lines().filter_map(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    assert!(numbers.max() > Some(200) && text.lines().count() < 60, "{text}");
+    let lines = |length| tape(&format!("--plan --case vanishing --fix omega --length {length}")).lines().count();
+    assert!(lines(60).abs_diff(lines(40)) <= 4, "{} and {}", lines(60), lines(40));
+}
+
+#[test]
+fn a_plan_as_json_adds_up() {
+    let plan = |args: &str| wgrad(&format!("tape rnn --plan --json {args}")).json();
+    let number = |plan: &Json, field: &str| plan[field].as_u64().unwrap_or_else(|| panic!("{field}: {plan:?}"));
+    let kernels = |plan: &Json| -> u64 {
+        let kinds = plan["kernels"].as_object().expect("kernels by name");
+        kinds.values().map(|n| n.as_u64().expect("a number")).sum()
+    };
+    let rnn = plan("");
+    let fields: Vec<&str> = rnn.keys().map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect();
+    let expected = ["bytes", "example", "flops", "kernels", "nodes", "slots", "state_bytes", "states", "traffic"];
+    assert_eq!(fields, expected);
+    assert!(kernels(&rnn) < number(&rnn, "nodes") / 3, "{rnn:?}");
+    assert_eq!((&rnn["example"], number(&rnn, "states")), (&"rnn".into(), 2));
+    assert!(tape("--plan").contains(&format!("\n{} kernels for {} nodes", kernels(&rnn), number(&rnn, "nodes"))));
+    // Two products with the recurrent weights and one for their gradient: 2 * 3 * 50 steps * 20 sequences * 50 * 50.
+    let products = |length: u64| 6 * length * 20 * 50 * 50;
+    let flops = number(&rnn, "flops");
+    assert!((products(50)..products(50) * 5 / 4).contains(&flops), "{flops}");
+    let half = plan("--length 25");
+    assert_eq!(kernels(&half), kernels(&rnn));
+    for field in ["flops", "bytes", "traffic"] {
+        assert!((number(&rnn, field) / 3..number(&rnn, field) * 2 / 3).contains(&number(&half, field)), "{half:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_printed_at_once() {
+    for (args, holds) in [("--plan --dot", ["--plan", "--dot"]), ("--dot --json", ["--dot", "--json"])] {
+        let outcome = wgrad(&format!("tape rnn {args}"));
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (Some(2), ""), "{outcome:#?}");
+        assert!(holds.iter().all(|part| outcome.stderr.contains(part)), "{outcome:#?}");
+    }
+    wgrad("tape rnn --plan --device gpu").fails(1, &["gpu", "--device cpu"]);
 }
 
 #[test]
