@@ -3,13 +3,13 @@
 use crate::{
     cut::Sizes,
     kernel::Compiled,
-    memory::{Element, Env, Source, Target, nothing, poison, with_type},
+    memory::{Element, Env, Source, Target, nothing, poison, room, with_type},
     pool::Pool,
     scratch::{Files, Workers},
     view::View,
 };
 use wgrad::{
-    Backend, DType, Data, Result,
+    Backend, DType, Data, Result, StateId,
     backend::{BufferId, Delivery, ExecutableId},
     op::Op,
     plan::{Grouping, Home, Operand, Plan},
@@ -44,12 +44,12 @@ struct Read {
 }
 
 impl Read {
-    /// Copies the elements to contiguous memory.
-    fn copy(&self, env: &Env, to: &mut Data) {
+    /// Copies the elements to contiguous memory, from element `start` on.
+    fn copy(&self, env: &Env, to: &mut Data, start: usize) {
         let all = (0..1, 0..self.len);
         with_type!(self.dtype, T => {
             let from = T::slice(env.data(self.view.source));
-            self.view.gather(from, 0, all.0, all.1, &mut T::slice_mut(to)[..self.len]);
+            self.view.gather(from, 0, all.0, all.1, &mut T::slice_mut(to)[start..][..self.len]);
         });
     }
 }
@@ -61,7 +61,8 @@ struct Executable {
     /// The slots that kernels write.
     transient: Vec<usize>,
     taps: Vec<Read>,
-    commits: Vec<(usize, Read)>,
+    /// A buffer, its first element, and what it becomes.
+    commits: Vec<(usize, usize, Read)>,
     /// What the kernel at hand writes, taken out of its place.
     taken: Vec<Data>,
     targets: Vec<Target>,
@@ -75,6 +76,8 @@ pub struct CpuBackend {
     files: Files,
     workers: Workers,
     buffers: Vec<Data>,
+    /// Where in its memory each buffer begins, and its length.
+    extents: Vec<(usize, usize)>,
     executables: Vec<Option<Executable>>,
     deliveries: Vec<Delivery>,
 }
@@ -98,6 +101,7 @@ impl CpuBackend {
             files: Files::default(),
             workers,
             buffers: vec![],
+            extents: vec![],
             executables: vec![],
             deliveries: vec![],
         })
@@ -123,7 +127,24 @@ impl CpuBackend {
 }
 
 impl Executable {
-    fn new(plan: &Plan, states: &[BufferId], sizes: Sizes, files: &mut Files) -> Self {
+    fn new(
+        plan: &Plan,
+        states: &[BufferId],
+        extents: &[(usize, usize)],
+        sizes: Sizes,
+        files: &mut Files,
+    ) -> Self {
+        let mut plan = plan.clone();
+        let slots = plan.slots.iter().map(|slot| match slot.home {
+            Home::Transient => room(slot.dtype, slot.len),
+            Home::Const(value) => (Data::from_f64(slot.dtype, &[value]), 0),
+            Home::Iota => (Data::U32((0..slot.len as u32).collect()), 0),
+            Home::State(state) => (nothing(slot.dtype), extents[states[state.index()].0].0),
+            Home::Input(_) => (nothing(slot.dtype), 0),
+        });
+        let (slots, starts): (Vec<Data>, Vec<usize>) = slots.unzip();
+        plan.operands().for_each(|operand| operand.offset += starts[operand.slot]);
+        let plan = &plan;
         let place = |slot: usize| match plan.slots[slot].home {
             Home::Transient | Home::Const(_) | Home::Iota => Source::Slot(slot),
             Home::State(state) => Source::Buffer(states[state.index()].0),
@@ -134,21 +155,19 @@ impl Executable {
             len: operand.shape.numel(),
             dtype: plan.slots[operand.slot].dtype,
         };
-        let slots = plan.slots.iter().map(|slot| match slot.home {
-            Home::Transient => Data::zeros(slot.dtype, slot.len),
-            Home::Const(value) => Data::from_f64(slot.dtype, &[value]),
-            Home::Iota => Data::U32((0..slot.len as u32).collect()),
-            Home::State(_) | Home::Input(_) => nothing(slot.dtype),
-        });
+        let commit = |(state, operand): &(StateId, Operand)| {
+            let buffer = states[state.index()].0;
+            (buffer, extents[buffer].0, read(operand))
+        };
         let kernels: Vec<Compiled> =
             plan.kernels.iter().map(|kernel| Compiled::new(plan, kernel, &place, sizes, files)).collect();
         let most = kernels.iter().map(|kernel| kernel.writes.len()).max().unwrap_or(0);
         Self {
             kernels,
-            slots: slots.collect(),
+            slots,
             transient: (0..plan.slots.len()).filter(|&s| plan.slots[s].home == Home::Transient).collect(),
             taps: plan.taps.iter().map(read).collect(),
-            commits: plan.commits.iter().map(|(state, operand)| (states[state.index()].0, read(operand))).collect(),
+            commits: plan.commits.iter().map(commit).collect(),
             taken: Vec::with_capacity(most),
             targets: Vec::with_capacity(most),
         }
@@ -170,14 +189,14 @@ impl Executable {
         let env = Env { slots, buffers, inputs, targets: &[], product, shift: 0 };
         let tapped = |tap: &Read| {
             let mut value = Data::zeros(tap.dtype, tap.len);
-            tap.copy(&env, &mut value);
+            tap.copy(&env, &mut value, 0);
             value
         };
         let values = taps.iter().map(tapped).collect();
-        for (state, read) in commits {
+        for (state, start, read) in commits {
             // The plan's commits read no state that a commit changes, so taking it out hides nothing.
             let mut target = take(Source::Buffer(*state), slots, buffers);
-            read.copy(&Env { slots, buffers, inputs, targets: &[], product, shift: 0 }, &mut target);
+            read.copy(&Env { slots, buffers, inputs, targets: &[], product, shift: 0 }, &mut target, *start);
             buffers[*state] = target;
         }
         Ok(values)
@@ -216,17 +235,24 @@ impl Backend for CpuBackend {
     }
 
     fn alloc(&mut self, data: &Data) -> Result<BufferId> {
-        self.buffers.push(data.clone());
-        Ok(BufferId(self.buffers.len() - 1))
+        let (room, start) = room(data.dtype(), data.len());
+        self.buffers.push(room);
+        self.extents.push((start, data.len()));
+        let id = BufferId(self.buffers.len() - 1);
+        self.write(id, data)?;
+        Ok(id)
     }
 
     fn write(&mut self, buffer: BufferId, data: &Data) -> Result<()> {
-        self.buffers[buffer.0].clone_from(data);
+        let (start, len) = self.extents[buffer.0];
+        let to = &mut self.buffers[buffer.0];
+        with_type!(data.dtype(), T => T::slice_mut(to)[start..][..len].copy_from_slice(T::slice(data)));
         Ok(())
     }
 
     fn read(&mut self, buffer: BufferId) -> Result<Data> {
-        Ok(self.buffers[buffer.0].clone())
+        let (start, len) = self.extents[buffer.0];
+        Ok(self.buffers[buffer.0].slice(start..start + len))
     }
 
     fn compile(&mut self, plan: &Plan, states: &[BufferId]) -> Result<ExecutableId> {
@@ -234,7 +260,7 @@ impl Backend for CpuBackend {
             self.executables.push(None);
             self.executables.len() - 1
         });
-        self.executables[free] = Some(Executable::new(plan, states, self.sizes, &mut self.files));
+        self.executables[free] = Some(Executable::new(plan, states, &self.extents, self.sizes, &mut self.files));
         self.workers.fit(&self.files);
         Ok(ExecutableId(free))
     }

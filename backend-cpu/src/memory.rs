@@ -178,6 +178,32 @@ impl<'a> Env<'a> {
     }
 }
 
+/// Bytes of a line of memory, and of the widest vector. A vector that straddles two lines takes twice as long.
+const LINE: usize = 64;
+
+/// How many elements more it takes for some of them to begin a line.
+pub(crate) fn spare(dtype: DType) -> usize {
+    LINE / dtype.size()
+}
+
+/// Elements from the first that begins a line.
+pub(crate) fn aligned<T>(elements: &[T]) -> &[T] {
+    &elements[elements.as_ptr().align_offset(LINE).min(elements.len())..]
+}
+
+/// As [`aligned`], to be written.
+pub(crate) fn aligned_mut<T>(elements: &mut [T]) -> &mut [T] {
+    let start = elements.as_ptr().align_offset(LINE).min(elements.len());
+    &mut elements[start..]
+}
+
+/// Zeros, so many and some to spare, and the first that begins a line.
+pub(crate) fn room(dtype: DType, len: usize) -> (Data, usize) {
+    let data = Data::zeros(dtype, len + spare(dtype));
+    let start = with_type!(dtype, T => T::slice(&data).as_ptr().align_offset(LINE));
+    (data, start)
+}
+
 /// Fills memory with values that no computation should meet.
 pub(crate) fn poison(data: &mut Data) {
     match data {

@@ -1,6 +1,6 @@
 //! Scratch memory: each thread's registers, shared by all kernels, which run one after another.
 
-use crate::memory::{Source, poison};
+use crate::memory::{Source, poison, spare};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use wgrad::{DType, Data};
 
@@ -72,6 +72,7 @@ impl Workers {
         for worker in &mut self.0 {
             let scratch = worker.get_mut().unwrap_or_else(PoisonError::into_inner);
             for (i, &(dtype, len)) in files.registers.iter().enumerate() {
+                let len = len + spare(dtype);
                 match scratch.registers.get_mut(i) {
                     None => scratch.registers.push(Data::zeros(dtype, len)),
                     Some(register) if register.len() < len => *register = Data::zeros(dtype, len),

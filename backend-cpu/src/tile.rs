@@ -4,7 +4,7 @@ use crate::{
     fold::{self, with_monoid},
     half::narrow,
     lanes::{self, Lanes, Number},
-    memory::{Element, Env, Source, Target, nothing, with_type},
+    memory::{Element, Env, Source, Target, aligned, aligned_mut, nothing, with_type},
     random,
     schedule::{Action, Extent, Home, Schedule, Step},
     scratch::{Scratch, Seen},
@@ -124,7 +124,8 @@ impl<'a> Machine<'a> {
             let mut out = self.take(index);
             let total = &self.scratch.registers[acc.tile];
             with_monoid!(acc.kind, acc.dtype, T, M => {
-                fold::finish::<T, M>(&Element::slice(total)[..rows * acc.width], &mut T::slice_mut(&mut out)[..rows]);
+                let out = &mut aligned_mut(T::slice_mut(&mut out))[..rows];
+                fold::finish::<T, M>(&Element::slice(total)[..rows * acc.width], out);
             });
             self.scratch.registers[index] = out;
         }
@@ -172,7 +173,7 @@ impl<'a> Machine<'a> {
         let slice = match self.scratch.seen[cell] {
             Seen::Register => {
                 let first = if resident { self.columns.start * self.rows.len() } else { 0 };
-                &T::slice(&self.scratch.registers[index])[first..][..len]
+                &aligned(T::slice(&self.scratch.registers[index]))[first..][..len]
             }
             // SAFETY: this thread has computed these elements of a block that is its own, and writes none of them
             // again while it is at this block: writes do not overlap.
@@ -207,7 +208,7 @@ impl<'a> Machine<'a> {
         }
         let mut out = self.take(index);
         let first = if resident { self.columns.start * self.rows.len() } else { 0 };
-        f(self, &mut T::slice_mut(&mut out)[first..][..len]);
+        f(self, &mut aligned_mut(T::slice_mut(&mut out))[first..][..len]);
         self.scratch.registers[index] = out;
     }
 

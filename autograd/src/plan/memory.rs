@@ -129,7 +129,8 @@ impl Plan {
         }
     }
 
-    fn operands(&mut self) -> impl Iterator<Item = &mut Operand> {
+    /// All that kernels, taps and commits read and write.
+    pub fn operands(&mut self) -> impl Iterator<Item = &mut Operand> {
         let kernels = self.kernels.iter_mut().flat_map(|kernel| kernel.reads.iter_mut().chain(&mut kernel.writes));
         kernels.chain(&mut self.taps).chain(self.commits.iter_mut().map(|(_, read)| read))
     }
