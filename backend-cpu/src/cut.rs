@@ -30,7 +30,7 @@ pub(crate) struct Sizes {
 impl Sizes {
     /// For speed.
     pub const FAST: Sizes =
-        Sizes { block: 2048, narrow: 32, square: 64, chunk: 1 << 16, chunks: 32, resident: 1 << 16, serial: 1 << 16 };
+        Sizes { block: 4096, narrow: 32, square: 64, chunk: 1 << 16, chunks: 32, resident: 1 << 16, serial: 1 << 16 };
     /// For tests: the smallest spaces are cut up, too.
     pub const TINY: Sizes = Sizes { block: 16, narrow: 5, square: 4, chunk: 12, chunks: 5, resident: 20, serial: 0 };
 }
