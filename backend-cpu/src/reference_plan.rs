@@ -4,8 +4,8 @@ use crate::reference::{Outcome, binary, eval, indices, larger, least, round, una
 use wgrad::{
     Array, DType, Data, Error, Node, Program, Result, Shape,
     op::{Binary, Reduce},
-    random,
     plan::{Body, Home, Instr, Kernel, Kind, Level, MatMul, Operand, Plan},
+    random,
 };
 
 /// Runs a plan of a program on the given values of the store's states, and inputs by name. Slots that a kernel has yet
@@ -161,78 +161,6 @@ fn reduce(kind: Reduce, dtype: DType, x: &[f64]) -> f64 {
             let most = x.iter().fold(0.0, |a, b| larger(a, b.abs()));
             let scale = if most == 0.0 || !most.is_finite() { 1.0 } else { most };
             x.iter().fold(0.0, |sum, v| sum + (v / scale).powi(2)).sqrt() * scale
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use wgrad::{
-        Store, Tape,
-        plan::Grouping,
-        testing::{Kind as Step, Mode, Recipe, recipe},
-    };
-
-    fn step(recipe: &Recipe) -> (Program, Vec<Data>) {
-        let mut store = Store::new();
-        for i in 0..recipe.leaves.len() {
-            if i == 0 { drop(store.state("x0", &recipe.leaf(0))) } else { drop(store.param(&format!("x{i}"), &recipe.leaf(i))) }
-        }
-        let tape = Tape::new(std::sync::Arc::new(store.layout().clone()));
-        let layout = store.layout();
-        let mut leaves = vec![];
-        let mut states = vec![];
-        for (id, _) in layout.states().filter(|(id, _)| !layout.is_arena(*id)) {
-            leaves.push(tape.state(id));
-            states.push(id);
-        }
-        leaves.extend(layout.params().map(|(id, _)| tape.param(id)));
-        let recorded = recipe.record_over(&leaves, Mode::Plain);
-        tape.tap("loss", recorded.loss);
-        let gradients = recorded.loss.grad_wrt(&leaves);
-        gradients.iter().flatten().for_each(|g| tape.tap("gradient", *g));
-        if let Some(g) = gradients[0] {
-            tape.assign(states[0], leaves[0] - g * 0.01);
-        }
-        for arena in store.params().arenas(layout) {
-            tape.assign(arena, tape.state(arena) * 0.9);
-        }
-        let program = tape.finish();
-        (program, store.into_parts().1)
-    }
-
-    fn check(recipe: &Recipe, grouping: &Grouping) -> std::result::Result<(), TestCaseError> {
-        let (program, states) = step(recipe);
-        let arrays = recipe.arrays(&program);
-        let inputs: Vec<(&str, &Array)> = arrays.iter().map(|(n, a)| (n.as_str(), a)).collect();
-        let want = crate::reference::run(&program, &states, &inputs).expect("runs");
-        let lowered = program.lowered(grouping.simplify, |_, _| false);
-        let plan = Plan::with(&lowered, grouping);
-        let have = run(&plan, &lowered, &states, &inputs).expect("runs");
-        let close = |a: &[f64], b: &[f64]| {
-            a.len() == b.len()
-                && a.iter().zip(b).all(|(a, b)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-9 * (1.0 + b.abs()))
-        };
-        for ((name, _, have), (_, _, want)) in have.taps.iter().zip(&want.taps) {
-            prop_assert!(close(have, want), "{name}: {have:?} is not {want:?}\n{plan:#?}");
-        }
-        for (have, want) in have.states.iter().zip(&want.states) {
-            prop_assert!(close(have, want), "state: {have:?} is not {want:?}");
-        }
-        Ok(())
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(std::env::var("N").map_or(2000, |n| n.parse().unwrap())) })]
-        #[test]
-        fn grouped(recipe in recipe(14)) {
-            check(&recipe.without(&[Step::CastFloat, Step::CastHalf]), &Grouping::default())?;
-        }
-        #[test]
-        fn ungrouped(recipe in recipe(14)) {
-            check(&recipe.without(&[Step::CastFloat, Step::CastHalf]), &Grouping::none())?;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Comparing values: within a bound that is relative to the largest of them, or bit for bit.
 
-use wgrad::{Array, Data};
+use wgrad::{Array, DType, Data};
 
 /// How far values may lie apart, relative to the larger of 1 and the largest expected magnitude.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -14,6 +14,19 @@ impl Tolerance {
     /// f32 against f64, some values of both stored in f16, though not the same ones where a backend fuses; second
     /// derivatives amplify that.
     pub const F16: Self = Self(1e-1);
+
+    /// The bound for programs whose values have this type.
+    ///
+    /// # Panics
+    /// If the type is no float.
+    pub fn of(dtype: DType) -> Self {
+        match dtype {
+            DType::F64 => Self::F64,
+            DType::F32 => Self::F32,
+            DType::F16 => Self::F16,
+            dtype => panic!("{dtype} is exact"),
+        }
+    }
 }
 
 /// Compares values with expected ones. NaN equals NaN, and infinities equal themselves.

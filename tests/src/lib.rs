@@ -7,6 +7,8 @@ mod gradcheck;
 mod model;
 mod optimizer;
 mod run;
+mod sound;
+mod training;
 
 pub use cases::proptest_config;
 pub use compare::{Tolerance, compare, same_bits};
@@ -14,6 +16,8 @@ pub use gradcheck::{Domain, Gradcheck, central_difference};
 pub use model::{Linear, Mlp};
 pub use optimizer::{AnyOptimizer, MakeOptimizer, Step};
 pub use run::{Machine, Outputs, named, reference};
+pub use sound::sound;
+pub use training::{Training, Update, agree, training};
 
 /// The README's programs compile and run.
 #[cfg(doctest)]

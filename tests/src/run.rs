@@ -1,6 +1,6 @@
 //! Running a program: on the reference interpreter, and on a device through a session.
 
-use wgrad::{Array, Backend, Data, Program, Session, StateId, Step, Store};
+use wgrad::{Array, Backend, Data, Program, Session, StateId, Step, Store, plan::Grouping};
 use wgrad_cpu::{CpuBackend, reference::Outcome};
 
 /// What a run gives: the tapped values by name, and all states after it.
@@ -20,6 +20,12 @@ impl Outputs {
     pub fn tap(&self, name: &str) -> &Array {
         let found = self.taps.iter().find(|(n, _)| n == name);
         &found.unwrap_or_else(|| panic!("nothing is tapped as {name:?}")).1
+    }
+
+    /// In the form that the reference gives.
+    pub fn outcome(&self) -> Outcome {
+        let tap = |(name, value): &(String, Array)| (name.clone(), value.shape().clone(), value.to_f64());
+        Outcome { taps: self.taps.iter().map(tap).collect(), states: self.states.iter().map(Array::to_f64).collect() }
     }
 }
 
@@ -53,6 +59,13 @@ impl Machine {
     /// As [`Machine::poisoned`], on a device that cuts the smallest kernels into many parts.
     pub fn splitting(threads: usize, store: Store) -> Self {
         Self::on(Box::new(CpuBackend::splitting(threads).expect("the threads start")), store)
+    }
+
+    /// With a planner that may do this.
+    #[must_use]
+    pub fn grouped(mut self, grouping: &Grouping) -> Self {
+        self.session.set_grouping(grouping.clone());
+        self
     }
 
     /// A session on CPU threads.

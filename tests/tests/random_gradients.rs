@@ -21,7 +21,7 @@ fn slope<'t>(tape: &'t Tape, gradients: &[Option<Tensor<'t>>], leaves: &[Tensor<
 /// Records the loss, its slope along `u`, its slope along `v`, and the slope along `u` of the slope along `v`.
 fn differentiated(recipe: &Recipe, mode: Mode) -> Program {
     let tape = Tape::default();
-    let Recorded { loss, leaves, branches, frozen } = recipe.record(&tape, mode);
+    let Recorded { loss, leaves, branches, frozen, .. } = recipe.record(&tape, mode);
     tape.tap("loss", loss);
     branches.iter().for_each(|b| tape.tap("branch", *b));
     frozen.iter().enumerate().for_each(|(i, x)| tape.tap(&format!("frozen{i}"), *x));

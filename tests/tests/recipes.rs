@@ -101,6 +101,7 @@ fn recipes_meet_every_op() {
         "segment_broadcast",
         "segment_sum",
         "select",
+        "sequence",
         "sin",
         "slice",
         "sqrt",

@@ -25,16 +25,21 @@ impl Plan {
 
     /// Plans a program.
     pub fn with(program: &Program, options: &Grouping) -> Self {
-        // Which slots a kernel needs is known only when all are planned: where they are too many, the kernel's middle
-        // node opens a group of its own, and the planner starts again.
+        // Which slots a kernel needs is known only when all are planned. Where they are too many, the kernel's middle
+        // node opens a group of its own, or what the kernel computes again is stored instead; the planner starts again.
         let mut apart = HashSet::new();
         loop {
-            let mut plan = Self::grouped(program, options, &apart);
-            let too_wide = |kernel: &&Kernel| kernel.nodes.len() > 1 && kernel.slots().len() > options.buffers;
+            let (mut plan, again) = Self::grouped(program, options, &apart);
+            let too_wide = |kernel: &&Kernel| {
+                matches!(kernel.kind, Kind::Loop(_) | Kind::MatMul(_)) && kernel.slots().len() > options.buffers
+            };
             let middle = |kernel: &Kernel| {
-                let mut nodes = kernel.nodes.iter().filter(|id| !apart.contains(*id)).skip(1).collect::<Vec<_>>();
-                nodes.drain(..nodes.len() / 2);
-                nodes.first().map(|id| **id)
+                let open = |nodes: &[NodeId]| nodes.iter().filter(|id| !apart.contains(*id)).copied().collect();
+                let mut nodes: Vec<NodeId> = open(&kernel.nodes[1..]);
+                if nodes.is_empty() {
+                    nodes = again.get(kernel.nodes.last()?).map_or(vec![], |again| open(again));
+                }
+                nodes.get(nodes.len() / 2).copied()
             };
             let cut: Vec<NodeId> = plan.kernels.iter().filter(too_wide).filter_map(middle).collect();
             if cut.is_empty() {
@@ -45,11 +50,12 @@ impl Plan {
         }
     }
 
-    /// Kernels in order, with a slot for each value; the given nodes join no group.
-    fn grouped(program: &Program, options: &Grouping, apart: &HashSet<NodeId>) -> Self {
+    /// Kernels in order, with a slot for each value; the given nodes join no group. Also, by a kernel's last node, what it
+    /// computes again.
+    fn grouped(program: &Program, options: &Grouping, apart: &HashSet<NodeId>) -> (Self, Again) {
         let groups = Groups::new(program, options, apart);
         let nodes = program.nodes().len();
-        let mut builder = Builder { groups, stored: vec![false; nodes], kernels: vec![], copies: vec![] };
+        let mut builder = Builder { groups, stored: vec![false; nodes], kernels: vec![], copies: vec![], again: Again::new() };
         let ends = program.taps().iter().map(|tap| tap.node).chain(program.commits().iter().map(|(_, node)| *node));
         ends.for_each(|node| builder.store(builder.groups.views[node.index()].root));
         let mut order: Vec<usize> = (0..builder.groups.groups.len()).collect();
@@ -59,6 +65,9 @@ impl Plan {
     }
 }
 
+/// What kernels compute again, by the last of the nodes that they are there for: no other kernel ends with it.
+type Again = HashMap<NodeId, Vec<NodeId>>;
+
 /// Kernels under construction. Until memory is assigned, an operand's slot is the root whose elements it shows.
 struct Builder<'a> {
     groups: Groups<'a>,
@@ -67,6 +76,7 @@ struct Builder<'a> {
     kernels: Vec<Kernel>,
     /// Copies that are no node's value: their slots come after all nodes'.
     copies: Vec<(DType, Shape)>,
+    again: Again,
 }
 
 impl Builder<'_> {
@@ -99,6 +109,7 @@ impl Builder<'_> {
         let body = emitter.body(&stores);
         reads.extend(emitter.loads.iter().map(|(_, operand)| emitter.ordered(operand.clone())));
         let writes = stores.iter().map(|&id| emitter.ordered(emitter.write(id))).collect();
+        let again = std::mem::take(&mut emitter.again);
         let kind = match group.class {
             Class::MatMul => {
                 let shape = &self.groups.program.node(first).shape;
@@ -111,6 +122,7 @@ impl Builder<'_> {
         reads.iter().for_each(|read| self.stored[read.slot] = true);
         let mut nodes = group.members.clone();
         nodes.sort_unstable();
+        self.again.insert(nodes[nodes.len() - 1], again);
         self.push(kind, reads, writes, nodes);
     }
 
@@ -188,7 +200,7 @@ impl Builder<'_> {
     }
 
     /// The plan, its kernels in order, its slots not yet shared.
-    fn finish(mut self) -> Plan {
+    fn finish(mut self) -> (Plan, Again) {
         let program = self.groups.program;
         let mut plan = Plan::default();
         let mut kernels = std::mem::take(&mut self.kernels);
@@ -232,7 +244,7 @@ impl Builder<'_> {
             plan.commits.push((state, value));
         }
         plan.kernels = in_order(kernels);
-        plan
+        (plan, self.again)
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) struct Emitter<'a> {
     known: HashMap<(NodeId, Option<Look>), usize>,
     /// What is loaded: roots and operands, in the order of the nodes' dimensions.
     pub loads: Vec<(NodeId, Operand)>,
+    /// What is computed again.
+    pub again: Vec<NodeId>,
     /// Reads before the body's own.
     first_load: usize,
 }
@@ -37,7 +39,8 @@ fn repeated(operand: &Operand, d: usize) -> bool {
 
 impl<'a> Emitter<'a> {
     pub fn new(groups: &'a Groups<'a>, group: &'a Group, stored: &'a [bool], first_load: usize) -> Self {
-        Self { groups, group, stored, values: vec![], known: HashMap::new(), loads: vec![], first_load }
+        let (known, values, loads, again) = (HashMap::new(), vec![], vec![], vec![]);
+        Self { groups, group, stored, values, known, loads, again, first_load }
     }
 
     /// The finished body, for these stored members.
@@ -169,6 +172,7 @@ impl<'a> Emitter<'a> {
         let mut chain_to_root = self.groups.chain(input);
         chain_to_root.extend(chain);
         let value = if self.computes_again(root, &operand, frame, &chain_to_root) {
+            self.again.push(root);
             self.compute(root, frame, &chain_to_root)
         } else {
             self.load(root, operand, level)

@@ -151,12 +151,12 @@ impl<'a> Groups<'a> {
             groups: vec![],
             home: vec![None; program.nodes().len()],
         };
-        for i in 0..program.nodes().len() {
+        for (i, live) in live.iter().enumerate() {
             let id = NodeId(i as u32);
             let (class, view) = groups.look(id);
             groups.class.push(class);
             groups.views.push(view);
-            if live[i] && class != Class::View {
+            if *live && class != Class::View {
                 for input in &program.node(id).inputs {
                     groups.uses[groups.views[input.index()].root.index()] += 1;
                 }
@@ -443,7 +443,8 @@ impl<'a> Groups<'a> {
         }
         let mut alike: HashMap<(Shape, Vec<usize>), Vec<usize>> = HashMap::new();
         for (g, group) in self.groups.iter().enumerate() {
-            if let (Class::Reduce, Some(axes)) = (group.class, &group.axes) {
+            let whole = group.members.iter().all(|id| !self.apart.contains(id));
+            if let (Class::Reduce, Some(axes), true) = (group.class, &group.axes, whole) {
                 alike.entry((group.space.clone(), axes.clone())).or_default().push(g);
             }
         }

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 /// Any part of the planner's freedom: everything half of the time, else each decision on or off by itself, with rows
 /// and groups of any limit. It shrinks towards one kernel per node.
 pub fn grouping() -> impl Strategy<Value = Grouping> {
-    let limits = (prop_oneof![Just(0usize), Just(3), Just(16 * 1024)], prop_oneof![Just(1usize), Just(3), Just(48)], 4..16usize);
+    let limits =
+        (prop_oneof![Just(0usize), Just(3), Just(16 * 1024)], prop_oneof![Just(1usize), Just(3), Just(48)], 4..16usize);
     let some = (any::<[bool; 8]>(), limits).prop_map(|(decisions, (row_limit, values, buffers))| {
         let [simplify, maps, rows, epilogues, recompute, in_place, direct, reuse] = decisions;
         Grouping { simplify, maps, rows, epilogues, recompute, in_place, direct, reuse, row_limit, values, buffers }

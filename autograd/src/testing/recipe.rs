@@ -31,15 +31,15 @@ macro_rules! kinds {
 
 kinds! {
     /// What a step records. Functions with a limited domain are recorded on safe arguments such as `x * x + 0.5`;
-    /// `CastHalf`
-    /// is a sine in f16; `Windows` are two overlapping slices of one value, one of them reversed; `Checkpoint` wraps the steps that follow.
+    /// `CastHalf` is a sine in f16; `Windows` are two overlapping slices of one value, one of them reversed; `Sequence`
+    /// runs any recurrent cell over a few steps; `Checkpoint` wraps the steps that follow.
     Add Mul Sub Div Pow Max Neg Sin Cos Tanh Erf Exp Recip Sqrt Log
     SelectLess SelectEqual SelectFinite CastFloat CastHalf CastInteger CastBool
     Random
     Sum ReduceMax Norm ArgMax
     Reshape Permute Expand Slice Windows Concat Pad Assemble
     Gather ScatterAdd SegmentSum SegmentBroadcast
-    MatMul
+    MatMul Sequence
     Detach Barrier Hook Checkpoint Custom
 }
 

@@ -2,7 +2,7 @@
 
 use super::recipe::{Kind, Recipe, Step};
 use crate::{
-    DType, Shape, Tensor,
+    Cell, DType, Recurrence, Shape, Tensor,
     op::{Place, Segments},
     tape::Tape,
 };
@@ -28,6 +28,8 @@ pub enum Mode {
 pub struct Recorded<'t> {
     /// A float scalar that depends on every value that no other step has used.
     pub loss: Tensor<'t>,
+    /// The values that no other step has used: what the loss is the weighted sum of.
+    pub unused: Vec<Tensor<'t>>,
     /// The leaves.
     pub leaves: Vec<Tensor<'t>>,
     /// Whatever is discrete about the values: the outcomes of comparisons, the winners of maxima, integers. Where these
@@ -58,8 +60,9 @@ impl Recipe {
         let mut player =
             Player { tape, dtype: self.dtype, mode, pool, picked: vec![], branches: vec![], frozen: vec![] };
         player.play(&self.steps);
-        let loss = player.loss();
-        Recorded { loss, leaves: leaves.to_vec(), branches: player.branches, frozen: player.frozen }
+        let unused: Vec<Tensor<'t>> = player.pool.iter().filter(|e| !e.used).map(|e| e.x).collect();
+        let loss = player.loss(&unused);
+        Recorded { loss, unused, leaves: leaves.to_vec(), branches: player.branches, frozen: player.frozen }
     }
 }
 
@@ -106,13 +109,13 @@ impl<'t> Player<'t> {
         }
     }
 
-    /// The sum of all unused values, each element with a weight of its own.
-    fn loss(&self) -> Tensor<'t> {
-        let unused = self.pool.iter().filter(|e| !e.used).map(|e| {
-            let weights = (self.tape.iota(e.x.numel()).cast(self.dtype) * 0.7 + 0.3).cos();
-            (e.x * weights.reshape(e.x.shape())).sum()
+    /// The sum of some values, each element with a weight of its own.
+    fn loss(&self, values: &[Tensor<'t>]) -> Tensor<'t> {
+        let weighted = values.iter().map(|&x| {
+            let weights = (self.tape.iota(x.numel()).cast(self.dtype) * 0.7 + 0.3).cos();
+            (x * weights.reshape(x.shape())).sum()
         });
-        unused.reduce(|a, b| a + b).expect("the last value is unused")
+        weighted.reduce(|a, b| a + b).expect("the last value is unused")
     }
 
     /// Makes a value available to later steps, squashed if it could be large.
@@ -183,6 +186,7 @@ impl<'t> Player<'t> {
                 return self.indexing(step, x, b);
             }
             Kind::MatMul => return self.matmul(step, x, b),
+            Kind::Sequence => self.sequence(step, x, b),
             Kind::Detach => (self.freeze(x), b),
             Kind::Barrier if self.mode == Mode::Plain => (x.barrier(), b),
             Kind::Barrier => (x, b),
@@ -346,6 +350,44 @@ impl<'t> Player<'t> {
         }
         let y = resize(y, &[&shape[..r - 2], &matrix].concat().into());
         Some((x.matmul_with(y, ta, tb), bound))
+    }
+
+    /// One to three steps of a recurrent layer of one or two units over one or two rows.
+    fn sequence(&mut self, step: &Step, x: Tensor<'t>, bx: f64) -> (Tensor<'t>, f64) {
+        const CELLS: [Cell; 5] = [Cell::Tanh, Cell::Irnn, Cell::Lstm, Cell::Gru, Cell::Sigmoid];
+        let [n0, n1, n2, n3] = step.n;
+        let cell = CELLS[n0 as usize % CELLS.len()];
+        let (time, batch, hidden) = (1 + n1 as usize % 3, 1 + n1 as usize / 3 % 2, 1 + n1 as usize / 6 % 2);
+        let wide = cell.gates() * hidden;
+        let ((w, bw), (h0, bh)) = (self.pick(step.b), self.pick(n2));
+        let state = Shape::from([batch, hidden]);
+        let mut bound = bh.max(1.0);
+        let mut of = |only: Cell, shape: Shape| {
+            (cell == only).then(|| {
+                let (x, b) = self.pick(n3);
+                bound = bound.max(b + time as f64);
+                resize(x, &shape)
+            })
+        };
+        let recurrence = Recurrence {
+            cell,
+            z: resize(x, &[time, batch, wide].into()),
+            w_hh: resize(w, &[wide, hidden].into()),
+            h0: resize(h0, &state),
+            c0: of(Cell::Lstm, state),
+            b_hh: of(Cell::Gru, [wide].into()),
+        };
+        let (h, c) = recurrence.run();
+        if cell == Cell::Irnn {
+            // Which units are at rest. Nothing else keeps them small.
+            self.branches.push(h.equals(0.0));
+            bound = (0..time).fold(bh, |bound, _| bound.max(bx + hidden as f64 * bw * bound));
+        }
+        match (c, n0 as usize / CELLS.len() % 3) {
+            (Some(c), 2) => (c, bound),
+            (_, 1) => (h.index(0, time - 1), bound),
+            _ => (h, bound),
+        }
     }
 
     fn hook(&mut self, step: &Step, x: Tensor<'t>) -> Tensor<'t> {

@@ -1,0 +1,121 @@
+//! What must hold of any plan, whatever the program and whatever the planner may do.
+
+use wgrad::{
+    Program,
+    op::Op,
+    plan::{Body, Grouping, Home, Instr, Kernel, Kind, Operand, Plan},
+};
+
+/// Checks the plan of a program.
+///
+/// # Errors
+/// The first rule that it breaks, and where.
+pub fn sound(program: &Program, options: &Grouping) -> Result<(), String> {
+    let plan = &Plan::with(program, options);
+    // Which transient slots hold something.
+    let mut written = vec![false; plan.slots.len()];
+    for (k, kernel) in plan.kernels.iter().enumerate() {
+        reads_and_writes(plan, kernel, &mut written).map_err(|why| format!("kernel {k} {why}"))?;
+        width(kernel, options).map_err(|why| format!("kernel {k} {why}"))?;
+    }
+    let ends = || plan.taps.iter().chain(plan.commits.iter().map(|(_, read)| read));
+    if let Some(read) = ends().find(|read| plan.slots[read.slot].home == Home::Transient && !written[read.slot]) {
+        return Err(format!("slot {} is shown or committed, and nobody writes it", read.slot));
+    }
+    let operands = plan.kernels.iter().flat_map(|k| k.reads.iter().chain(&k.writes));
+    match operands.chain(ends()).find(|operand| !within(operand, plan.slots[operand.slot].len)) {
+        Some(operand) => Err(format!("{operand:?} leaves its slot of {}", plan.slots[operand.slot].len)),
+        None => states_in_place(plan, &Plan::with(program, &Grouping { in_place: false, ..options.clone() })),
+    }
+}
+
+/// What is read has been written; what is written is read, if at all, element by element as it is written.
+fn reads_and_writes(plan: &Plan, kernel: &Kernel, written: &mut [bool]) -> Result<(), String> {
+    let in_loop = matches!(kernel.kind, Kind::Loop(_));
+    for read in &kernel.reads {
+        if plan.slots[read.slot].home == Home::Transient && !written[read.slot] {
+            return Err(format!("reads slot {} before any write", read.slot));
+        }
+        if kernel.writes.iter().any(|write| write.slot == read.slot && !(in_loop && write == read)) {
+            return Err(format!("writes slot {}, and reads other elements of it", read.slot));
+        }
+    }
+    for write in &kernel.writes {
+        if !matches!(plan.slots[write.slot].home, Home::Transient | Home::State(_)) {
+            return Err(format!("writes slot {}, which is no memory", write.slot));
+        }
+        written[write.slot] = true;
+    }
+    for (i, write) in kernel.writes.iter().enumerate() {
+        if let Some(other) = kernel.writes[..i].iter().find(|other| overlap(write, other)) {
+            return Err(format!("writes {write:?} over {other:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// A kernel that computes more than one node needs no more slots than there may be.
+fn width(kernel: &Kernel, options: &Grouping) -> Result<(), String> {
+    let computed = |body: &Body| {
+        let loads = |instr: &Instr| matches!(instr, Instr::Load(_) | Instr::Const(_));
+        body.values.iter().filter(|value| !loads(&value.instr)).count()
+    };
+    let several = match &kernel.kind {
+        Kind::Loop(body) => computed(body) > 1,
+        Kind::MatMul(matmul) => computed(&matmul.epilogue) > 1,
+        Kind::Fill(_) | Kind::Op(_) => false,
+    };
+    let slots = kernel.slots().len();
+    if several && slots > options.buffers {
+        return Err(format!("of {:?} needs {slots} slots, of {} that it may", kernel.nodes, options.buffers));
+    }
+    Ok(())
+}
+
+/// States that kernels write are not written before the last kernel that can fail; nor before the last one that reads
+/// the old value, which the plan without this freedom tells: there, what reads a state reads the old value.
+fn states_in_place(plan: &Plan, elsewhere: &Plan) -> Result<(), String> {
+    let fails = |kernel: &Kernel| matches!(kernel.kind, Kind::Op(Op::Gather(_) | Op::ScatterAdd { .. }));
+    if plan.kernels.len() != elsewhere.kernels.len() {
+        return Err("the number of kernels depends on where states are written".into());
+    }
+    for (k, kernel) in plan.kernels.iter().enumerate() {
+        for home in kernel.writes.iter().map(|write| plan.slots[write.slot].home) {
+            let Home::State(_) = home else { continue };
+            if plan.kernels[k..].iter().any(fails) {
+                return Err(format!("kernel {k} writes a state, and a later kernel can fail"));
+            }
+            let later = elsewhere.kernels[k + 1..].iter().flat_map(|kernel| &kernel.reads);
+            if later.chain(&elsewhere.taps).any(|read| elsewhere.slots[read.slot].home == home) {
+                return Err(format!("kernel {k} writes a state, and its old value is read later"));
+            }
+            if plan.commits.iter().any(|(state, _)| home == Home::State(*state)) {
+                return Err(format!("kernel {k} writes a state that is committed, too"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether every element of a strided look lies in a slot of this length.
+fn within(read: &Operand, len: usize) -> bool {
+    bounds(read).is_none_or(|(low, high)| low >= 0 && high < len as isize)
+}
+
+/// The first and the last position that an operand shows.
+fn bounds(read: &Operand) -> Option<(isize, isize)> {
+    if read.shape.numel() == 0 {
+        return None;
+    }
+    let ends = read.shape.iter().zip(&read.strides).map(|(&n, &stride)| (n as isize - 1) * stride);
+    let (low, high) = ends.fold((0, 0), |(low, high), end| (low + end.min(0), high + end.max(0)));
+    Some((read.offset as isize + low, read.offset as isize + high))
+}
+
+/// Whether two stretches of memory have an element in common.
+fn overlap(a: &Operand, b: &Operand) -> bool {
+    match (bounds(a), bounds(b)) {
+        (Some(x), Some(y)) if a.slot == b.slot => x.0 <= y.1 && y.0 <= x.1,
+        _ => false,
+    }
+}

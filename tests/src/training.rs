@@ -1,0 +1,221 @@
+//! Training steps of random tapes: what the suites record that fuzz the planner and the devices.
+
+use crate::{Machine, Outputs, Tolerance, compare, reference};
+use proptest::{bool::weighted, prelude::*, sample::select};
+use std::{fmt, sync::Arc};
+use wgrad::{
+    Array, DType, Data, Program, StateId, Store, Tape, Tensor,
+    testing::{Kind, Mode, Recipe, Recorded, recipe},
+};
+use wgrad_cpu::reference::Outcome;
+
+/// What becomes of the states in a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Update {
+    /// They stay.
+    None,
+    /// Each is written as it is read, element by element.
+    Scaled,
+    /// The first is turned around, so that no element is read where it is written.
+    Reversed,
+    /// The first follows its gradient, if there is one.
+    Descent,
+}
+
+/// A random tape in a training step: its leaves live in a store, the first as a state, the others as parameters. A state
+/// of the first leaf's shape follows it, one step behind, wherever the first changes.
+#[derive(Clone)]
+pub struct Training {
+    /// The tape.
+    pub recipe: Recipe,
+    /// Whether there is a loss, with its gradients. The values that the loss would be made of are shown otherwise.
+    pub gradients: bool,
+    /// Whether the gradients of a slope of the loss are there as well.
+    pub second: bool,
+    /// What becomes of the states.
+    pub update: Update,
+}
+
+/// A training step of a recipe of up to this many steps. It shrinks to the recipe alone.
+pub fn training(steps: usize) -> impl Strategy<Value = Training> {
+    let updates = select(vec![Update::None, Update::Scaled, Update::Reversed, Update::Descent]);
+    // The parts first: without them, what is left of the recipe in the end is nearly all that is recorded. A sequence
+    // is many nodes, too.
+    let parts = (weighted(0.5), weighted(0.6), weighted(0.6), updates);
+    (parts, recipe(steps)).prop_map(|((sequences, gradients, second, update), recipe)| {
+        let recipe = if sequences { recipe } else { recipe.without(&[Kind::Sequence]) };
+        Training { recipe, gradients, second, update }
+    })
+}
+
+impl Training {
+    /// The same without the steps of some kinds.
+    #[must_use]
+    pub fn without(self, kinds: &[Kind]) -> Self {
+        Self { recipe: self.recipe.without(kinds), ..self }
+    }
+
+    /// The same in another float type.
+    #[must_use]
+    pub fn with_dtype(self, dtype: DType) -> Self {
+        Self { recipe: self.recipe.with_dtype(dtype), ..self }
+    }
+
+    /// A store that holds the leaves.
+    pub fn store(&self) -> Store {
+        let mut store = Store::new();
+        for i in 0..self.recipe.leaves.len() {
+            if i == 0 {
+                store.state("x0", &self.recipe.leaf(0));
+                store.state("before", &self.recipe.leaf(0));
+            } else {
+                store.param(&format!("x{i}"), &self.recipe.leaf(i));
+            }
+        }
+        store
+    }
+
+    /// The states' first values.
+    pub fn states(&self) -> Vec<Data> {
+        self.store().into_parts().1
+    }
+
+    /// The inputs of the recorded program.
+    pub fn inputs(&self, program: &Program) -> Vec<(String, Array)> {
+        self.recipe.arrays(program)
+    }
+
+    /// Runs the step several times on a device that holds the store.
+    ///
+    /// # Panics
+    /// If it cannot be compiled or run.
+    pub fn train(&self, mut machine: Machine, runs: usize) -> Vec<Outputs> {
+        let program = self.record();
+        let inputs = self.inputs(&program);
+        let step = machine.session.compile(program).expect("the plan compiles");
+        (0..runs).map(|_| machine.run(&step, &inputs)).collect()
+    }
+
+    /// Compares what a device gives with the reference, run by run, each from the state in which the device's run began.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn agrees_with_reference(&self, outputs: &[Outputs], tolerance: Tolerance) -> Result<(), String> {
+        let program = self.record();
+        let inputs = self.inputs(&program);
+        let mut states = self.states();
+        for (run, have) in outputs.iter().enumerate() {
+            let want = reference(&program, &states, &inputs);
+            agree(&have.outcome(), &want, tolerance).map_err(|why| format!("run {run}: {why}"))?;
+            states = have.states.iter().map(|state| state.data().clone()).collect();
+        }
+        Ok(())
+    }
+
+    /// Records the step. It taps `loss`, each `gradient` and each `second` derivative, or each `value`; and `branch`es,
+    /// whatever is discrete about the values.
+    pub fn record(&self) -> Program {
+        let store = self.store();
+        let layout = store.layout();
+        let tape = Tape::new(Arc::new(layout.clone()));
+        let states: Vec<StateId> = layout.states().map(|(id, _)| id).filter(|id| !layout.is_arena(*id)).collect();
+        let (first, before) = (states[0], states[1]);
+        let leaves: Vec<Tensor<'_>> =
+            std::iter::once(tape.state(first)).chain(layout.params().map(|(id, _)| tape.param(id))).collect();
+        let Recorded { loss, unused, leaves, branches, .. } = self.recipe.record_over(&leaves, Mode::Plain);
+        branches.iter().for_each(|b| tape.tap("branch", *b));
+        let gradients = if self.gradients { loss.grad_wrt(&leaves) } else { vec![None; leaves.len()] };
+        if self.gradients {
+            tape.tap("loss", loss);
+            gradients.iter().flatten().for_each(|g| tape.tap("gradient", *g));
+            let slope = gradients.iter().flatten().map(|g| (*g * 0.3).sin().sum()).reduce(|a, b| a + b);
+            if let Some(slope) = slope.filter(|_| self.second) {
+                slope.grad_wrt(&leaves).iter().flatten().for_each(|g| tape.tap("second", *g));
+            }
+        } else {
+            unused.iter().for_each(|x| tape.tap("value", *x));
+        }
+        self.update(&tape, &store, (first, before), gradients[0]);
+        tape.finish()
+    }
+
+    fn update(&self, tape: &Tape, store: &Store, (first, before): (StateId, StateId), gradient: Option<Tensor<'_>>) {
+        let x = tape.state(first);
+        let next = match (self.update, gradient) {
+            (Update::None, _) => return,
+            (Update::Reversed, _) => {
+                let turned = (0..x.rank()).filter(|&d| x.shape()[d] > 0);
+                turned.fold(x, |x, d| x.slice_step(d, x.shape()[d] - 1, x.shape()[d], -1)) * 0.9 + x
+            }
+            (Update::Descent, Some(g)) => x - g * 0.01,
+            (Update::Descent | Update::Scaled, _) => x * 0.9,
+        };
+        tape.assign(first, next);
+        tape.assign(before, x);
+        for arena in store.params().arenas(store.layout()) {
+            tape.assign(arena, tape.state(arena) * 0.9);
+        }
+    }
+}
+
+/// Compares two outcomes of a training step.
+///
+/// # Errors
+/// The first difference.
+pub fn agree(have: &Outcome, want: &Outcome, tolerance: Tolerance) -> Result<(), String> {
+    let pairs = || have.taps.iter().zip(&want.taps);
+    // Rounded differently, a value may fall on the other side of a comparison. What follows is another program.
+    if tolerance != Tolerance::F64 && pairs().any(|((name, _, h), (.., w))| name == "branch" && h != w) {
+        return Ok(());
+    }
+    for ((name, shape, have), (_, expected, want)) in pairs() {
+        if shape != expected {
+            return Err(format!("{name} has shape {shape} instead of {expected}"));
+        }
+        compare(name, have, want, tolerance)?;
+        if name == "loss" && !have[0].is_finite() {
+            return Err(format!("the loss is {}", have[0]));
+        }
+    }
+    let mut states = have.states.iter().zip(&want.states).enumerate();
+    states.try_for_each(|(i, (have, want))| compare(&format!("state {i}"), have, want, tolerance))
+}
+
+/// The recipe as Rust and the parts, then the recorded program, if it can be recorded.
+impl fmt::Debug for Training {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { recipe, gradients, second, update } = self;
+        writeln!(f, "Training {{ recipe, gradients: {gradients}, second: {second}, update: Update::{update:?} }}")?;
+        writeln!(f, "{} steps in recipe = {recipe:?}", recipe.steps.len())?;
+        // Failing cases are printed by a thread that is panicking already: a second panic there would abort it.
+        match std::thread::scope(|scope| scope.spawn(|| self.record()).join()) {
+            Ok(program) => {
+                let computes = |(i, live): (usize, bool)| live && is_computed(&program, i);
+                let count = program.live().into_iter().enumerate().filter(|x| computes(*x)).count();
+                writeln!(f, "the step, {count} compute nodes:\n{program}")
+            }
+            Err(_) => writeln!(f, "(recording the step panics)"),
+        }
+    }
+}
+
+/// Whether a node is computed: neither a leaf, nor another look at a value.
+fn is_computed(program: &Program, i: usize) -> bool {
+    use wgrad::op::Op;
+    !matches!(
+        program.nodes()[i].op,
+        Op::Const(_)
+            | Op::Input(_)
+            | Op::State(_)
+            | Op::Iota(_)
+            | Op::Detach
+            | Op::Barrier(_)
+            | Op::Hook(_)
+            | Op::Recomputed
+            | Op::Custom { .. }
+            | Op::Reshape(_)
+            | Op::Permute(_)
+            | Op::Expand(_)
+            | Op::Slice { .. }
+    )
+}
