@@ -17,7 +17,7 @@ pub use model::{Linear, Mlp};
 pub use optimizer::{AnyOptimizer, MakeOptimizer, Step};
 pub use run::{Machine, Outputs, named, reference};
 pub use sound::sound;
-pub use training::{Training, Update, agree, training};
+pub use training::{Training, Update, agree, tape, training};
 
 /// The README's programs compile and run.
 #[cfg(doctest)]

@@ -36,6 +36,16 @@ pub struct Training {
     pub update: Update,
 }
 
+/// A recipe of up to this many steps, without sequences, alone but for what becomes of the states: what fails here is
+/// small.
+pub fn tape(steps: usize) -> impl Strategy<Value = Training> {
+    let updates = select(vec![Update::None, Update::Scaled, Update::Reversed]);
+    (updates, recipe(steps)).prop_map(|(update, recipe)| {
+        let recipe = recipe.without(&[Kind::Sequence]);
+        Training { recipe, gradients: false, second: false, update }
+    })
+}
+
 /// A training step of a recipe of up to this many steps. It shrinks to the recipe alone.
 pub fn training(steps: usize) -> impl Strategy<Value = Training> {
     let updates = select(vec![Update::None, Update::Scaled, Update::Reversed, Update::Descent]);

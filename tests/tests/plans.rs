@@ -8,7 +8,9 @@ use wgrad::{
     testing::{Kind, grouping},
 };
 use wgrad_cpu::reference_plan;
-use wgrad_tests::{Machine, Tolerance, Training, agree, named, proptest_config as config, reference, sound, training};
+use wgrad_tests::{
+    Machine, Tolerance, Training, agree, named, proptest_config as config, reference, sound, tape, training,
+};
 
 /// What is computed in another type in between has the tolerance of that type.
 const CASTS: [Kind; 2] = [Kind::CastFloat, Kind::CastHalf];
@@ -24,6 +26,25 @@ fn interpreted(case: &Training, grouping: &Grouping, claimed: bool) -> Result<()
         .map_err(|why| format!("{why}\n{}", plan.describe(&lowered)))
 }
 
+/// Checks the rules of memory of a training step's plan.
+fn is_sound(case: &Training, grouping: &Grouping, claimed: bool) -> Result<(), String> {
+    let lowered = case.record().lowered(grouping.simplify, |_, _| claimed);
+    let plan = || Plan::with(&lowered, grouping).describe(&lowered).to_string();
+    sound(&lowered, grouping).map_err(|why| format!("{why}\n{}", plan()))
+}
+
+proptest! {
+    #![proptest_config(config(8192))]
+
+    // Most faults of the planner are found here, in tapes of a few nodes.
+    #[test]
+    fn plans_of_short_tapes_are_right(case in tape(4), grouping in grouping()) {
+        let case = case.without(&CASTS);
+        interpreted(&case, &grouping, false).map_err(TestCaseError::fail)?;
+        is_sound(&case, &grouping, false).map_err(TestCaseError::fail)?;
+    }
+}
+
 proptest! {
     #![proptest_config(config(1024))]
 
@@ -34,9 +55,7 @@ proptest! {
 
     #[test]
     fn plans_are_sound(case in training(14), grouping in grouping(), claimed in any::<bool>()) {
-        let lowered = case.record().lowered(grouping.simplify, |_, _| claimed);
-        let plan = || Plan::with(&lowered, &grouping).describe(&lowered).to_string();
-        sound(&lowered, &grouping).map_err(|why| TestCaseError::fail(format!("{why}\n{}", plan())))?;
+        is_sound(&case, &grouping, claimed).map_err(TestCaseError::fail)?;
     }
 
     #[test]
