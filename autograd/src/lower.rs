@@ -36,7 +36,8 @@ impl Program {
             scopes.push(tape.child_scope(scopes[scope.parent.0 as usize], &scope.name, scope.turn));
         }
         let used = self.used();
-        let mut lowering = Lowering { program: self, tape: &tape, claims, simplify, scopes, made: vec![None; self.nodes.len()] };
+        let mut lowering =
+            Lowering { program: self, tape: &tape, claims, simplify, scopes, made: vec![None; self.nodes.len()] };
         let mut starts = Vec::with_capacity(self.nodes.len() + 1);
         for (i, used) in used.into_iter().enumerate() {
             starts.push(tape.len());

@@ -127,13 +127,7 @@ impl CpuBackend {
 }
 
 impl Executable {
-    fn new(
-        plan: &Plan,
-        states: &[BufferId],
-        extents: &[(usize, usize)],
-        sizes: Sizes,
-        files: &mut Files,
-    ) -> Self {
+    fn new(plan: &Plan, states: &[BufferId], extents: &[(usize, usize)], sizes: Sizes, files: &mut Files) -> Self {
         let mut plan = plan.clone();
         let slots = plan.slots.iter().map(|slot| match slot.home {
             Home::Transient => room(slot.dtype, slot.len),

@@ -29,13 +29,7 @@ pub(crate) struct Recurrence {
 }
 
 impl Recurrence {
-    pub fn new(
-        op: &Op,
-        kernel: &Kernel,
-        source: &dyn Fn(&Operand) -> Source,
-        dtype: DType,
-        files: &mut Files,
-    ) -> Self {
+    pub fn new(op: &Op, kernel: &Kernel, source: &dyn Fn(&Operand) -> Source, dtype: DType, files: &mut Files) -> Self {
         let shapes: Vec<&Shape> = kernel.reads.iter().map(|read| &read.shape).collect();
         let sequence = Sequence::new(op, &shapes).expect("a sequence op: no other fused op is claimed");
         let stretch = |o: &Operand| {

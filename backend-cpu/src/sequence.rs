@@ -13,8 +13,8 @@ pub use real::Real;
 
 use backward::Backward;
 use forward::Forward;
-use rows::{Output, Steps};
 use rayon::prelude::*;
+use rows::{Output, Steps};
 use std::ops::Range;
 use wgrad::{Cell, Shape, op::Op};
 

@@ -124,7 +124,11 @@ impl Body {
             after[i] = matches!(value.instr, Instr::Reduce(..)) || value.instr.operands().any(|o| after[o]);
         }
         let walked_again = |(i, value): (usize, &Value)| after[i] && value.level == Level::Element;
-        if self.values.iter().enumerate().any(walked_again) || self.two_passes(&after) { Form::Row } else { Form::Reduce }
+        if self.values.iter().enumerate().any(walked_again) || self.two_passes(&after) {
+            Form::Row
+        } else {
+            Form::Reduce
+        }
     }
 
     /// Whether a reduction is over elements that follow from another.

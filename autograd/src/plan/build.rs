@@ -55,7 +55,8 @@ impl Plan {
     fn grouped(program: &Program, options: &Grouping, apart: &HashSet<NodeId>) -> (Self, Again) {
         let groups = Groups::new(program, options, apart);
         let nodes = program.nodes().len();
-        let mut builder = Builder { groups, stored: vec![false; nodes], kernels: vec![], copies: vec![], again: Again::new() };
+        let mut builder =
+            Builder { groups, stored: vec![false; nodes], kernels: vec![], copies: vec![], again: Again::new() };
         let ends = program.taps().iter().map(|tap| tap.node).chain(program.commits().iter().map(|(_, node)| *node));
         ends.for_each(|node| builder.store(builder.groups.views[node.index()].root));
         let mut order: Vec<usize> = (0..builder.groups.groups.len()).collect();
@@ -232,14 +233,23 @@ impl Builder<'_> {
             let read = buffer(&mut plan, end(id));
             let node = program.node(id);
             let transient = plan.slots[read.slot].home == Home::Transient;
-            let value = if transient { read.clone() } else {
+            let value = if transient {
+                read.clone()
+            } else {
                 // Commits are copied one after the other, so none may read a state.
                 let slot = plan.slot(node.dtype, node.shape.numel(), Home::Transient);
                 Operand::contiguous(slot, &node.shape)
             };
             if !transient {
                 let (kind, scope, site) = (copy(&read.shape, node.dtype), node.scope, node.site);
-                kernels.push(Kernel { kind, reads: vec![read], writes: vec![value.clone()], nodes: vec![id], scope, site });
+                kernels.push(Kernel {
+                    kind,
+                    reads: vec![read],
+                    writes: vec![value.clone()],
+                    nodes: vec![id],
+                    scope,
+                    site,
+                });
             }
             plan.commits.push((state, value));
         }

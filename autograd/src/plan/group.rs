@@ -102,8 +102,7 @@ impl Group {
             want[d] = stride;
             stride *= self.space[d] as isize;
         }
-        operand.offset == 0
-            && (0..want.len()).all(|d| self.space[d] == 1 || operand.strides[d] == want[d])
+        operand.offset == 0 && (0..want.len()).all(|d| self.space[d] == 1 || operand.strides[d] == want[d])
     }
 }
 
@@ -403,7 +402,10 @@ impl<'a> Groups<'a> {
         let group = &self.groups[g];
         let rows = self.options.rows && matches!(group.class, Class::Map | Class::Reduce);
         let element = group.levels.get(&root) == Some(&Level::Element);
-        if !rows || !element || !is_identity(&operand, self.program.node(root).shape.numel()) || group.members.len() >= self.options.values
+        if !rows
+            || !element
+            || !is_identity(&operand, self.program.node(root).shape.numel())
+            || group.members.len() >= self.options.values
         {
             return None;
         }
@@ -417,8 +419,8 @@ impl<'a> Groups<'a> {
         let members = group.members.iter().map(|member| self.program.node(*member));
         let elementwise = members.filter(|node| !matches!(node.op, Op::Random { .. }));
         let views = elementwise.flat_map(|node| &node.inputs).map(|input| &self.views[input.index()]);
-        let mut outside = views
-            .filter(|v| !group.levels.contains_key(&v.root) && self.class[v.root.index()] != Class::Const);
+        let mut outside =
+            views.filter(|v| !group.levels.contains_key(&v.root) && self.class[v.root.index()] != Class::Const);
         if !outside.all(|view| view.operand.reshaped(&space).is_some()) {
             return None;
         }

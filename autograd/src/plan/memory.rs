@@ -201,7 +201,12 @@ impl Plan {
         let same = |read: &&Operand| Operand { slot: write.slot, ..(*read).clone() } == *write;
         let reads_only_so = |s: usize| kernel.reads.iter().filter(|read| read.slot == s).all(|read| same(&read));
         let fits = |s: usize| self.slots[s].len == len && self.slots[s].dtype == dtype && write.shape.numel() == len;
-        kernel.reads.iter().filter(same).map(|read| read.slot).find(|&s| dead.contains(&s) && fits(s) && reads_only_so(s))
+        kernel
+            .reads
+            .iter()
+            .filter(same)
+            .map(|read| read.slot)
+            .find(|&s| dead.contains(&s) && fits(s) && reads_only_so(s))
     }
 
     /// Bytes of all transient slots.

@@ -61,7 +61,19 @@ impl Grouping {
     /// One kernel per node, each with memory of its own.
     pub fn none() -> Self {
         let [simplify, maps, rows, epilogues, recompute, in_place, direct, reuse] = [false; 8];
-        Self { simplify, maps, rows, epilogues, recompute, in_place, direct, reuse, row_limit: 0, values: 1, buffers: 8 }
+        Self {
+            simplify,
+            maps,
+            rows,
+            epilogues,
+            recompute,
+            in_place,
+            direct,
+            reuse,
+            row_limit: 0,
+            values: 1,
+            buffers: 8,
+        }
     }
 
     fn all(self) -> Self {

@@ -66,13 +66,7 @@ impl<'a, T: Real> Forward<'a, T> {
             let (first_h, first_c) = (self.first(self.h0), self.first(self.more));
             let ((before, h), (memory, c), all_gates) = (self.h.after(t), self.c.after(t), self.gates.at(t));
             let (before, memory) = (before.unwrap_or(first_h), memory.unwrap_or(first_c));
-            product(
-                [self.rows.len(), hidden, 4 * hidden],
-                before,
-                self.weights,
-                (&mut *all_gates, 4 * hidden),
-                false,
-            );
+            product([self.rows.len(), hidden, 4 * hidden], before, self.weights, (&mut *all_gates, 4 * hidden), false);
             let rows = all_gates.chunks_exact_mut(4 * hidden);
             let rows = rows.zip(shape.step(self.z, t, &self.rows).chunks_exact(4 * hidden));
             let states = h.chunks_exact_mut(hidden).zip(c.chunks_exact_mut(hidden));
@@ -94,13 +88,7 @@ impl<'a, T: Real> Forward<'a, T> {
             let first = self.first(self.h0);
             let ((before, h), all_gates) = (self.h.after(t), self.gates.at(t));
             let before = before.unwrap_or(first);
-            product(
-                [self.rows.len(), hidden, 3 * hidden],
-                before,
-                self.weights,
-                (&mut *all_gates, 4 * hidden),
-                false,
-            );
+            product([self.rows.len(), hidden, 3 * hidden], before, self.weights, (&mut *all_gates, 4 * hidden), false);
             let rows = all_gates.chunks_exact_mut(4 * hidden);
             let rows = rows.zip(shape.step(self.z, t, &self.rows).chunks_exact(3 * hidden));
             let states = h.chunks_exact_mut(hidden).zip(before.chunks_exact(hidden));

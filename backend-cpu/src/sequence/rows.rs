@@ -44,7 +44,13 @@ pub(super) struct Steps<'a, T> {
 impl<'a, T> Steps<'a, T> {
     /// What a cell does not have.
     pub fn none() -> Self {
-        Self { first: std::ptr::NonNull::dangling().as_ptr(), time: usize::MAX, stride: 0, len: 0, elements: PhantomData }
+        Self {
+            first: std::ptr::NonNull::dangling().as_ptr(),
+            time: usize::MAX,
+            stride: 0,
+            len: 0,
+            elements: PhantomData,
+        }
     }
 
     /// The rows of the one time step that there is; nothing of what a cell does not have.
