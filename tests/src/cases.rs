@@ -11,6 +11,7 @@ pub fn proptest_config(cases: u32) -> Config {
         cases,
         failure_persistence: None,
         max_shrink_iters: 20_000,
+        max_shrink_time: 30_000,
         max_global_rejects: 1024 + cases,
         ..Config::default()
     }
