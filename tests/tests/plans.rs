@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use wgrad::{
-    DType,
+    Array, DType, Tape, Tensor,
     plan::{Grouping, Plan},
     testing::{Kind, grouping},
 };
@@ -81,5 +81,32 @@ proptest! {
         let run = |grouping| case.train(Machine::poisoned(1, case.store()).grouped(&grouping), 1)[0].outcome();
         let (fused, unfused) = (run(Grouping::default()), run(Grouping::none()));
         agree(&fused, &unfused, Tolerance::of(dtype)).map_err(TestCaseError::fail)?;
+    }
+}
+
+/// Groups that merge, of which one computes again what the other sees turned: `second` says how.
+#[test]
+fn a_group_that_merges_with_another_keeps_its_own_looks() {
+    let seconds: [fn(Tensor<'_>) -> Tensor<'_>; 3] =
+        [|r| r.transpose(), |r| r.transpose() + 1.0, |r| r.slice_step(0, 4, 5, -1) * 2.0];
+    for second in seconds {
+        let t = Tape::default();
+        let (x, y) = (t.input("x", [5, 5], DType::F64), t.input("y", [5, 5], DType::F64));
+        let (squares, product) = (x * x, x * y);
+        t.tap("first", squares.sum_axes(&[0]));
+        // Its group computes the product again.
+        t.tap("second", (squares + product).sum_axes(&[0]));
+        // A group with the same rows, of the same input, a level deeper.
+        t.tap("third", (x * x.sum() * second(product)).sum_axes(&[0]));
+        let program = t.finish();
+        let value = |k: f64| Array::new([5, 5], (0..25).map(|i| (i as f64 * k).sin()).collect::<Vec<f64>>());
+        let inputs = [("x".to_string(), value(0.7)), ("y".to_string(), value(1.3))];
+        let want = reference(&program, &[], &inputs);
+        for row_limit in [0, 4, 16 * 1024] {
+            let grouping = Grouping { row_limit, ..Grouping::default() };
+            let plan = Plan::with(&program, &grouping);
+            let have = reference_plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
+            agree(&have, &want, Tolerance::F64).unwrap_or_else(|why| panic!("{why}\n{}", plan.describe(&program)));
+        }
     }
 }

@@ -161,7 +161,7 @@ impl<'a> Emitter<'a> {
             self.known.insert((root, None), value);
             return value;
         }
-        if chain.is_empty() && self.group.levels.contains_key(&root) {
+        if chain.is_empty() && self.group.shows(root, &view.operand, frame) {
             return self.member(root);
         }
         let (level, operand) = self.look(&view.operand, frame, chain).expect("checked when the node joined the group");
