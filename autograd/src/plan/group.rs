@@ -218,7 +218,7 @@ impl<'a> Groups<'a> {
     }
 
     /// The depth of what a root needs to be computed before; `None` for what exists from the start.
-    fn depth(&self, root: NodeId) -> Option<usize> {
+    pub fn depth(&self, root: NodeId) -> Option<usize> {
         self.home[root.index()].map(|g| self.groups[g].depth)
     }
 
@@ -470,9 +470,10 @@ impl<'a> Groups<'a> {
                 let takes = |&&to: &&usize| {
                     self.groups[to].depth < first_reader[from]
                         && self.groups[from].members.len() + self.groups[to].members.len() <= self.options.values
-                        && self.groups[from].levels.iter().all(|(id, level)| {
-                            self.groups[to].levels.get(id).is_none_or(|other| other == level)
-                        })
+                        && self.groups[from]
+                            .levels
+                            .iter()
+                            .all(|(id, level)| self.groups[to].levels.get(id).is_none_or(|other| other == level))
                         && self.sources(to).iter().any(|source| sources.contains(source))
                 };
                 // The nearest in depth: nothing is kept for longer than it must be.
