@@ -26,7 +26,8 @@ impl Program {
     /// at the line of the op. Inputs keep their order. Nodes that no commit, tap or pass depends on are left out, but an
     /// op of several outputs keeps all of them. (In the printed parameters of passes, nodes have their old names.)
     ///
-    /// With `simplify`, constants are folded and identities dropped, which changes no bit of any result.
+    /// With `simplify`, constants are folded and identities dropped, which changes no bit of any result, except that
+    /// `x^2` becomes `x * x`, where a device's power may differ in the last place.
     #[must_use]
     pub fn lowered(&self, simplify: bool, claims: impl Fn(&Op, DType) -> bool) -> Program {
         let tape = Tape::new(self.layout.clone());

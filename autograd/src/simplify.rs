@@ -1,5 +1,5 @@
-//! Algebra that changes no bit: constants folded, identities dropped. What could change a NaN or the sign of a zero
-//! (`x * 0`, `x + 0`) stays.
+//! Algebra that changes no bit, but the last one of some squares (`x * x` is rounded correctly, a power need not be):
+//! constants folded, identities dropped. What could change a NaN or the sign of a zero (`x * 0`, `x + 0`) stays.
 
 use crate::{
     Array, DType, Tensor,

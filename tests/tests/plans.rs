@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use wgrad::{
-    DType,
+    Array, DType, Tape, Tensor,
     plan::{Grouping, Plan},
     testing::{Kind, grouping},
 };
@@ -81,5 +81,64 @@ proptest! {
         let run = |grouping| case.train(Machine::poisoned(1, case.store()).grouped(&grouping), 1)[0].outcome();
         let (fused, unfused) = (run(Grouping::default()), run(Grouping::none()));
         agree(&fused, &unfused, Tolerance::of(dtype)).map_err(TestCaseError::fail)?;
+    }
+}
+
+/// Groups that merge, of which one computes again what the other sees turned: `second` says how.
+#[test]
+fn a_group_that_merges_with_another_keeps_its_own_looks() {
+    let seconds: [fn(Tensor<'_>) -> Tensor<'_>; 3] =
+        [|r| r.transpose(), |r| r.transpose() + 1.0, |r| r.slice_step(0, 4, 5, -1) * 2.0];
+    for second in seconds {
+        let t = Tape::default();
+        let (x, y) = (t.input("x", [5, 5], DType::F64), t.input("y", [5, 5], DType::F64));
+        let (squares, product) = (x * x, x * y);
+        t.tap("first", squares.sum_axes(&[0]));
+        // Its group computes the product again.
+        t.tap("second", (squares + product).sum_axes(&[0]));
+        // A group with the same rows, of the same input, a level deeper.
+        t.tap("third", (x * x.sum() * second(product)).sum_axes(&[0]));
+        let program = t.finish();
+        let value = |k: f64| Array::new([5, 5], (0..25).map(|i| (i as f64 * k).sin()).collect::<Vec<f64>>());
+        let inputs = [("x".to_string(), value(0.7)), ("y".to_string(), value(1.3))];
+        let want = reference(&program, &[], &inputs);
+        for row_limit in [0, 4, 16 * 1024] {
+            let grouping = Grouping { row_limit, ..Grouping::default() };
+            let plan = Plan::with(&program, &grouping);
+            let have = reference_plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
+            agree(&have, &want, Tolerance::F64).unwrap_or_else(|why| panic!("{why}\n{}", plan.describe(&program)));
+        }
+    }
+}
+
+/// What a group computes again is loaded, in turn, from groups before it: here `again` is also computed by a group that
+/// others read, and merges into one that comes later than these.
+#[test]
+fn nothing_is_read_from_a_later_group() {
+    for shown in [false, true] {
+        let t = Tape::default();
+        let (x, y) = (t.input("x", [2, 2], DType::F64), t.input("y", [2, 2], DType::F64));
+        let again = y + 1.0;
+        t.tap("products", (y * x).sum_axes(&[0]));
+        t.tap("sums", (y + again).sum_axes(&[0]));
+        if shown {
+            t.tap("again", again);
+        }
+        let scaled = again * y.sum() * 0.1;
+        let rows = y + y - (y + y).max_axes(&[1]).reshape([2, 1]);
+        t.tap("rows", rows);
+        t.tap("scaled", (scaled + rows).sum_axes(&[0]));
+        let product = scaled.matmul(rows) * 0.2 + scaled;
+        t.tap("squares", product.square().sum_axes(&[0]));
+        t.tap("product", product + 1.0);
+        t.tap("tanh", again.tanh() + rows);
+        let program = t.finish();
+        let value = |k: f64| Array::new([2, 2], (0..4).map(|i| (i as f64 * k).sin()).collect::<Vec<f64>>());
+        let inputs = [("x".to_string(), value(0.7)), ("y".to_string(), value(1.3))];
+        let grouping = Grouping::default();
+        sound(&program, &grouping).unwrap_or_else(|why| panic!("{why}"));
+        let plan = Plan::with(&program, &grouping);
+        let have = reference_plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
+        agree(&have, &reference(&program, &[], &inputs), Tolerance::F64).unwrap_or_else(|why| panic!("{why}"));
     }
 }

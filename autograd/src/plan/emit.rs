@@ -137,6 +137,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn load(&mut self, root: NodeId, operand: Operand, level: Level) -> usize {
+        debug_assert!(self.is_before(root), "a group reads groups before it");
         let load = self.loads.len() + self.first_load;
         self.loads.push((root, operand));
         self.push(Instr::Load(load), self.groups.program.node(root).dtype, level)
@@ -161,7 +162,7 @@ impl<'a> Emitter<'a> {
             self.known.insert((root, None), value);
             return value;
         }
-        if chain.is_empty() && self.group.levels.contains_key(&root) {
+        if chain.is_empty() && self.group.shows(root, &view.operand, frame) {
             return self.member(root);
         }
         let (level, operand) = self.look(&view.operand, frame, chain).expect("checked when the node joined the group");
@@ -171,7 +172,7 @@ impl<'a> Emitter<'a> {
         }
         let mut chain_to_root = self.groups.chain(input);
         chain_to_root.extend(chain);
-        let value = if self.computes_again(root, &operand, frame, &chain_to_root) {
+        let value = if !self.is_before(root) || self.computes_again(root, &operand, frame, &chain_to_root) {
             self.again.push(root);
             self.compute(root, frame, &chain_to_root)
         } else {
@@ -197,6 +198,12 @@ impl<'a> Emitter<'a> {
         }
         let strides = (0..seen.shape.rank()).filter(|d| !axes.contains(d)).map(|d| seen.strides[d]).collect();
         Some((Level::Row, Operand { shape: self.group.kept(), strides, ..seen }))
+    }
+
+    /// Whether a root is there before this group, to be loaded. What other groups compute for themselves may not be: its
+    /// home may be a later group, which this one must not read.
+    fn is_before(&self, root: NodeId) -> bool {
+        self.groups.depth(root).is_none_or(|depth| depth < self.group.depth)
     }
 
     /// Whether to compute a root again rather than to load it.
@@ -232,10 +239,14 @@ impl<'a> Emitter<'a> {
                 continue;
             }
             let (_, seen) = self.look(&view.operand, frame, chain)?;
+            if chain.is_empty() && self.group.shows(view.root, &view.operand, frame) {
+                continue;
+            }
             let mut further = self.groups.chain(*input);
             further.extend(chain);
             match (work <= most).then(|| self.cost(view.root, &seen, (frame, &further), most, loads)).flatten() {
                 Some(more) => work += more,
+                None if !self.is_before(view.root) => return None,
                 // What is repeated over the space is small, and costs little to load.
                 None if loads.contains(&view.root) || (0..seen.shape.rank()).any(|d| repeated(&seen, d)) => {}
                 None => loads.push(view.root),

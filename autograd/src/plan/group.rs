@@ -104,6 +104,17 @@ impl Group {
         }
         operand.offset == 0 && (0..want.len()).all(|d| self.space[d] == 1 || operand.strides[d] == want[d])
     }
+
+    /// Whether what is seen of a root in the frame of a level is the group's own value of it. Two groups that have merged
+    /// may look at one root in two ways: one computes it, the other reads it turned.
+    pub fn shows(&self, root: NodeId, operand: &Operand, frame: Level) -> bool {
+        let same = |level: Level| is_identity(operand, self.frame(level).numel());
+        match (self.levels.get(&root), frame) {
+            (None, _) | (Some(Level::Element), Level::Row) => false,
+            (Some(&level), _) if level == frame => same(level),
+            _ => operand.reshaped(&self.space).is_some_and(|operand| self.repeats_rows(&operand)),
+        }
+    }
 }
 
 /// Whether an operand shows a contiguous root of this many elements as it is.
@@ -207,7 +218,7 @@ impl<'a> Groups<'a> {
     }
 
     /// The depth of what a root needs to be computed before; `None` for what exists from the start.
-    fn depth(&self, root: NodeId) -> Option<usize> {
+    pub fn depth(&self, root: NodeId) -> Option<usize> {
         self.home[root.index()].map(|g| self.groups[g].depth)
     }
 
@@ -459,6 +470,10 @@ impl<'a> Groups<'a> {
                 let takes = |&&to: &&usize| {
                     self.groups[to].depth < first_reader[from]
                         && self.groups[from].members.len() + self.groups[to].members.len() <= self.options.values
+                        && self.groups[from]
+                            .levels
+                            .iter()
+                            .all(|(id, level)| self.groups[to].levels.get(id).is_none_or(|other| other == level))
                         && self.sources(to).iter().any(|source| sources.contains(source))
                 };
                 // The nearest in depth: nothing is kept for longer than it must be.
