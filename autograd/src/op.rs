@@ -265,8 +265,8 @@ impl Op {
                 if *x != [([2].into(), DType::U32), (Shape::scalar(), DType::U32)] {
                     return Err("needs a key of u32[2] and a counter of u32[]".into());
                 }
-                if to.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64)).is_none_or(|n| n > 1 << 33) {
-                    return Err(format!("{to} has more than 2^33 elements"));
+                if to.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64)).is_none_or(|n| n > 1 << 32) {
+                    return Err(format!("{to} has more than 2^32 elements"));
                 }
                 (to.clone(), DType::U32)
             }

@@ -46,7 +46,7 @@ impl Tape {
     /// scalar). [`Rng`] has all three.
     ///
     /// # Panics
-    /// If the shape has more than 2^33 elements.
+    /// If the shape has more than 2^32 elements.
     #[track_caller]
     pub fn random<'t>(
         &'t self,
@@ -108,7 +108,7 @@ impl Rng {
     /// Random words (u32), each bit 0 or 1 with probability 1/2.
     ///
     /// # Panics
-    /// If the shape has more than 2^33 elements.
+    /// If the shape has more than 2^32 elements.
     #[track_caller]
     pub fn bits<'t>(self, tape: &'t Tape, shape: impl Into<Shape>) -> Tensor<'t> {
         let declared = &tape.layout.state(self.key).name;

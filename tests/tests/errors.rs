@@ -83,7 +83,7 @@ fn misuse_panics_at_the_callers_line_with_op_and_shapes() {
     let (key, counter) = (t.table(&[1.0, 2.0], DType::U32), t.scalar(0.0, DType::U32));
     refused!(t.random(index, counter, 0, [2]), "random", "u32[2, 3]", "a key of u32[2]");
     refused!(t.random(key, y, 0, [2]), "random", "f32[4]", "a counter of u32[]");
-    refused!(t.random(key, counter, 0, [1 << 33, 2]), "random", "more than 2^33");
+    refused!(t.random(key, counter, 0, [1 << 32, 2]), "random", "more than 2^32");
     refused!(x.slice(1, 2, 2), "slice", "[2, 3]", "axis 1");
     refused!(x.slice(2, 0, 1), "slice", "[2, 3]", "no axis 2");
     refused!(x.slice_step(1, 1, 3, -1), "slice", "[2, 3]");

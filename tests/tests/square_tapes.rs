@@ -1,0 +1,138 @@
+//! Random tapes of another sort: small square matrices, few sources that many nodes read, transposed and reversed looks
+//! at them, sums over either axis. What the planner merges and computes again is found here.
+
+use proptest::{collection::vec, prelude::*};
+use std::sync::Arc;
+use wgrad::{Array, DType, Data, Program, Rng, Store, Tape, Tensor, plan::Plan, testing::grouping};
+use wgrad_tests::{Machine, Tolerance, agree, named, proptest_config as config, reference, sound};
+
+/// One step: what it does, with which two of the values so far, and whether the result is shown.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    kind: u8,
+    a: u8,
+    b: u8,
+    shown: bool,
+}
+
+/// A tape over the inputs x and y, square matrices of `size` rows.
+#[derive(Clone, Debug)]
+struct Square {
+    size: usize,
+    steps: Vec<Step>,
+    gradient: bool,
+}
+
+fn square() -> impl Strategy<Value = Square> {
+    // The first values are read more often than the others.
+    let operand = || prop_oneof![1 => 0..2u8, 2 => any::<u8>()];
+    let step = (0..15u8, operand(), operand(), prop::bool::weighted(0.25)).prop_map(|(kind, a, b, shown)| Step {
+        kind,
+        a,
+        b,
+        shown,
+    });
+    (1..4usize, vec(step, 1..18), any::<bool>()).prop_map(|(size, steps, gradient)| Square { size, steps, gradient })
+}
+
+impl Square {
+    fn record(&self, t: &Tape, rng: Rng) {
+        let n = self.size;
+        let mut pool: Vec<Tensor<'_>> = vec![t.input("x", [n, n], DType::F64), t.input("y", [n, n], DType::F64)];
+        for (k, step) in self.steps.iter().enumerate() {
+            let (a, b) = (pool[step.a as usize % pool.len()], pool[step.b as usize % pool.len()]);
+            let column_sums = |x: Tensor<'_>| {
+                let sums = x.sum_axes(&[0]);
+                t.tap(&format!("sums of {k}"), sums);
+            };
+            let value = match step.kind {
+                0 => a + b,
+                1 => a * b,
+                2 => a.tanh(),
+                3 => a.transpose(),
+                4 => a * b.transpose(),
+                5 => a.sum_axes(&[0]).reshape([1, n]) * b,
+                6 => a - a.max_axes(&[1]).reshape([n, 1]),
+                7 => a * b.sum() * 0.1,
+                8 => a.slice_step(0, n - 1, n, -1) + b,
+                9 => {
+                    column_sums(a * b);
+                    a + 1.0
+                }
+                10 => {
+                    let sums = a.sum_axes(&[1]);
+                    t.tap(&format!("sums of {k}"), sums);
+                    sums.tanh().reshape([1, n]) + b * 0.5
+                }
+                11 => a.less(b).select(a, b * 0.5),
+                12 => a.dropout(0.5, rng) + b,
+                13 => a.dropout(0.5, rng).transpose() * b,
+                _ => {
+                    column_sums(a + b);
+                    a.matmul(b) * 0.2 + a
+                }
+            };
+            // Bounded: products of products grow fast.
+            let value = if k % 4 == 3 { value.tanh() } else { value };
+            if step.shown {
+                t.tap(&format!("value {k}"), value);
+            }
+            pool.push(value);
+        }
+        let last = *pool.last().expect("there are inputs");
+        t.tap("last", last);
+        if let Some(g) = self.gradient.then(|| last.tanh().sum().grad_wrt(&[pool[0]])[0]).flatten() {
+            t.tap("gradient", g);
+        }
+    }
+
+    /// The recorded tape, the states of its store, and inputs.
+    fn program(&self) -> (Program, Vec<Data>, Vec<(String, Array)>) {
+        let (store, rng) = store();
+        let tape = Tape::new(Arc::new(store.layout().clone()));
+        self.record(&tape, rng);
+        let program = tape.finish();
+        let numel = self.size * self.size;
+        let inputs = program.inputs().iter().enumerate().map(|(i, input)| {
+            let values: Vec<f64> = (0..numel).map(|k| ((k + 5 * i + 1) as f64 * 0.7311).sin()).collect();
+            (input.name.clone(), Array::new([self.size, self.size], values))
+        });
+        let inputs = inputs.collect();
+        (program, store.into_parts().1, inputs)
+    }
+}
+
+fn store() -> (Store, Rng) {
+    let mut store = Store::new();
+    let rng = Rng::new(&mut store, "rng", 7);
+    (store, rng)
+}
+
+proptest! {
+    #![proptest_config(config(4096))]
+
+    #[test]
+    fn plans_of_square_tapes_are_right(square in square(), grouping in grouping()) {
+        let (program, states, inputs) = square.program();
+        let want = reference(&program, &states, &inputs);
+        let lowered = program.lowered(grouping.simplify, |_, _| true);
+        sound(&lowered, &grouping).map_err(TestCaseError::fail)?;
+        let plan = Plan::with(&lowered, &grouping);
+        let have = wgrad_cpu::reference_plan::run(&plan, &lowered, &states, &named(&inputs)).expect("the plan runs");
+        agree(&have, &want, Tolerance::F64).map_err(TestCaseError::fail)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(config(512))]
+
+    #[test]
+    fn the_cpu_runs_square_tapes(square in square(), grouping in grouping()) {
+        let (program, states, inputs) = square.program();
+        let want = reference(&program, &states, &inputs);
+        let mut machine = Machine::splitting(2, store().0).grouped(&grouping);
+        let step = machine.session.compile(program).expect("the plan compiles");
+        let have = machine.run(&step, &inputs).outcome();
+        agree(&have, &want, Tolerance::F64).map_err(TestCaseError::fail)?;
+    }
+}
