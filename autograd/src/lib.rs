@@ -46,6 +46,7 @@ mod vjp;
 pub use ::half::f16;
 pub use array::{Array, Data};
 pub use backend::Backend;
+pub use compose::{Attention, BatchNormed, CrossEntropy, Pool2d, Reduction};
 pub use conv::Conv2d;
 pub use dtype::DType;
 pub use error::{Error, Result};
