@@ -7,12 +7,13 @@
 
 use super::{
     Geometry, Room,
-    lattice::{Axis, Blocks, PACKED, TASKS},
+    lattice::{Axis, Blocks, TASKS},
     pack,
     real::{Real, Stored},
     tile::{Machine, Pairs},
 };
 use crate::{
+    cut::Sizes,
     memory::{Element, Target},
     pool::Pool,
     scratch::{Files, Workers},
@@ -44,7 +45,7 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    pub fn new<T: Stored>(geometry: Geometry, files: &mut Files) -> Self {
+    pub fn new<T: Stored>(geometry: Geometry, sizes: Sizes, files: &mut Files) -> Self {
         let axes = [0, 1].map(|d| Axis::forward(geometry.walks[d], geometry.image[d], geometry.result[d]));
         let [outs, ins] = geometry.channels;
         let machine = Machine::new::<T::Sum>();
@@ -54,13 +55,14 @@ impl Weights {
         let each = geometry.images.div_ceil(split).max(1);
         let images = [each, geometry.images.div_ceil(each)];
         // Blocks are there to fit into a cache only.
-        let blocks = Blocks::new(&axes, channels[0] + outs, usize::MAX, 0, machine.lanes);
+        let blocks = Blocks::new(&axes, channels[0] + outs, usize::MAX, 0, machine.lanes, sizes);
         let unit = channels[0] * blocks.channel + outs * blocks.vectors.len() * machine.lanes;
-        let units = (PACKED / unit.max(1)).clamp(1, (images[0] * blocks.len()).max(1));
+        let units = (sizes.packed / unit.max(1)).clamp(1, (images[0] * blocks.len()).max(1));
         let pairs = axes[0].phases[0].iter().flat_map(|&a| axes[1].phases[0].iter().map(move |&b| [a, b]));
         let offsets: Vec<usize> = pairs.map(|taps| blocks.offset(&axes, taps)).collect();
-        let taps =
-            (0..channels[0]).flat_map(|c| offsets.iter().map(move |offset| (c, offset))).map(|(c, o)| c * blocks.channel + o);
+        let taps = (0..channels[0])
+            .flat_map(|c| offsets.iter().map(move |offset| (c, offset)))
+            .map(|(c, o)| c * blocks.channel + o);
         let taps: Vec<usize> = taps.collect();
         let sums = geometry.groups * outs * parts * images[1] * taps.len();
         let room = [
@@ -118,7 +120,8 @@ impl Weights {
         let images = part.chunk * each..self.geometry.images.min((part.chunk + 1) * each);
         let units = images.start * self.blocks.len()..images.end * self.blocks.len();
         let mut scratch = workers.mine();
-        let [images, cotangents] = scratch.registers.get_disjoint_mut([self.room[1], self.room[2]]).expect("they differ");
+        let [images, cotangents] =
+            scratch.registers.get_disjoint_mut([self.room[1], self.room[2]]).expect("they differ");
         let [images, cotangents] = [images, cotangents].map(T::Sum::slice_mut);
         for first in units.clone().step_by(self.units) {
             let units = first..units.end.min(first + self.units);
@@ -150,7 +153,13 @@ impl Weights {
             }
             for m in 0..outs {
                 let from = &from[0][(group * outs + m) * result..][..result];
-                pack::positions(&self.axes, &self.blocks, block, from, &mut cotangents[(i * outs + m) * wide..][..wide]);
+                pack::positions(
+                    &self.axes,
+                    &self.blocks,
+                    block,
+                    from,
+                    &mut cotangents[(i * outs + m) * wide..][..wide],
+                );
             }
         }
         // Vectors look beyond the last position, and what they find there is multiplied by 0.
