@@ -95,11 +95,8 @@ impl Correlation {
                 let mut scratch = workers.mine();
                 let to = T::Sum::slice_mut(&mut scratch.registers[self.room[1]]);
                 let first = (image * groups + group) * ins;
-                for channel in 0..ins {
-                    let from = &source[(first + channel) * height * width..][..height * width];
-                    let to = &mut to[channel * self.blocks.channel..][..self.blocks.channel];
-                    pack::channel(&self.axes, &self.blocks, block, from, to);
-                }
+                let from = &source[first * height * width..][..ins * height * width];
+                pack::channels(&self.axes, &self.blocks, block, from, &mut to[..ins * self.blocks.channel]);
                 // Vectors look beyond the last position.
                 to[ins * self.blocks.channel..][..self.machine.lanes].fill(Element::from_f64(0.0));
                 let plane: usize = self.geometry.plane(self.backward);
