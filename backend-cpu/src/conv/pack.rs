@@ -6,8 +6,14 @@ use super::{
 };
 use crate::memory::Element;
 
-/// Packs what a block reads of some channels, one after another in `from` and in `to`.
-pub(super) fn channels<T: Stored>(axes: &[Axis; 2], blocks: &Blocks, block: usize, from: &[T], to: &mut [T::Sum]) {
+/// Packs what a block reads of some channels, one after another in `from`; in `to` they begin `every` so many elements.
+pub(super) fn channels<T: Stored>(
+    axes: &[Axis; 2],
+    blocks: &Blocks,
+    block: usize,
+    from: &[T],
+    (to, every): (&mut [T::Sum], usize),
+) {
     let [rows, width] = blocks.plane;
     let source = axes[0].source * axes[1].source;
     let first = blocks.first(block);
@@ -17,7 +23,7 @@ pub(super) fn channels<T: Stored>(axes: &[Axis; 2], blocks: &Blocks, block: usiz
         let (columns, left) = axes[1].present(across, first[1], width);
         let all = present.len() == rows && columns.len() == width;
         let one_piece = axes[0].stride == 1 && columns.len() == axes[1].source && columns.len() == width;
-        for (channel, to) in to.chunks_exact_mut(blocks.channel.max(1)).enumerate() {
+        for (channel, to) in to.chunks_mut(every.max(1)).enumerate() {
             let to = &mut to[plane * rows * width..][..rows * width];
             if !all {
                 to.fill(Element::from_f64(0.0));
@@ -53,21 +59,23 @@ fn spaced<T: Stored>(from: &[T], stride: usize, to: &mut [T::Sum]) {
     }
 }
 
-/// Packs a block of some planes of cotangents, `len` elements for each, as vectors go over its positions: zeros where
-/// there is no position.
+/// Packs a block of some planes of cotangents, `len` elements of each, as vectors go over its positions: zeros where
+/// there is no position. In `to` they begin `every` so many elements.
 pub(super) fn positions<T: Stored>(
     axes: &[Axis; 2],
     blocks: &Blocks,
     block: usize,
     from: &[T],
-    (to, len): (&mut [T::Sum], usize),
+    len: usize,
+    (to, every): (&mut [T::Sum], usize),
 ) {
     let first = blocks.first(block);
     let [rows, columns] = [0, 1].map(|d| axes[d].written(0, first[d], blocks.extents[d]));
     let width = axes[1].result;
     let one_piece = columns == width && blocks.pitch == width;
     let all = if one_piece { rows * width } else { 0 };
-    for (to, from) in to.chunks_exact_mut(len.max(1)).zip(from.chunks_exact(axes[0].result * width)) {
+    for (to, from) in to.chunks_mut(every.max(1)).zip(from.chunks_exact(axes[0].result * width)) {
+        let to = &mut to[..len];
         let from = &from[first[0] * width..][..rows * width];
         to[all..].fill(Element::from_f64(0.0));
         if one_piece {

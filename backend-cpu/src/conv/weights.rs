@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     cut::Sizes,
-    memory::{Element, Target},
+    memory::{Element, Target, aligned_mut},
     pool::Pool,
     scratch::{Files, Workers},
 };
@@ -24,8 +24,9 @@ use std::ops::Range;
 /// Channels of results, and of images, that a task has at most: each is packed for each part of the others.
 const CHANNELS: [usize; 2] = [64, 32];
 
-/// Vectors of products that are added up before their elements are, at least, if there are as many.
-const VECTORS: usize = 64;
+/// Vectors of products that are added up before their elements are, at least, if a task can have as many; and about how
+/// many at most, of several blocks: the cotangents of a tile then stay in the first cache.
+const VECTORS: [usize; 2] = [64, 96];
 
 /// The gradient of a convolution's weights.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub(super) struct Weights {
     images: [usize; 2],
     /// Blocks that are packed at a time.
     units: usize,
+    /// Where in a packed channel each vector begins, block after block.
+    vectors: Vec<usize>,
     /// Where each element of the kernel reads, for each channel of a task.
     taps: Vec<usize>,
     machine: Machine,
@@ -59,22 +62,25 @@ impl Weights {
         let blocks = Blocks::new(&axes, channels[0] + channels[1], usize::MAX, 0, machine.lanes, sizes);
         let vectors = blocks.vectors.len();
         let tasks = TASKS.div_ceil((geometry.groups * parts[0] * parts[1]).max(1));
-        let least = VECTORS.div_ceil((blocks.len() * vectors).max(1));
+        let least = VECTORS[0].div_ceil((blocks.len() * vectors).max(1));
         let each = geometry.images.div_ceil(tasks).max(if sizes.serial == 0 { 1 } else { least });
         let images = [each, geometry.images.div_ceil(each.max(1))];
         let unit = channels[1] * blocks.channel + channels[0] * vectors * machine.lanes;
-        let units = (2 * sizes.packed / unit.max(1)).clamp(1, (images[0] * blocks.len()).max(1));
+        let most = (2 * sizes.packed / unit.max(1)).min(VECTORS[1] / vectors.max(1));
+        let units = most.clamp(1, (images[0] * blocks.len()).max(1));
         let pairs = axes[0].phases[0].iter().flat_map(|&a| axes[1].phases[0].iter().map(move |&b| [a, b]));
         let offsets: Vec<usize> = pairs.map(|taps| blocks.offset(&axes, taps)).collect();
         let taps = (0..channels[1])
             .flat_map(|c| offsets.iter().map(move |offset| (c, offset)))
-            .map(|(c, o)| c * blocks.channel + o);
+            .map(|(c, o)| c * units * blocks.channel + o);
         let taps: Vec<usize> = taps.collect();
         let sums = geometry.groups * parts[0] * parts[1] * images[1] * channels[0] * taps.len();
         let packed = units * channels[1] * blocks.channel + machine.lanes;
         let room =
             [sums, packed, units * channels[0] * vectors * machine.lanes].map(|len| files.take(T::Sum::DTYPE, len));
-        Self { geometry, axes, blocks, channels, parts, images, units, taps, machine, room }
+        let first = |u: usize| blocks.vectors.iter().map(move |v| u * blocks.channel + v);
+        let vectors = (0..units).flat_map(first).collect();
+        Self { geometry, axes, blocks, channels, parts, images, units, vectors, taps, machine, room }
     }
 
     /// Runs it on contiguous cotangents and images; the result begins at `start` of the target.
@@ -135,7 +141,7 @@ impl Weights {
         let mut scratch = workers.mine();
         let [images, cotangents] =
             scratch.registers.get_disjoint_mut([self.room[1], self.room[2]]).expect("they differ");
-        let [images, cotangents] = [images, cotangents].map(T::Sum::slice_mut);
+        let [images, cotangents] = [images, cotangents].map(|room| aligned_mut(T::Sum::slice_mut(room)));
         let taps = &self.taps[..part.channels[1].len() * (self.taps.len() / self.channels[1])];
         for first in part.units.clone().step_by(self.units) {
             let units = first..part.units.end.min(first + self.units);
@@ -149,22 +155,27 @@ impl Weights {
     fn pack<T: Stored>(&self, part: &Part, from: [&[T]; 2], units: Range<usize>, to: [&mut [T::Sum]; 2]) {
         let Self { geometry, axes, blocks, .. } = self;
         let wide = blocks.vectors.len() * self.machine.lanes;
-        let sizes = [self.channels[0] * wide, self.channels[1] * blocks.channel];
+        // From one channel to the next: all blocks of a channel lie one behind the other.
+        let every = [self.units * wide, self.units * blocks.channel];
         let [results, images] = [0, 1].map(|side| {
             let plane = geometry.plane(side == 1);
             let [first, len] = [part.channels[side].start, part.channels[side].len()].map(|channels| channels * plane);
             move |group: usize| &from[side][group * geometry.channels[side] * plane + first..][..len]
         });
         let [cotangents, packed] = to;
+        // Vectors look beyond the last position, and what they find there is multiplied by 0.
+        for channel in 0..part.channels[1].len() {
+            let end = channel * every[1] + units.len() * blocks.channel;
+            packed[end..][..self.machine.lanes].fill(Element::from_f64(0.0));
+        }
         for (i, unit) in units.enumerate() {
             let (group, block) = (unit / blocks.len() * geometry.groups + part.group, unit % blocks.len());
-            let to = &mut packed[i * sizes[1]..][..part.channels[1].len() * blocks.channel];
-            pack::channels(axes, blocks, block, images(group), to);
-            // Vectors look beyond the last position, and what they find there is multiplied by 0.
-            let end = i * sizes[1] + part.channels[1].len() * blocks.channel;
-            packed[end..][..self.machine.lanes].fill(Element::from_f64(0.0));
-            let to = &mut cotangents[i * sizes[0]..][..part.channels[0].len() * wide];
-            pack::positions(axes, blocks, block, results(group), (to, wide));
+            let last = (part.channels[1].len() - 1) * every[1];
+            let to = &mut packed[i * blocks.channel..][..last + blocks.channel];
+            pack::channels(axes, blocks, block, images(group), (to, every[1]));
+            let last = (part.channels[0].len() - 1) * every[0];
+            let to = &mut cotangents[i * wide..][..last + wide];
+            pack::positions(axes, blocks, block, results(group), wide, (to, every[0]));
         }
     }
 }
@@ -192,50 +203,44 @@ impl<A: Real> WithSimd for Task<'_, A> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Weights { blocks, machine, channels, .. } = self.of;
+        let Weights { blocks, machine, .. } = self.of;
         let wide = blocks.vectors.len() * machine.lanes;
         let pairs = Pairs {
             cotangents: self.packed[0],
-            cotangent: [channels[0] * wide, wide],
+            cotangent: self.of.units * wide,
             images: self.packed[1],
-            image: channels[1] * blocks.channel,
-            units: self.units,
-            vectors: &blocks.vectors,
+            vectors: &self.of.vectors[..self.units * blocks.vectors.len()],
         };
         let width = self.of.taps.len();
         let few = machine.registers < 32;
         let mut m = 0;
         while m < self.results {
-            let rows = if self.results - m >= 4 { 4 } else { 1 };
+            let left = self.results - m;
+            let rows = if left >= 8 && !few {
+                8
+            } else if left >= 4 {
+                4
+            } else {
+                1
+            };
             let mut t = 0;
             while t < self.taps.len() {
                 let out = (&mut self.sums[m * width + t..(m + rows - 1) * width + self.taps.len()], width);
                 let taps = &self.taps[t..];
+                macro_rules! add {
+                    ($m:literal, $t:literal) => {{
+                        pairs.add::<S, $m, $t>(simd, m, taps, out);
+                        $t
+                    }};
+                }
                 t += match (rows, taps.len()) {
-                    (4, 6..) if !few => {
-                        pairs.add::<S, 4, 6>(simd, m, taps, out);
-                        6
-                    }
-                    (4, 3..) => {
-                        pairs.add::<S, 4, 3>(simd, m, taps, out);
-                        3
-                    }
-                    (4, _) => {
-                        pairs.add::<S, 4, 1>(simd, m, taps, out);
-                        1
-                    }
-                    (_, 9..) if !few => {
-                        pairs.add::<S, 1, 9>(simd, m, taps, out);
-                        9
-                    }
-                    (_, 3..) => {
-                        pairs.add::<S, 1, 3>(simd, m, taps, out);
-                        3
-                    }
-                    _ => {
-                        pairs.add::<S, 1, 1>(simd, m, taps, out);
-                        1
-                    }
+                    (8, 3..) => add!(8, 3),
+                    (8, _) => add!(8, 1),
+                    (4, 3..) => add!(4, 3),
+                    (4, _) => add!(4, 1),
+                    (_, 9..) if !few => add!(1, 9),
+                    (_, 3..) => add!(1, 3),
+                    _ => add!(1, 1),
                 };
             }
             m += rows;
