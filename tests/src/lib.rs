@@ -2,6 +2,7 @@
 //! checking gradients against finite differences.
 
 mod cases;
+pub mod catalogue;
 mod compare;
 mod gradcheck;
 mod model;
