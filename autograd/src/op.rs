@@ -252,6 +252,11 @@ impl Op {
         }
     }
 
+    /// Whether a kernel of this op reads contiguous operands only: convolutions and fused ops.
+    pub fn reads_contiguous(&self) -> bool {
+        matches!(self, Op::Conv2d(_) | Op::ConvInputGrad(..) | Op::ConvWeightGrad(..)) || self.is_fused()
+    }
+
     /// How many leading inputs gradients flow to. The rest are conditions, indices, constants to this op.
     pub(crate) fn differentiable_inputs(&self, inputs: usize) -> usize {
         match self {

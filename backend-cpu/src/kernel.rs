@@ -2,6 +2,7 @@
 
 use crate::{
     contract::Product,
+    conv::Convolution,
     cut::Sizes,
     looped::Loop,
     memory::{Env, Source},
@@ -23,6 +24,7 @@ enum Body {
     Product(Box<Product>),
     Single(Box<Single>),
     Sequence(Box<Recurrence>),
+    Convolution(Box<Convolution>),
 }
 
 /// A kernel ready to run.
@@ -71,7 +73,11 @@ impl Compiled {
             }
             Kind::Op(single) => {
                 op = single.name();
-                Body::Single(Box::new(Single::new(single, kernel, &source, dtype.expect("one write"))))
+                let dtype = dtype.expect("one write");
+                match Convolution::new(single, kernel, &source, dtype, files) {
+                    Some(convolution) => Body::Convolution(Box::new(convolution)),
+                    None => Body::Single(Box::new(Single::new(single, kernel, &source, dtype))),
+                }
             }
         };
         Self { body, writes, op, site: kernel.site }
@@ -86,6 +92,7 @@ impl Compiled {
             Body::Loop(body) => body.run(env, workers, pool),
             Body::Product(product) => product.run(env, workers, pool),
             Body::Sequence(sequence) => sequence.run(env, workers),
+            Body::Convolution(convolution) => convolution.run(env, workers, pool),
             Body::Single(single) => {
                 let outside = |OutOfRange { index, extent }| Error::IndexOutOfRange {
                     op: self.op,

@@ -9,6 +9,8 @@ pub mod sequence;
 
 mod backend;
 mod contract;
+mod conv;
+mod cumsum;
 mod cut;
 mod fold;
 mod half;

@@ -1,6 +1,7 @@
 //! Ops that are kernels by themselves: those that move elements by position, by index or by segment.
 
 use crate::{
+    cumsum::CumSum,
     fold::{self, Monoid, Sum},
     half::{narrow, widen},
     lanes::{Lanes, Number, map1},
@@ -58,6 +59,7 @@ macro_rules! with_summand {
 enum Action {
     Copy(View),
     ArgMax { kept: Nest<1>, axis: Axis },
+    CumSum(CumSum),
     Assemble { parts: Vec<Nest<2>>, gaps: bool },
     Gather(Nest<2>, Axis),
     ScatterAdd(Nest<3>, Axis, Mutex<Vec<f32>>),
@@ -102,6 +104,7 @@ impl Single {
                 let kept = Nest::new(&write.shape, [x[0].offset], [&without(&x[0].strides)]);
                 Action::ArgMax { kept, axis: Axis { extent: x[0].shape[*axis], stride: x[0].strides[*axis] } }
             }
+            Op::CumSum { axis, reverse } => Action::CumSum(CumSum::new(&x[0], &write.shape, *axis, *reverse)),
             Op::Assemble { axis, places, .. } => {
                 let part = |(place, x): (&Place, &Operand)| {
                     let mut strides = out_strides.clone();
@@ -159,6 +162,10 @@ impl Single {
                     argmax::<T>(kept, *axis, T::slice(data(0)), start, out);
                 }));
             }
+            Action::CumSum(sums) => with_summand!(self.dtype, T => {
+                let Source::Target(target) = self.write.0 else { unreachable!("writes are targets") };
+                sums.run::<T>(T::slice(data(0)), &env.targets[target], self.write.1, pool);
+            }),
             Action::Assemble { parts, gaps } => with_type!(self.dtype, T => {
                 let out = self.out::<T>(env, 0, self.len);
                 if *gaps {

@@ -150,7 +150,7 @@ impl Builder<'_> {
         let mut reads: Vec<Operand> =
             (0..node.inputs.len()).map(|i| self.groups.input(members[0], i).operand.clone()).collect();
         reads.iter().for_each(|read| self.stored[read.slot] = true);
-        if node.op.is_fused() {
+        if node.op.reads_contiguous() {
             for (i, read) in reads.iter_mut().enumerate().filter(|(_, read)| !read.is_contiguous()) {
                 *read = self.contiguous(read.clone(), program.node(node.inputs[i]).dtype, members[0]);
             }

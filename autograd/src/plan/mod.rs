@@ -119,7 +119,8 @@ pub enum Kind {
     /// Zeros in these ranges `(start, len)`, counted from the first element of the one write, which is contiguous.
     Fill(Vec<(usize, usize)>),
     /// One op by itself, over strided reads, one write per output, each contiguous: the ops that move elements by
-    /// index or by segment, that assemble, and fused ops. Those read contiguous operands.
+    /// index or by segment, that assemble, cumulative sums, convolutions, and fused ops. Some read contiguous operands:
+    /// see [`Op::reads_contiguous`].
     Op(Op),
 }
 

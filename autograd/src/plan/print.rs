@@ -60,6 +60,14 @@ impl Kernel {
                 let rows = self.writes[0].shape[..2].iter().product::<usize>();
                 2 * rows * self.reads[weights].shape.numel() + written()
             }
+            // Every element of the result, or of its cotangent, has met every weight of its group's channels.
+            Kind::Op(Op::Conv2d(_)) => 2 * written() * self.reads[1].shape[1..].iter().product::<usize>(),
+            Kind::Op(Op::ConvInputGrad(..)) => {
+                2 * self.reads[0].shape.numel() * self.reads[1].shape[1..].iter().product::<usize>()
+            }
+            Kind::Op(Op::ConvWeightGrad(..)) => {
+                2 * self.reads[0].shape.numel() * self.writes[0].shape[1..].iter().product::<usize>()
+            }
             Kind::Op(Op::ScatterAdd { .. } | Op::SegmentSum(_) | Op::ArgMax(_)) => self.reads[0].shape.numel(),
             Kind::Op(_) => written(),
         }

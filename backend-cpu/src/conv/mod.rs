@@ -1,0 +1,186 @@
+//! Convolutions and their gradients, by loops over tiles of sums that stay in registers, over copies of the images that
+//! have the padding around them: no element is copied more than once for each element of the kernel it meets.
+
+mod correlate;
+mod lattice;
+mod pack;
+mod real;
+mod tile;
+mod weights;
+
+use crate::{
+    memory::{Env, Source, Target, nothing},
+    pool::Pool,
+    scratch::{Files, Workers},
+};
+use correlate::Correlation;
+use lattice::Walk;
+use real::{Real, Stored};
+use std::marker::PhantomData;
+use weights::Weights;
+use wgrad::{
+    Conv2d, DType, Data, f16,
+    op::Op,
+    plan::{Kernel, Operand},
+};
+
+/// The shapes of a convolution.
+#[derive(Clone, Copy, Debug)]
+struct Geometry {
+    images: usize,
+    groups: usize,
+    /// Channels of results, and of images, of one group.
+    channels: [usize; 2],
+    /// The extents of images, and of results.
+    image: [usize; 2],
+    result: [usize; 2],
+    walks: [Walk; 2],
+}
+
+impl Geometry {
+    fn new(conv: &Conv2d, image: &[usize], weights: &[usize], result: &[usize]) -> Self {
+        let walk = |d: usize| Walk {
+            stride: conv.stride[d],
+            padding: conv.padding[d],
+            dilation: conv.dilation[d],
+            kernel: weights[2 + d],
+        };
+        Self {
+            images: image[0],
+            groups: conv.groups,
+            channels: [weights[0] / conv.groups, weights[1]],
+            image: [image[2], image[3]],
+            result: [result[2], result[3]],
+            walks: [walk(0), walk(1)],
+        }
+    }
+
+    /// The elements of an image's plane, or of a result's.
+    fn plane(&self, image: bool) -> usize {
+        if image { self.image } else { self.result }.iter().product()
+    }
+
+    /// The multiplications.
+    fn work(&self) -> usize {
+        let kernel: usize = self.walks.iter().map(|walk| walk.kernel).product();
+        let positions: usize = self.result.iter().product();
+        self.images * self.groups * self.channels.iter().product::<usize>() * kernel * positions
+    }
+}
+
+/// Scratch that all threads share while a kernel runs.
+struct Room<'a, A> {
+    workers: &'a Workers,
+    register: usize,
+    data: Data,
+    target: Target,
+    elements: PhantomData<A>,
+}
+
+impl<'a, A: Real> Room<'a, A> {
+    /// A register of the calling thread, until this is dropped.
+    fn take(workers: &'a Workers, register: usize) -> Self {
+        let mut data = std::mem::replace(&mut workers.mine().registers[register], nothing(A::DTYPE));
+        let target = Target::new(&mut data);
+        Self { workers, register, data, target, elements: PhantomData }
+    }
+
+    /// A stretch, to be written.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes any of it while the result is in use.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises what a mutable borrow would prove")]
+    unsafe fn part(&self, start: usize, len: usize) -> &mut [A] {
+        // SAFETY: the data is alive, and by the caller's promise.
+        unsafe { self.target.part(start, len) }
+    }
+
+    /// All of it, after it has been written.
+    fn seen(&self) -> &[A] {
+        A::slice(&self.data)
+    }
+}
+
+impl<A> Drop for Room<'_, A> {
+    fn drop(&mut self) {
+        self.workers.mine().registers[self.register] = std::mem::replace(&mut self.data, nothing(DType::F32));
+    }
+}
+
+/// What is computed.
+#[derive(Debug)]
+enum Body {
+    Correlation(Correlation),
+    Weights(Weights),
+}
+
+/// A convolution, or one of its gradients, over contiguous reads.
+#[derive(Debug)]
+pub(crate) struct Convolution {
+    body: Body,
+    /// Where each read is, its first element and its length.
+    reads: [(Source, usize, usize); 2],
+    write: (Source, usize),
+    dtype: DType,
+}
+
+impl Convolution {
+    /// Prepares one of the three ops; nothing for any other.
+    pub fn new(
+        op: &Op,
+        kernel: &Kernel,
+        source: &dyn Fn(&Operand) -> Source,
+        dtype: DType,
+        files: &mut Files,
+    ) -> Option<Self> {
+        let (x, write) = (&kernel.reads, &kernel.writes[0]);
+        let geometry = match op {
+            Op::Conv2d(conv) => Geometry::new(conv, &x[0].shape, &x[1].shape, &write.shape),
+            Op::ConvInputGrad(conv, _) => Geometry::new(conv, &write.shape, &x[1].shape, &x[0].shape),
+            Op::ConvWeightGrad(conv, _) => Geometry::new(conv, &x[1].shape, &write.shape, &x[0].shape),
+            _ => return None,
+        };
+        let body = match dtype {
+            DType::F64 => Body::new::<f64>(op, geometry, files),
+            DType::F16 => Body::new::<f16>(op, geometry, files),
+            _ => Body::new::<f32>(op, geometry, files),
+        };
+        let reads = [0, 1].map(|i| {
+            assert!(x[i].is_contiguous(), "a convolution reads what lies in one piece");
+            (source(&x[i]), x[i].offset, x[i].shape.numel())
+        });
+        Some(Self { body, reads, write: (source(write), write.offset), dtype })
+    }
+
+    /// Runs the op.
+    pub fn run(&self, env: Env, workers: &Workers, pool: Pool) {
+        match self.dtype {
+            DType::F64 => self.run_in::<f64>(env, workers, pool),
+            DType::F16 => self.run_in::<f16>(env, workers, pool),
+            _ => self.run_in::<f32>(env, workers, pool),
+        }
+    }
+
+    fn run_in<T: Stored>(&self, env: Env, workers: &Workers, pool: Pool) {
+        let reads = self.reads.map(|(source, start, len)| &T::slice(env.data(source))[start..][..len]);
+        let Source::Target(target) = self.write.0 else { unreachable!("writes are targets") };
+        let target = (&env.targets[target], self.write.1);
+        match &self.body {
+            Body::Correlation(body) => body.run(reads, target, workers, pool),
+            Body::Weights(body) => body.run(reads, target, workers, pool),
+        }
+    }
+}
+
+impl Body {
+    fn new<T: Stored>(op: &Op, geometry: Geometry, files: &mut Files) -> Self {
+        match op {
+            Op::ConvWeightGrad(..) => Body::Weights(Weights::new::<T>(geometry, files)),
+            _ => Body::Correlation(Correlation::new::<T>(
+                geometry,
+                matches!(op, Op::ConvInputGrad(..)),
+                files,
+            )),
+        }
+    }
+}
