@@ -33,13 +33,13 @@ kinds! {
     /// What a step records. Functions with a limited domain are recorded on safe arguments such as `x * x + 0.5`;
     /// `CastHalf` is a sine in f16; `Windows` are two overlapping slices of one value, one of them reversed; `Sequence`
     /// runs any recurrent cell over a few steps; `Checkpoint` wraps the steps that follow.
-    Add Mul Sub Div Pow Max Neg Sin Cos Tanh Erf Exp Recip Sqrt Log
+    Add Mul Sub Div Pow Max Neg Sin Cos Tanh Erf Exp Expm1 Recip Sqrt Log Log1p
     SelectLess SelectEqual SelectFinite CastFloat CastHalf CastInteger CastBool
     Random
-    Sum ReduceMax Norm ArgMax
+    Sum ReduceMax Norm ArgMax CumSum
     Reshape Permute Expand Slice Windows Concat Pad Assemble
     Gather ScatterAdd SegmentSum SegmentBroadcast
-    MatMul Sequence
+    MatMul Convolution Sequence
     Detach Barrier Hook Checkpoint Custom
 }
 

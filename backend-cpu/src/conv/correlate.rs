@@ -54,9 +54,10 @@ impl Correlation {
         let tasks = geometry.images * geometry.groups;
         let blocks = Blocks::new(&axes, channels[0], tasks, geometry.work(), machine.lanes);
         let [rows, columns] = [&axes[0].phases, &axes[1].phases];
-        let pairs = rows.iter().enumerate().flat_map(|(r, down)| {
-            columns.iter().enumerate().map(move |(c, across)| ([r, c], down, across))
-        });
+        let pairs = rows
+            .iter()
+            .enumerate()
+            .flat_map(|(r, down)| columns.iter().enumerate().map(move |(c, across)| ([r, c], down, across)));
         let mut weights = 0;
         let phase = |(at, down, across): ([usize; 2], &Vec<Tap>, &Vec<Tap>)| {
             let taps = || down.iter().flat_map(|&a| across.iter().map(move |&b| [a, b]));

@@ -101,7 +101,8 @@ impl Axis {
         let start = (first as isize + self.low) * self.stride as isize + self.residues[residue] as isize;
         let stride = self.stride as isize;
         // How many elements lie before a position of the source.
-        let before = |position: usize| (position as isize - start + stride - 1).div_euclid(stride).clamp(0, len as isize);
+        let before =
+            |position: usize| (position as isize - start + stride - 1).div_euclid(stride).clamp(0, len as isize);
         let (low, high) = (before(0), before(self.source));
         (low as usize..high.max(low) as usize, (start + low * stride).max(0) as usize)
     }

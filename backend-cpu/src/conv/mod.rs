@@ -176,11 +176,7 @@ impl Body {
     fn new<T: Stored>(op: &Op, geometry: Geometry, files: &mut Files) -> Self {
         match op {
             Op::ConvWeightGrad(..) => Body::Weights(Weights::new::<T>(geometry, files)),
-            _ => Body::Correlation(Correlation::new::<T>(
-                geometry,
-                matches!(op, Op::ConvInputGrad(..)),
-                files,
-            )),
+            _ => Body::Correlation(Correlation::new::<T>(geometry, matches!(op, Op::ConvInputGrad(..)), files)),
         }
     }
 }

@@ -59,8 +59,9 @@ impl Weights {
         let units = (PACKED / unit.max(1)).clamp(1, (images[0] * blocks.len()).max(1));
         let pairs = axes[0].phases[0].iter().flat_map(|&a| axes[1].phases[0].iter().map(move |&b| [a, b]));
         let offsets: Vec<usize> = pairs.map(|taps| blocks.offset(&axes, taps)).collect();
-        let taps =
-            (0..channels[0]).flat_map(|c| offsets.iter().map(move |offset| (c, offset))).map(|(c, o)| c * blocks.channel + o);
+        let taps = (0..channels[0])
+            .flat_map(|c| offsets.iter().map(move |offset| (c, offset)))
+            .map(|(c, o)| c * blocks.channel + o);
         let taps: Vec<usize> = taps.collect();
         let sums = geometry.groups * outs * parts * images[1] * taps.len();
         let room = [
@@ -118,7 +119,8 @@ impl Weights {
         let images = part.chunk * each..self.geometry.images.min((part.chunk + 1) * each);
         let units = images.start * self.blocks.len()..images.end * self.blocks.len();
         let mut scratch = workers.mine();
-        let [images, cotangents] = scratch.registers.get_disjoint_mut([self.room[1], self.room[2]]).expect("they differ");
+        let [images, cotangents] =
+            scratch.registers.get_disjoint_mut([self.room[1], self.room[2]]).expect("they differ");
         let [images, cotangents] = [images, cotangents].map(T::Sum::slice_mut);
         for first in units.clone().step_by(self.units) {
             let units = first..units.end.min(first + self.units);
@@ -150,7 +152,13 @@ impl Weights {
             }
             for m in 0..outs {
                 let from = &from[0][(group * outs + m) * result..][..result];
-                pack::positions(&self.axes, &self.blocks, block, from, &mut cotangents[(i * outs + m) * wide..][..wide]);
+                pack::positions(
+                    &self.axes,
+                    &self.blocks,
+                    block,
+                    from,
+                    &mut cotangents[(i * outs + m) * wide..][..wide],
+                );
             }
         }
         // Vectors look beyond the last position, and what they find there is multiplied by 0.

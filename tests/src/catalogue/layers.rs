@@ -35,7 +35,9 @@ pub(super) fn losses() -> Vec<Row> {
         row("cross_entropy_with: of one", Gradcheck::new([[1usize, 1]]).indices(vec![index([1], &[0])]), move |x| {
             x[0].cross_entropy_with(x[1], &plain)
         }),
-        row("accuracy", matrix(index([3], &[3, 0, 2])), |x| x[0].sum() * x[0].accuracy(x[1]).cast(DType::F64)),
+        row("accuracy", Gradcheck::new([[4usize, 3]]).indices(vec![index([4], &[2, 0, 1, 2])]), |x| {
+            x[0].sum() * x[0].accuracy(x[1]).cast(DType::F64)
+        }),
         row("accuracy: of one", Gradcheck::new([[1usize, 1]]).indices(vec![index([1], &[0])]), |x| {
             x[0].sum() * x[0].accuracy(x[1]).cast(DType::F64)
         }),
