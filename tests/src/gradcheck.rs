@@ -16,7 +16,7 @@ pub enum Domain {
 
 /// How the checked function meets its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Setting {
+pub enum Setting {
     /// They are leaves.
     Leaf,
     /// They are computed from leaves, and used once more elsewhere.
@@ -72,6 +72,25 @@ impl Gradcheck {
             self.run_in(setting, &f).map_err(|error| format!("{setting:?}: {error}"))?;
         }
         Ok(())
+    }
+
+    /// Checks a function in one setting, in first or second order.
+    ///
+    /// # Errors
+    /// As [`Gradcheck::run`].
+    pub fn differences(
+        &self,
+        setting: Setting,
+        second: bool,
+        f: &impl for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t>,
+    ) -> Result<(), String> {
+        let (shapes, indices) = (self.shapes.clone(), self.indices.clone());
+        Self { shapes, indices, second, domain: self.domain }.run_in(setting, f)
+    }
+
+    /// The numbers that a function is checked on.
+    pub fn numbers(&self) -> Vec<Array> {
+        self.leaves(Setting::Leaf)
     }
 
     /// What a check of this function runs, with the arguments as leaves.

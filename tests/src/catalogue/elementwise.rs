@@ -38,7 +38,7 @@ pub(super) fn unary() -> Vec<Row> {
             row("erf", any(), |x| x[0].erf()),
             row("is_finite", any(), |x| x[0].is_finite().select(x[0] * x[0], x[0])),
             row("cast", any(), |x| {
-                x[0] * (x[0].cast(DType::I32).cast(DType::F64) + x[0].cast(DType::Bool).cast(DType::F64))
+                x[0] * (x[0].cast(DType::I32).cast(x[0].dtype()) + x[0].cast(DType::Bool).cast(x[0].dtype()))
             }),
             row("detach", any(), |x| x[0].detach() * 0.0 + x[0].sin()),
             row("barrier", any(), |x| x[0].barrier() * x[0].sin()),

@@ -57,12 +57,12 @@ pub(super) fn indexing() -> Vec<Row> {
         row("index_select: of nothing", Gradcheck::new([[3usize, 0]]).indices(vec![index([2], &[2, 0])]), |x| {
             x[0].index_select(0, x[1])
         }),
-        row("one_hot", matrix(index([3], &[3, 0, 7])), |x| x[0] * x[1].one_hot(4, DType::F64) * x[0]),
+        row("one_hot", matrix(index([3], &[3, 0, 7])), |x| x[0] * x[1].one_hot(4, x[0].dtype()) * x[0]),
         row("one_hot: of one", Gradcheck::new([[1usize, 1]]).indices(vec![index([1], &[0])]), |x| {
-            x[0] * x[1].one_hot(1, DType::F64)
+            x[0] * x[1].one_hot(1, x[0].dtype())
         }),
         row("one_hot: of nothing", Gradcheck::new([[0usize, 2]]).indices(vec![index([0], &[])]), |x| {
-            x[0] * x[1].one_hot(2, DType::F64)
+            x[0] * x[1].one_hot(2, x[0].dtype())
         }),
         row("segment_sum: of nothing", Gradcheck::new([[0usize]]), |x| {
             x[0].segment_sum(&std::sync::Arc::new(Segments { total: 0, ranges: [(0, 0)].into() }))
@@ -81,8 +81,8 @@ pub(super) fn indexing() -> Vec<Row> {
         row("random", Gradcheck::new([[3usize, 3]]), |x| {
             let t = x[0].tape();
             let words = t.random(t.table(&[1.0, 2.0], DType::U32), t.scalar(3.0, DType::U32), 4, [3, 3]);
-            words.cast(DType::F64) * 2f64.powi(-32) * x[0] * x[0]
+            words.cast(x[0].dtype()) * 2f64.powi(-32) * x[0] * x[0]
         }),
-        row("iota", Gradcheck::new([[3usize]]), |x| x[0].tape().iota(3).cast(DType::F64) * x[0] * x[0]),
+        row("iota", Gradcheck::new([[3usize]]), |x| x[0].tape().iota(3).cast(x[0].dtype()) * x[0] * x[0]),
     ]
 }

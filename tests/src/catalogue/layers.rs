@@ -36,10 +36,10 @@ pub(super) fn losses() -> Vec<Row> {
             x[0].cross_entropy_with(x[1], &plain)
         }),
         row("accuracy", Gradcheck::new([[4usize, 3]]).indices(vec![index([4], &[2, 0, 1, 2])]), |x| {
-            x[0].sum() * x[0].accuracy(x[1]).cast(DType::F64)
+            x[0].sum() * x[0].accuracy(x[1]).cast(x[0].dtype())
         }),
         row("accuracy: of one", Gradcheck::new([[1usize, 1]]).indices(vec![index([1], &[0])]), |x| {
-            x[0].sum() * x[0].accuracy(x[1]).cast(DType::F64)
+            x[0].sum() * x[0].accuracy(x[1]).cast(x[0].dtype())
         }),
     ];
     for shape in [&[3usize, 2][..], &[1], &[]] {

@@ -25,12 +25,15 @@ pub struct Row {
     pub check: Gradcheck,
     /// The operation.
     pub f: Function,
+    /// Whether the arguments after the first are weights that may be multiplied with padding: what NaN and infinities
+    /// among them give is left open, and so is what they give in gradients.
+    pub weighs: bool,
 }
 
 /// A row; what follows a colon in the name is no part of the operation's.
 fn row(name: &str, check: Gradcheck, f: impl for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t> + 'static) -> Row {
     let op = name.split(':').next().expect("a first part").to_string();
-    Row { op, name: format!("{name} of {:?}", check.shapes), check, f: Box::new(f) }
+    Row { op, name: format!("{name} of {:?}", check.shapes), check, f: Box::new(f), weighs: false }
 }
 
 /// All rows.

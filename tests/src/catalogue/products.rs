@@ -61,5 +61,5 @@ pub(super) fn convolutions() -> Vec<Row> {
         row("conv1d: of nothing", signals([0, 2, 3], [1, 2, 2]), |x| x[0].conv1d(x[1], 1, 0, 1, 1)),
         row("conv1d: with everything", signals([2, 4, 7], [2, 2, 2]), |x| x[0].conv1d(x[1], 2, 1, 3, 2)),
     ]);
-    rows
+    rows.into_iter().map(|row| Row { weighs: true, ..row }).collect()
 }

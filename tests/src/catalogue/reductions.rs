@@ -2,7 +2,7 @@
 
 use super::{Row, row};
 use crate::Gradcheck;
-use wgrad::{DType, Shape};
+use wgrad::Shape;
 
 pub(super) fn reductions() -> Vec<Row> {
     let mut rows = vec![];
@@ -35,7 +35,9 @@ pub(super) fn reductions() -> Vec<Row> {
         row("sum: of nothing", Gradcheck::new([[3usize, 0]]), |x| x[0].sum()),
         row("norm: of nothing", Gradcheck::new([[0usize]]), |x| x[0].norm()),
         row("dot: of nothing", Gradcheck::new([[0usize]]), |x| x[0].dot(x[0])),
-        row("all_finite: of nothing", Gradcheck::new([[0usize]]), |x| x[0].all_finite().cast(DType::F64) + x[0].sum()),
+        row("all_finite: of nothing", Gradcheck::new([[0usize]]), |x| {
+            x[0].all_finite().cast(x[0].dtype()) + x[0].sum()
+        }),
     ]);
     rows.push(row("sum_axes: of nothing", Gradcheck::new([[3usize, 0]]), |x| x[0].sum_axes(&[1])));
     for (shape, axis) in [([3usize, 5], 0), ([3, 5], 1), ([1, 1], 1), ([0, 3], 1)] {
