@@ -16,11 +16,16 @@
 //! assert_eq!(recipe.arrays(&program).len(), program.inputs().len());
 //! ```
 
+mod gradcheck;
 mod grouping;
 mod recipe;
 mod record;
 mod shapes;
 
+pub use gradcheck::{
+    Along, Checked, Directions, Gradcheck, GradcheckError, Mismatch, Order, Source, Suspect,
+    assert_detects_wrong_gradient, assert_rejects, central_difference, gradcheck,
+};
 pub use grouping::grouping;
 pub use recipe::{Kind, Leaf, Recipe, Step, recipe, recipe_of, step};
 pub use record::{Mode, Recorded};
