@@ -316,13 +316,18 @@ impl Session {
             let result = f(t);
             t.tap(RESULT, result);
         })?;
-        let run = self.run(&step, inputs)?;
+        let taps = self.run_now(&step, inputs)?;
+        Ok(taps.get(RESULT).expect("tapped above").clone())
+    }
+
+    /// Runs a program, waits for it, and takes what it taps. The taps of other runs stay for who fetches them.
+    pub(crate) fn run_now(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<Taps> {
+        let run = self.run(step, inputs)?;
         self.backend.wait()?;
         self.collect_taps()?;
         let position =
             self.taps.iter().position(|taps| taps.run == run).expect("a run that has finished has delivered");
-        let taps = self.taps.remove(position).expect("found above");
-        Ok(taps.get(RESULT).expect("tapped above").clone())
+        Ok(self.taps.remove(position).expect("found above"))
     }
 }
 

@@ -14,7 +14,7 @@ mod training;
 
 pub use cases::proptest_config;
 pub use compare::{Tolerance, compare, same_bits};
-pub use gradcheck::{Domain, Gradcheck, Setting, central_difference};
+pub use gradcheck::{Domain, Gradcheck, Setting};
 pub use model::{Linear, Mlp};
 pub use optimizer::{AnyOptimizer, MakeOptimizer, Step};
 pub use run::{Machine, Outputs, named, reference};

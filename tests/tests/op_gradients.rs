@@ -8,15 +8,7 @@ use wgrad::{
 };
 use wgrad_tests::{Gradcheck, catalogue::catalogue};
 
-#[test]
-fn every_rule_agrees_with_finite_differences() {
-    let failures: Vec<(String, String)> =
-        catalogue().into_iter().filter_map(|row| Some((row.name, row.check.run(&row.f).err()?))).collect();
-    let names: Vec<&String> = failures.iter().map(|(name, _)| name).collect();
-    assert!(failures.is_empty(), "{names:#?} fail, the first with {}", failures[0].1);
-}
-
-/// The name of an op in the table above; a new op does not compile here until it has one.
+/// The name of an op in the catalogue; a new op does not compile here until it has one.
 fn listed(op: &Op) -> &'static str {
     match op {
         Op::Const(_) | Op::Input(_) | Op::Iota(_) | Op::Random { .. } => op.name(),
@@ -41,7 +33,7 @@ fn listed(op: &Op) -> &'static str {
 }
 
 #[test]
-fn the_table_has_every_op() {
+fn the_catalogue_has_every_op() {
     let seen: BTreeSet<&str> = catalogue()
         .iter()
         .flat_map(|row| row.check.program(&row.f).nodes().iter().map(|node| listed(&node.op)).collect::<Vec<_>>())
@@ -113,7 +105,7 @@ fn a_wrong_rule_is_detected() {
     assert!(check().run(|x| wrong(x[0], |g, x| g * x.cos() * 1.0001)).is_err(), "off by a factor");
     assert!(check().run(|x| wrong(x[0], |g, x| g * x.cos() + g.index(0, 0) * 0.001)).is_err(), "a term too many");
     let cut = check().run(|x| wrong(x[0], |g, x| g * x.cos().detach())).expect_err("right, but its own derivative");
-    assert!(cut.contains("ddx0"), "the first derivative is right: {cut}");
+    assert!(cut.contains("the second derivative"), "the first derivative is right: {cut}");
     let missing = check().run(|x| x[0].tape().custom_vjp(&[x[0]], |x| vec![x[0].sin()], |_| vec![None])[0]);
     assert!(missing.is_err(), "no gradient where there is one");
 }

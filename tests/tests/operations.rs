@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, fmt::Write, path::Path};
 use wgrad::{Array, DType, Data, Store, Tape, Tensor};
 use wgrad_tests::{
     Machine,
-    catalogue::catalogue,
-    checks::{CHECKS, special_floats},
+    catalogue::{Row, catalogue},
+    checks::{CHECKS, Check, special_floats},
     reference,
 };
 
@@ -17,12 +17,12 @@ const EXEMPT: &[(&str, &str, &str)] = &[];
 fn every_operation_passes_every_check() {
     let mut cells: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     let mut failures = vec![];
-    for row in catalogue() {
-        let passed = cells.entry(row.op.clone()).or_insert_with(|| vec![0; CHECKS.len()]);
-        for (check, passed) in CHECKS.iter().zip(passed) {
-            match (check.run)(&row) {
+    for (op, outcomes) in checked() {
+        let passed = cells.entry(op).or_insert_with(|| vec![0; CHECKS.len()]);
+        for (outcome, passed) in outcomes.into_iter().zip(passed) {
+            match outcome {
                 Some(Ok(())) => *passed += 1,
-                Some(Err(why)) => failures.push(format!("{}: {}: {why}", row.name, check.name)),
+                Some(Err(why)) => failures.push(why),
                 None => {}
             }
         }
@@ -56,6 +56,27 @@ fn every_operation_passes_every_check() {
     }
     let have = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(have == page, "docs/operations.md is out of date: run this test with WGRAD_BLESS=1 to write it anew");
+}
+
+/// The operation of each row, and what each check says of it.
+type Outcomes = Vec<(String, Vec<Option<Result<(), String>>>)>;
+
+/// Runs all checks on all rows, on as many threads as there are.
+fn checked() -> Outcomes {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    // Rows cannot be sent: each thread makes its own, and runs every n-th of them.
+    let part = |first: usize| -> Outcomes {
+        let say = |row: &Row, check: &Check| {
+            Some((check.run)(row)?.map_err(|why| format!("{}: {}: {why}", row.name, check.name)))
+        };
+        let outcomes = |row: Row| (row.op.clone(), CHECKS.iter().map(|check| say(&row, check)).collect());
+        catalogue().into_iter().skip(first).step_by(threads).map(outcomes).collect()
+    };
+    std::thread::scope(|scope| {
+        let part = &part;
+        let running: Vec<_> = (0..threads).map(|first| scope.spawn(move || part(first))).collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("no check panics")).collect()
+    })
 }
 
 const PAGE: &str = "\

@@ -4,10 +4,10 @@
 use proptest::prelude::*;
 use wgrad::{
     Array, DType, Program, Tape, Tensor,
-    testing::{Kind, Mode, Recipe, Recorded, recipe},
+    testing::{Kind, Mode, Recipe, Recorded, central_difference, recipe},
 };
 use wgrad_cpu::reference::Outcome;
-use wgrad_tests::{Tolerance, central_difference, compare, proptest_config as config, reference};
+use wgrad_tests::{Tolerance, compare, proptest_config as config, reference};
 
 /// `sum over leaves of gradient . direction`, the directions being inputs.
 fn slope<'t>(tape: &'t Tape, gradients: &[Option<Tensor<'t>>], leaves: &[Tensor<'t>], name: &str) -> Tensor<'t> {
