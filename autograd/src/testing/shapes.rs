@@ -137,7 +137,7 @@ pub(super) mod tests {
             x if x.is_nan() => "nan",
             x if x.is_infinite() => "infinite",
             0.0 => "zero",
-            x if x == 65504.0 => "largest",
+            65504.0 => "largest",
             x if x == 2f64.powi(-14) => "smallest normal",
             x if x < 2f64.powi(-14) => "subnormal",
             _ => "ordinary",
