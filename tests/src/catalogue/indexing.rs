@@ -2,7 +2,7 @@
 
 use super::{Row, row};
 use crate::Gradcheck;
-use wgrad::{Array, DType, Shape, op::Segments};
+use wgrad::{Array, DType, Shape, Tape, Tensor, op::Segments};
 
 pub(super) fn index(shape: impl Into<Shape>, values: &[u32]) -> Array {
     Array::new(shape, values.to_vec())
@@ -70,6 +70,9 @@ pub(super) fn indexing() -> Vec<Row> {
         row("segment_broadcast: of nothing", Gradcheck::new([[0usize]]), |x| {
             x[0].segment_broadcast(&std::sync::Arc::new(Segments { total: 2, ranges: [].into() }))
         }),
+        row("segment_sum: of all", Gradcheck::new([[7usize]]), |x| {
+            x[0].segment_sum(&std::sync::Arc::new(Segments { total: 7, ranges: [(0, 7)].into() }))
+        }),
         row("segment_sum: of one", Gradcheck::new([[1usize]]), |x| {
             x[0].segment_sum(&std::sync::Arc::new(Segments { total: 1, ranges: [(0, 1)].into() }))
         }),
@@ -79,10 +82,19 @@ pub(super) fn indexing() -> Vec<Row> {
         row("segment_sum", Gradcheck::new([[8usize]]), move |x| x[0].segment_sum(&sum)),
         row("segment_broadcast", Gradcheck::new([[3usize]]), move |x| x[0].segment_broadcast(&broadcast)),
         row("random", Gradcheck::new([[3usize, 3]]), |x| {
-            let t = x[0].tape();
-            let words = t.random(t.table(&[1.0, 2.0], DType::U32), t.scalar(3.0, DType::U32), 4, [3, 3]);
-            words.cast(x[0].dtype()) * 2f64.powi(-32) * x[0] * x[0]
+            words(x[0].tape(), [3, 3]).cast(x[0].dtype()) * 2f64.powi(-32) * x[0] * x[0]
+        }),
+        row("iota: of nothing", Gradcheck::new([[0usize]]), |x| x[0].tape().iota(0).cast(x[0].dtype()) * x[0]),
+        row("iota: of one", Gradcheck::new([[1usize]]), |x| x[0].tape().iota(1).cast(x[0].dtype()) + x[0] * x[0]),
+        row("random: none", Gradcheck::new([[0usize]]), |x| x[0] * words(x[0].tape(), [0]).cast(x[0].dtype())),
+        row("random: of one", Gradcheck::new([[1usize]]), |x| {
+            x[0] * words(x[0].tape(), [1]).cast(x[0].dtype()) * 2f64.powi(-32)
         }),
         row("iota", Gradcheck::new([[3usize]]), |x| x[0].tape().iota(3).cast(x[0].dtype()) * x[0] * x[0]),
     ]
+}
+
+/// Random words.
+fn words(t: &Tape, shape: impl Into<Shape>) -> Tensor<'_> {
+    t.random(t.table(&[1.0, 2.0], DType::U32), t.scalar(3.0, DType::U32), 4, shape)
 }

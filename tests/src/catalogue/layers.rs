@@ -143,6 +143,18 @@ pub(super) fn attention() -> Vec<Row> {
         row("attention: with added scores", Gradcheck::new([[2usize, 3, 2], [2, 3, 2], [2, 3, 2], [1, 3, 3]]), |x| {
             x[0].attention(x[1], x[2], &Attention { mask: Some(x[3]), ..Attention::default() })
         }),
+        row("attention_weights: of nothing", qkv([0, 1, 2, 2], [0, 1, 3, 2], [1, 1, 1, 1]), |x| {
+            x[0].attention_weights(x[1], &Attention::default()) * x[2]
+        }),
+        row("attention_weights: of one", qkv([1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]), |x| {
+            x[0].attention_weights(x[1], &Attention::default()) * x[2]
+        }),
+        row("attention_scores: of nothing", qkv([0, 1, 2, 2], [0, 1, 3, 2], [1, 1, 1, 1]), |x| {
+            x[0].attention_scores(x[1], &Attention::default()) * x[2]
+        }),
+        row("attention_scores: of one", qkv([1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]), |x| {
+            x[0].attention_scores(x[1], &Attention::default()) * x[2]
+        }),
         row("attention_weights", square(), |x| {
             x[0].attention_weights(x[1], &Attention { causal: true, ..Attention::default() })
                 * x[2].index(3, 0).unsqueeze(3)

@@ -31,6 +31,13 @@ pub(super) fn reductions() -> Vec<Row> {
             rows.push(row("var_axes_with", any(), move |x| x[0].var_axes_with(axes, 1.0)));
         }
     }
+    for (shape, axes) in [([0usize, 3], &[1usize][..]), ([2, 0], &[0])] {
+        let any = || Gradcheck::new([shape]);
+        rows.push(row("mean_axes: none", any(), move |x| x[0].mean_axes(axes)));
+        rows.push(row("var_axes: none", any(), move |x| x[0].var_axes(axes)));
+        rows.push(row("var_axes_with: none", any(), move |x| x[0].var_axes_with(axes, 1.0)));
+        rows.push(row("logsumexp_axes: none", any(), move |x| x[0].logsumexp_axes(axes)));
+    }
     rows.extend([
         row("sum: of nothing", Gradcheck::new([[3usize, 0]]), |x| x[0].sum()),
         row("norm: of nothing", Gradcheck::new([[0usize]]), |x| x[0].norm()),
@@ -52,7 +59,10 @@ pub(super) fn reductions() -> Vec<Row> {
         rows.push(row("cumsum", Gradcheck::new([shape]), move |x| x[0].cumsum(axis)));
         rows.push(row("softmax", Gradcheck::new([shape]), move |x| x[0].softmax(axis)));
         rows.push(row("log_softmax", Gradcheck::new([shape]), move |x| x[0].log_softmax(axis)));
-        rows.push(row("logsumexp", Gradcheck::new([shape]), move |x| x[0].logsumexp(axis)));
+        // Of nothing it is minus infinity.
+        if shape[axis] > 0 {
+            rows.push(row("logsumexp", Gradcheck::new([shape]), move |x| x[0].logsumexp(axis)));
+        }
     }
     for shape in [vec![5usize], vec![3, 1], vec![1], vec![]] {
         let any = || Gradcheck::new([shape.clone()]);
