@@ -23,16 +23,27 @@ pub(crate) struct Sizes {
     pub chunks: usize,
     /// The longest row whose intermediate values are kept from one walk to the next, rather than computed again.
     pub resident: usize,
+    /// Elements of the copies of images that a convolution makes at a time, about: half of a cache of the second level.
+    pub packed: usize,
     /// Weighted elements below which a kernel runs on the calling thread: about 20 us of work.
     pub serial: usize,
 }
 
 impl Sizes {
     /// For speed.
-    pub const FAST: Sizes =
-        Sizes { block: 4096, narrow: 32, square: 64, chunk: 1 << 16, chunks: 32, resident: 1 << 16, serial: 1 << 16 };
+    pub const FAST: Sizes = Sizes {
+        block: 4096,
+        narrow: 32,
+        square: 64,
+        chunk: 1 << 16,
+        chunks: 32,
+        resident: 1 << 16,
+        packed: 1 << 17,
+        serial: 1 << 16,
+    };
     /// For tests: the smallest spaces are cut up, too.
-    pub const TINY: Sizes = Sizes { block: 16, narrow: 5, square: 4, chunk: 12, chunks: 5, resident: 20, serial: 0 };
+    pub const TINY: Sizes =
+        Sizes { block: 16, narrow: 5, square: 4, chunk: 12, chunks: 5, resident: 20, packed: 300, serial: 0 };
 }
 
 /// An index space, cut up.

@@ -74,7 +74,7 @@ impl Compiled {
             Kind::Op(single) => {
                 op = single.name();
                 let dtype = dtype.expect("one write");
-                match Convolution::new(single, kernel, &source, dtype, files) {
+                match Convolution::new(single, kernel, &source, dtype, sizes, files) {
                     Some(convolution) => Body::Convolution(Box::new(convolution)),
                     None => Body::Single(Box::new(Single::new(single, kernel, &source, dtype))),
                 }

@@ -9,6 +9,7 @@ use super::{
     tile::{Machine, Products, TILE},
 };
 use crate::{
+    cut::Sizes,
     memory::{Element, Target},
     pool::Pool,
     scratch::{Files, Workers},
@@ -43,7 +44,7 @@ pub(super) struct Correlation {
 }
 
 impl Correlation {
-    pub fn new<T: Stored>(geometry: Geometry, backward: bool, files: &mut Files) -> Self {
+    pub fn new<T: Stored>(geometry: Geometry, backward: bool, sizes: Sizes, files: &mut Files) -> Self {
         let axes = [0, 1].map(|d| {
             let (walk, image, result) = (geometry.walks[d], geometry.image[d], geometry.result[d]);
             if backward { Axis::backward(walk, image, result) } else { Axis::forward(walk, image, result) }
@@ -52,7 +53,7 @@ impl Correlation {
         let channels = if backward { [outs, ins] } else { [ins, outs] };
         let machine = Machine::new::<T::Sum>();
         let tasks = geometry.images * geometry.groups;
-        let blocks = Blocks::new(&axes, channels[0], tasks, geometry.work(), machine.lanes);
+        let blocks = Blocks::new(&axes, channels[0], tasks, geometry.work(), machine.lanes, sizes);
         let [rows, columns] = [&axes[0].phases, &axes[1].phases];
         let pairs = rows
             .iter()

@@ -5,6 +5,7 @@
 //! `s` images, one for each remainder of the position; a gradient of the images writes its result so. What is left is a
 //! **shift** from the position at hand, the same for all positions.
 
+use crate::cut::Sizes;
 use std::ops::Range;
 
 /// An element of the kernel along one axis.
@@ -133,30 +134,27 @@ pub(super) struct Blocks {
     pub vectors: Vec<usize>,
 }
 
-/// Elements of the packed source of a block, about: half of a cache of the second level.
-pub(super) const PACKED: usize = 1 << 17;
-
 /// How many tasks there should be at least, if they are not small.
 pub(super) const TASKS: usize = 8;
 
 impl Blocks {
     /// `channels` are packed at a time; `tasks` are done for each block, all of them together costing `work`.
-    pub fn new(axes: &[Axis; 2], channels: usize, tasks: usize, work: usize, lanes: usize) -> Self {
-        /// Multiplications that are not worth splitting.
-        const SMALL: usize = 1 << 20;
+    pub fn new(axes: &[Axis; 2], channels: usize, tasks: usize, work: usize, lanes: usize, sizes: Sizes) -> Self {
+        // Multiplications that are not worth splitting, sixteen of them being an addition's worth.
+        let small = sizes.serial * 16;
         let positions = [axes[0].positions, axes[1].positions];
         let planes = axes[0].residues.len() * axes[1].residues.len();
         let plane = |extents: [usize; 2]| [extents[0] + axes[0].reach, extents[1] + axes[1].reach];
         let packed = |extents: [usize; 2]| channels * planes * plane(extents).iter().product::<usize>();
         let counts = |extents: [usize; 2]| [0, 1].map(|d| positions[d].div_ceil(extents[d]));
         let mut extents = positions.map(|n| n.max(1));
-        while extents[0] > 1 && packed(extents) > PACKED {
+        while extents[0] > 1 && packed(extents) > sizes.packed {
             extents[0] = extents[0].div_ceil(2);
         }
-        while extents[1] > 4 * lanes && packed(extents) > PACKED {
+        while extents[1] > 4 * lanes && packed(extents) > sizes.packed {
             extents[1] = extents[1].div_ceil(2).next_multiple_of(lanes);
         }
-        while extents[0] > 4 && tasks * counts(extents).iter().product::<usize>() < TASKS && work > SMALL {
+        while extents[0] > 4 && tasks.saturating_mul(counts(extents).iter().product()) < TASKS && work > small {
             extents[0] = extents[0].div_ceil(2);
         }
         // Blocks of about equal size.

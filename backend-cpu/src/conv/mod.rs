@@ -9,6 +9,7 @@ mod tile;
 mod weights;
 
 use crate::{
+    cut::Sizes,
     memory::{Env, Source, Target, nothing},
     pool::Pool,
     scratch::{Files, Workers},
@@ -131,6 +132,7 @@ impl Convolution {
         kernel: &Kernel,
         source: &dyn Fn(&Operand) -> Source,
         dtype: DType,
+        sizes: Sizes,
         files: &mut Files,
     ) -> Option<Self> {
         let (x, write) = (&kernel.reads, &kernel.writes[0]);
@@ -141,9 +143,9 @@ impl Convolution {
             _ => return None,
         };
         let body = match dtype {
-            DType::F64 => Body::new::<f64>(op, geometry, files),
-            DType::F16 => Body::new::<f16>(op, geometry, files),
-            _ => Body::new::<f32>(op, geometry, files),
+            DType::F64 => Body::new::<f64>(op, geometry, sizes, files),
+            DType::F16 => Body::new::<f16>(op, geometry, sizes, files),
+            _ => Body::new::<f32>(op, geometry, sizes, files),
         };
         let reads = [0, 1].map(|i| {
             assert!(x[i].is_contiguous(), "a convolution reads what lies in one piece");
@@ -173,10 +175,10 @@ impl Convolution {
 }
 
 impl Body {
-    fn new<T: Stored>(op: &Op, geometry: Geometry, files: &mut Files) -> Self {
+    fn new<T: Stored>(op: &Op, geometry: Geometry, sizes: Sizes, files: &mut Files) -> Self {
         match op {
-            Op::ConvWeightGrad(..) => Body::Weights(Weights::new::<T>(geometry, files)),
-            _ => Body::Correlation(Correlation::new::<T>(geometry, matches!(op, Op::ConvInputGrad(..)), files)),
+            Op::ConvWeightGrad(..) => Body::Weights(Weights::new::<T>(geometry, sizes, files)),
+            _ => Body::Correlation(Correlation::new::<T>(geometry, matches!(op, Op::ConvInputGrad(..)), sizes, files)),
         }
     }
 }

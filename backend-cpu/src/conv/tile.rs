@@ -60,17 +60,23 @@ unsafe fn correlate<S: Simd, A: Real, const M: usize, const V: usize>(
     taps: &[usize],
     out: *mut A,
 ) {
-    let bases: [usize; V] = std::array::from_fn(|v| bases[v]);
-    let mut sums = [[A::splat(simd, A::from_f64(0.0)); V]; M];
+    // Loops, here and below: a closure would be compiled without the machine's vectors.
+    let zero = A::splat(simd, A::from_f64(0.0));
+    let mut sums = [[zero; V]; M];
+    let mut begins = [0; V];
+    begins.copy_from_slice(&bases[..V]);
     for _ in 0..channels {
         for &tap in taps {
             // SAFETY: within the packed images and weights, by the caller's promise.
             unsafe {
-                let x = bases.map(|base| load::<S, A>(x.add(base + tap)));
-                for (m, sums) in sums.iter_mut().enumerate() {
+                let mut xs = [zero; V];
+                for v in 0..V {
+                    xs[v] = load::<S, A>(x.add(begins[v] + tap));
+                }
+                for m in 0..M {
                     let w = A::splat(simd, *w.add(m));
                     for v in 0..V {
-                        sums[v] = A::mul_add(simd, w, x[v], sums[v]);
+                        sums[m][v] = A::mul_add(simd, w, xs[v], sums[m][v]);
                     }
                 }
                 w = w.add(M);
@@ -158,24 +164,29 @@ impl<A: Real> Pairs<'_, A> {
         (out, width): (&mut [A], usize),
     ) {
         let lanes = A::lanes::<S>();
-        let taps: [usize; T] = std::array::from_fn(|t| taps[t]);
         if self.units == 0 || self.vectors.is_empty() {
             return;
         }
-        let farthest = self.vectors[self.vectors.len() - 1] + taps.iter().max().expect("some") + lanes;
+        let mut reads = [0; T];
+        reads.copy_from_slice(&taps[..T]);
+        let farthest = self.vectors[self.vectors.len() - 1] + reads.iter().max().expect("some") + lanes;
         assert!((self.units - 1) * self.image + farthest <= self.images.len());
         let cotangents = (result + M - 1) * self.cotangent[1] + self.vectors.len() * lanes;
         assert!((self.units - 1) * self.cotangent[0] + cotangents <= self.cotangents.len());
-        let mut sums = [[A::splat(simd, A::from_f64(0.0)); T]; M];
+        let zero = A::splat(simd, A::from_f64(0.0));
+        let mut sums = [[zero; T]; M];
         for unit in 0..self.units {
             // SAFETY: within both slices, by the assertions.
             unsafe {
                 let mut g = self.cotangents.as_ptr().add(unit * self.cotangent[0] + result * self.cotangent[1]);
                 let x = self.images.as_ptr().add(unit * self.image);
                 for &base in self.vectors {
-                    let gs: [A::Vector<S>; M] = std::array::from_fn(|m| load::<S, A>(g.add(m * self.cotangent[1])));
-                    for (t, &tap) in taps.iter().enumerate() {
-                        let x = load::<S, A>(x.add(base + tap));
+                    let mut gs = [zero; M];
+                    for m in 0..M {
+                        gs[m] = load::<S, A>(g.add(m * self.cotangent[1]));
+                    }
+                    for t in 0..T {
+                        let x = load::<S, A>(x.add(base + reads[t]));
                         for m in 0..M {
                             sums[m][t] = A::mul_add(simd, gs[m], x, sums[m][t]);
                         }

@@ -7,12 +7,13 @@
 
 use super::{
     Geometry, Room,
-    lattice::{Axis, Blocks, PACKED, TASKS},
+    lattice::{Axis, Blocks, TASKS},
     pack,
     real::{Real, Stored},
     tile::{Machine, Pairs},
 };
 use crate::{
+    cut::Sizes,
     memory::{Element, Target},
     pool::Pool,
     scratch::{Files, Workers},
@@ -44,7 +45,7 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    pub fn new<T: Stored>(geometry: Geometry, files: &mut Files) -> Self {
+    pub fn new<T: Stored>(geometry: Geometry, sizes: Sizes, files: &mut Files) -> Self {
         let axes = [0, 1].map(|d| Axis::forward(geometry.walks[d], geometry.image[d], geometry.result[d]));
         let [outs, ins] = geometry.channels;
         let machine = Machine::new::<T::Sum>();
@@ -54,9 +55,9 @@ impl Weights {
         let each = geometry.images.div_ceil(split).max(1);
         let images = [each, geometry.images.div_ceil(each)];
         // Blocks are there to fit into a cache only.
-        let blocks = Blocks::new(&axes, channels[0] + outs, usize::MAX, 0, machine.lanes);
+        let blocks = Blocks::new(&axes, channels[0] + outs, usize::MAX, 0, machine.lanes, sizes);
         let unit = channels[0] * blocks.channel + outs * blocks.vectors.len() * machine.lanes;
-        let units = (PACKED / unit.max(1)).clamp(1, (images[0] * blocks.len()).max(1));
+        let units = (sizes.packed / unit.max(1)).clamp(1, (images[0] * blocks.len()).max(1));
         let pairs = axes[0].phases[0].iter().flat_map(|&a| axes[1].phases[0].iter().map(move |&b| [a, b]));
         let offsets: Vec<usize> = pairs.map(|taps| blocks.offset(&axes, taps)).collect();
         let taps = (0..channels[0])
