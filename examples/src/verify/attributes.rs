@@ -37,6 +37,11 @@ impl<'a> Attributes<'a> {
         if self.get(name).is_some() { self.number(name) } else { Ok(default) }
     }
 
+    /// A whole number, if there is one.
+    pub fn integer(self, name: &str) -> Result<Option<i64>, Refusal> {
+        self.get(name).map(|_| self.want(name, "a whole number", Value::as_i64)).transpose()
+    }
+
     /// A truth value.
     pub fn flag(self, name: &str) -> Result<bool, Refusal> {
         self.want(name, "true or false", Value::as_bool)

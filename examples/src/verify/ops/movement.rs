@@ -13,6 +13,8 @@ pub const OPERATIONS: &[Operation] = &[
     op("broadcast_to", One(|call| Ok(call.input("x")?.broadcast_to(call.attrs.extents("shape")?)))),
     op("slice", One(slice)),
     op("concat", One(concat)),
+    op("pad", One(pad)),
+    op("index_select", One(index_select)),
     op("gather", One(gather)),
     op("scatter_add", One(scatter_add)),
 ];
@@ -30,9 +32,7 @@ const VIEWS: [View; 3] = [
         name: "transpose",
         attrs: &["dim0", "dim1"],
         record: |x, attrs| {
-            let mut order: Vec<usize> = (0..x.rank()).collect();
-            order.swap(attrs.axis("dim0", x.rank())?, attrs.axis("dim1", x.rank())?);
-            Ok(x.permute(&order))
+            Ok(x.swap_axes(attrs.axis("dim0", x.rank())?, attrs.axis("dim1", x.rank())?))
         },
     },
     View { name: "permute", attrs: &["dims"], record: |x, attrs| Ok(x.permute(&attrs.axes("dims", x.rank())?)) },
@@ -93,6 +93,18 @@ fn concat<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
     let parts: Vec<Tensor<'t>> = call.inputs.values().copied().collect();
     let rank = parts.first().map_or(0, |part| part.rank());
     Ok(Tensor::concat(&parts, call.attrs.axis("dim", rank)?))
+}
+
+/// `[before, after]` for each of the first axes, filled with a value.
+fn pad<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+    let (pairs, value) = (call.attrs.pairs("before_after")?, call.attrs.number("value")?);
+    let padded = |x: Tensor<'t>, (axis, [before, after]): (usize, [usize; 2])| x.pad_with(axis, before, after, value);
+    Ok(pairs.into_iter().enumerate().fold(call.input("x")?, padded))
+}
+
+fn index_select<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+    let x = call.input("x")?;
+    Ok(x.index_select(call.attrs.axis("dim", x.rank())?, call.input("index")?))
 }
 
 /// The leading corner of `x` with the extents of `like` in every axis but one. An index may be shorter there than what it

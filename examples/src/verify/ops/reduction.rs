@@ -2,8 +2,8 @@
 
 use super::{
     Call,
-    Form::{One},
-    Operation, Recorded, op,
+    Form::{One, Several},
+    Operation, Outputs, Recorded, op,
 };
 use crate::verify::Refusal;
 use wgrad::Tensor;
@@ -12,7 +12,12 @@ pub const OPERATIONS: &[Operation] = &[
     op("sum", One(|call| reduced(call, |x, axes| Ok(x.sum_axes(axes))))),
     op("mean", One(|call| reduced(call, |x, axes| Ok(x.mean_axes(axes))))),
     op("amax", One(|call| reduced(call, |x, axes| Ok(x.max_axes(axes))))),
+    op("amin", One(|call| reduced(call, |x, axes| Ok(x.min_axes(axes))))),
+    op("logsumexp", One(|call| reduced(call, |x, axes| Ok(x.logsumexp_axes(axes))))),
+    op("var", One(|call| reduced(call, |x, axes| Ok(x.var_axes_with(axes, call.attrs.number("correction")?))))),
     op("norm", One(norm)),
+    op("max_dim", Several(max_dim)),
+    op("cumsum", One(|call| along(call, Tensor::cumsum))),
     op("softmax", One(|call| along(call, Tensor::softmax))),
     op("log_softmax", One(|call| along(call, Tensor::log_softmax))),
 ];
@@ -23,7 +28,8 @@ fn reduced<'t>(
     reduce: impl FnOnce(Tensor<'t>, &[usize]) -> Recorded<Tensor<'t>>,
 ) -> Recorded<Tensor<'t>> {
     let x = call.input("x")?;
-    let axes = call.attrs.axes("dims", x.rank())?;
+    let mut axes = call.attrs.axes("dims", x.rank())?;
+    axes.sort_unstable();
     let y = reduce(x, &axes)?;
     Ok(if call.attrs.flag("keepdim")? {
         y.reshape(axes.iter().fold(x.shape(), |kept, &axis| kept.with(axis, 1)))
@@ -47,4 +53,11 @@ fn norm<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
         f64::INFINITY => Ok(x.abs().max()),
         _ => Err(Refusal::Unsupported(format!("norm of order {p}"))),
     }
+}
+
+/// The largest elements along an axis and where they are.
+fn max_dim<'t>(call: &Call<'t, '_>) -> Recorded<Outputs<'t>> {
+    let x = call.input("x")?;
+    let (values, indices) = x.max_with_index(call.attrs.axis("dim", x.rank())?);
+    Ok(vec![("values".into(), values), ("indices".into(), indices)])
 }

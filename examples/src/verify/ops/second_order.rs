@@ -97,7 +97,7 @@ fn clip_global_norm<'t>(call: &Call<'t, '_>) -> Recorded<Outputs<'t>> {
 /// `|theta - lr clip(g) - t|^2` with the gradient `g` of `sum tanh(A theta)^2`: the loss after a clipped step.
 fn meta_clip_sgd<'t>(call: &Call<'t, '_>) -> Recorded<Outputs<'t>> {
     let theta = call.input("theta")?;
-    let inner = super::basic::matmul(call.input("A")?, theta).tanh().square().sum();
+    let inner = call.input("A")?.matmul(theta).tanh().square().sum();
     let (grads, params) = call.gradients(&[("theta", gradients(inner, &[theta])[0])])?;
     let clipped = grads.clip_by_global_norm(call.attrs.number("max_norm")?);
     let step = clipped.get(params[0]).expect("the gradient is present") * call.attrs.number("lr")?;
