@@ -14,12 +14,7 @@ impl<'a> Attributes<'a> {
     }
 
     /// An attribute in the form that `read` takes.
-    fn want<T>(
-        self,
-        name: &str,
-        want: &'static str,
-        read: impl FnOnce(&'a Value) -> Option<T>,
-    ) -> Result<T, Refusal> {
+    fn want<T>(self, name: &str, want: &'static str, read: impl FnOnce(&'a Value) -> Option<T>) -> Result<T, Refusal> {
         self.get(name).and_then(read).ok_or_else(|| Refusal::Attribute {
             name: name.into(),
             want,
@@ -129,7 +124,8 @@ mod tests {
 
     #[test]
     fn axes_count_from_both_ends_and_must_exist() {
-        let map = attributes(r#"{"a": -1, "b": 1, "c": 3, "d": -4, "e": [0, -1], "f": 1.5, "g": -9223372036854775808}"#);
+        let map =
+            attributes(r#"{"a": -1, "b": 1, "c": 3, "d": -4, "e": [0, -1], "f": 1.5, "g": -9223372036854775808}"#);
         let attrs = Attributes(&map);
         assert_eq!((attrs.axis("a", 3).ok(), attrs.axis("b", 3).ok()), (Some(2), Some(1)));
         assert!(["c", "d", "f", "g", "none"].iter().all(|name| attrs.axis(name, 3).is_err()));

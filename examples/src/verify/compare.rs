@@ -100,8 +100,7 @@ fn excess(have: f64, want: f64, bound: f64) -> f64 {
 /// Compares a result with what is expected: `|have - want| <= atol + rtol * |want|` for each element.
 pub fn compare(have: &Array, want: &Expected, tolerance: Tolerance) -> Comparison {
     if *have.shape() != want.shape || !want.dtypes.contains(&have.dtype()) {
-        let (have, want) =
-            (format!("{}{}", have.dtype(), have.shape()), format!("{}{}", want.stored, want.shape));
+        let (have, want) = (format!("{}{}", have.dtype(), have.shape()), format!("{}{}", want.stored, want.shape));
         return Comparison { mismatch: Some(Mismatch::Form { have, want }), errors: vec![] };
     }
     let have = have.to_f64();
@@ -140,7 +139,8 @@ fn unravelled(position: usize, shape: &[usize]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use f64::{INFINITY as INF, NAN};
+    const INF: f64 = f64::INFINITY;
+    const NAN: f64 = f64::NAN;
 
     const LOOSE: Tolerance = Tolerance { rtol: 0.1, atol: 0.01 };
     const EXACT: Tolerance = Tolerance { rtol: 0.0, atol: 0.0 };

@@ -82,3 +82,29 @@ impl Trace {
         serde_json::from_slice(bytes).map_err(|error| error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_bytes_make_the_parsers_panic() {
+        let case = r#"{"id":"a","kind":"op","op":"exp","dtype":"f32","file":"f","inputs":["in/x"],"attrs":{"n":[1,null]},
+            "expect":{"out/y":{"rtol":1e-6,"atol":0}},"note":"more"}"#;
+        let whole = format!(r#"{{"schema":1,"traces":"t","cases":[{case}],"more":{{}}}}"#).into_bytes();
+        let index = Index::parse(&whole).expect("an index");
+        assert_eq!((index.cases[0].expect["out/y"].rtol, index.traces.as_deref()), (1e-6, Some("t")));
+        for len in 0..whole.len() {
+            assert!(Index::parse(&whole[..len]).is_err(), "{len} bytes");
+        }
+        for at in 0..whole.len() {
+            for byte in [0, b'0', b'e', b'}', b'"', b'[', 0xff] {
+                let mut bytes = whole.clone();
+                bytes[at] = byte;
+                drop((Index::parse(&bytes), Trace::parse(&bytes)));
+            }
+        }
+        let nested = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
+        assert!(Index::parse(&nested).is_err() && Trace::parse(&nested).is_err());
+    }
+}

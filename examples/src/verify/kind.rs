@@ -82,7 +82,8 @@ impl<'a> Vector<'a> {
     /// # Errors
     /// If the device has no room for the store.
     pub fn session(&self, store: Store) -> std::result::Result<Session, Refusal> {
-        let backend = device::open(self.place.device, self.place.threads).map_err(|e| Refusal::Misfit(e.to_string()))?;
+        let backend =
+            device::open(self.place.device, self.place.threads).map_err(|e| Refusal::Misfit(e.to_string()))?;
         Ok(Session::new(backend, store)?)
     }
 

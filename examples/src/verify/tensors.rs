@@ -35,9 +35,8 @@ impl Tensors {
         // Not `SafeTensors::read_metadata`, which adds lengths that a hostile header may choose to overflow.
         let length = bytes.first_chunk().map(|length| u64::from_le_bytes(*length)).ok_or("it has no header")?;
         let start = usize::try_from(length).ok().and_then(|length| length.checked_add(LENGTH));
-        let (start, header) = start
-            .and_then(|start| Some((start, bytes.get(LENGTH..start)?)))
-            .ok_or("it is shorter than its header")?;
+        let (start, header) =
+            start.and_then(|start| Some((start, bytes.get(LENGTH..start)?))).ok_or("it is shorter than its header")?;
         let metadata: Metadata = serde_json::from_slice(header).map_err(|error| error.to_string())?;
         if start.checked_add(metadata.data_len()) != Some(bytes.len()) {
             return Err("its length is not what its header says".into());
@@ -60,17 +59,17 @@ impl Tensors {
     /// If there is none of this name, or this framework has no such type, or no type for an integer of this size.
     pub fn array(&self, tensor: &str) -> Result<Array, Refusal> {
         let view = &self.view(tensor)?;
-            let data = match view.info.dtype {
-                Dtype::F64 => Data::F64(elements(view, f64::from_le_bytes)),
-                Dtype::F32 => Data::F32(elements(view, f32::from_le_bytes)),
-                Dtype::F16 => Data::F16(elements(view, f16::from_le_bytes)),
-                Dtype::BOOL => Data::Bool(elements(view, |[byte]| byte != 0)),
-                Dtype::I64 => integers(tensor, &elements(view, i64::from_le_bytes))?,
-                Dtype::I32 => integers(tensor, &elements(view, |bytes| i32::from_le_bytes(bytes).into()))?,
-                Dtype::U32 => Data::U32(elements(view, u32::from_le_bytes)),
-                dtype => return Err(unknown(tensor, dtype)),
-            };
-            Ok(Array::new(&view.info.shape[..], data))
+        let data = match view.info.dtype {
+            Dtype::F64 => Data::F64(elements(view, f64::from_le_bytes)),
+            Dtype::F32 => Data::F32(elements(view, f32::from_le_bytes)),
+            Dtype::F16 => Data::F16(elements(view, f16::from_le_bytes)),
+            Dtype::BOOL => Data::Bool(elements(view, |[byte]| byte != 0)),
+            Dtype::I64 => integers(tensor, &elements(view, i64::from_le_bytes))?,
+            Dtype::I32 => integers(tensor, &elements(view, |bytes| i32::from_le_bytes(bytes).into()))?,
+            Dtype::U32 => Data::U32(elements(view, u32::from_le_bytes)),
+            dtype => return Err(unknown(tensor, dtype)),
+        };
+        Ok(Array::new(&view.info.shape[..], data))
     }
 
     /// A tensor as the expected value of a result.
@@ -79,20 +78,20 @@ impl Tensors {
     /// If there is none of this name, or no result has its type.
     pub fn expected(&self, tensor: &str) -> Result<Expected, Refusal> {
         let view = &self.view(tensor)?;
-            // This framework has no i64. Its indices are u32, which are as good where the values are.
-            let integers = &[DType::U32, DType::I32][..];
-            let (dtypes, values) = match view.info.dtype {
-                Dtype::F64 => (&[DType::F64][..], elements(view, f64::from_le_bytes)),
-                Dtype::F32 => (&[DType::F32][..], elements(view, |bytes| f32::from_le_bytes(bytes).into())),
-                Dtype::F16 => (&[DType::F16][..], elements(view, |bytes| f16::from_le_bytes(bytes).to_f64())),
-                Dtype::BOOL => (&[DType::Bool][..], elements(view, |[byte]| f64::from(byte != 0))),
-                Dtype::I64 => (integers, elements(view, |bytes| i64::from_le_bytes(bytes) as f64)),
-                Dtype::I32 => (integers, elements(view, |bytes| i32::from_le_bytes(bytes).into())),
-                Dtype::U32 => (integers, elements(view, |bytes| u32::from_le_bytes(bytes).into())),
-                dtype => return Err(unknown(tensor, dtype)),
-            };
-            let stored = view.info.dtype.to_string().to_lowercase();
-            Ok(Expected { dtypes, stored, shape: view.info.shape[..].into(), values })
+        // This framework has no i64. Its indices are u32, which are as good where the values are.
+        let integers = &[DType::U32, DType::I32][..];
+        let (dtypes, values) = match view.info.dtype {
+            Dtype::F64 => (&[DType::F64][..], elements(view, f64::from_le_bytes)),
+            Dtype::F32 => (&[DType::F32][..], elements(view, |bytes| f32::from_le_bytes(bytes).into())),
+            Dtype::F16 => (&[DType::F16][..], elements(view, |bytes| f16::from_le_bytes(bytes).to_f64())),
+            Dtype::BOOL => (&[DType::Bool][..], elements(view, |[byte]| f64::from(byte != 0))),
+            Dtype::I64 => (integers, elements(view, |bytes| i64::from_le_bytes(bytes) as f64)),
+            Dtype::I32 => (integers, elements(view, |bytes| i32::from_le_bytes(bytes).into())),
+            Dtype::U32 => (integers, elements(view, |bytes| u32::from_le_bytes(bytes).into())),
+            dtype => return Err(unknown(tensor, dtype)),
+        };
+        let stored = view.info.dtype.to_string().to_lowercase();
+        Ok(Expected { dtypes, stored, shape: view.info.shape[..].into(), values })
     }
 }
 
@@ -112,9 +111,7 @@ fn integers(tensor: &str, values: &[i64]) -> Result<Data, Refusal> {
     if let Some(values) = unsigned {
         return Ok(Data::U32(values));
     }
-    let narrow = |&value: &i64| {
-        i32::try_from(value).map_err(|_| Refusal::Integer { tensor: tensor.into(), value })
-    };
+    let narrow = |&value: &i64| i32::try_from(value).map_err(|_| Refusal::Integer { tensor: tensor.into(), value });
     Ok(Data::I32(values.iter().map(narrow).collect::<Result<_, _>>()?))
 }
 
@@ -133,13 +130,66 @@ mod tests {
         }
     }
 
+    /// A file with one tensor of each type.
+    fn file() -> Vec<u8> {
+        use safetensors::tensor::TensorView;
+        let types = [Dtype::F64, Dtype::F32, Dtype::F16, Dtype::BOOL, Dtype::I64, Dtype::I32, Dtype::U32, Dtype::U8];
+        let bytes = types.map(|dtype| vec![1; 2 * dtype.bitsize() / 8]);
+        let view = |(dtype, bytes)| TensorView::new(dtype, vec![2], bytes).expect("two values");
+        let tensors =
+            types.into_iter().zip(&bytes).map(|(dtype, bytes)| (dtype.to_string(), view((dtype, &bytes[..]))));
+        safetensors::serialize(tensors, None).expect("serializes")
+    }
+
     #[test]
-    fn bytes_that_are_no_file_are_refused() {
-        let whole = safetensors::serialize::<_, &str, safetensors::tensor::TensorView<'_>>([], None).expect("an empty file");
-        assert!(Tensors::parse("f", whole.clone()).is_ok());
+    fn every_type_reads_as_input_and_as_expected_value() {
+        let tensors = Tensors::parse("f", file()).expect("a file");
+        for (name, dtype) in [
+            ("F64", DType::F64),
+            ("F32", DType::F32),
+            ("F16", DType::F16),
+            ("BOOL", DType::Bool),
+            ("I64", DType::U32),
+            ("I32", DType::U32),
+            ("U32", DType::U32),
+        ] {
+            if name != "I64" {
+                assert_eq!(tensors.array(name).expect(name).dtype(), dtype, "{name}");
+            }
+            let expected = tensors.expected(name).expect(name);
+            assert!(expected.dtypes.contains(&dtype) && expected.values.len() == 2, "{expected:?}");
+        }
+        // 0x0101010101010101 is beyond 32 bits.
+        assert!(tensors.array("I64").is_err() && tensors.array("U8").is_err() && tensors.expected("U8").is_err());
+        assert!(tensors.array("none").is_err());
+    }
+
+    #[test]
+    fn no_bytes_make_the_parser_panic() {
+        let whole = file();
         for len in 0..whole.len() {
             assert!(Tensors::parse("f", whole[..len].to_vec()).is_err(), "{len} bytes");
         }
-        assert!(Tensors::parse("f", vec![0xff; 64]).is_err());
+        let names = ["F64", "F32", "F16", "BOOL", "I64", "I32", "U32", "U8"];
+        let read = |bytes: Vec<u8>| {
+            let tensors = Tensors::parse("f", bytes).ok()?;
+            names.iter().for_each(|name| drop((tensors.array(name), tensors.expected(name))));
+            Some(())
+        };
+        for at in 0..whole.len() {
+            for byte in [0, b'0', b'9', b'}', b'"', 0xff] {
+                let mut bytes = whole.clone();
+                bytes[at] = byte;
+                read(bytes);
+            }
+        }
+        // Lengths that add up beyond the address space.
+        let header = |offsets: &str| {
+            let header = format!(r#"{{"a":{{"dtype":"U8","shape":[18446744073709551608],"data_offsets":{offsets}}}}}"#);
+            [(header.len() as u64).to_le_bytes().as_slice(), header.as_bytes()].concat()
+        };
+        assert_eq!(read(header("[0,18446744073709551608]")), None);
+        assert_eq!(read([[0xff; 8], [b'{'; 8]].concat()), None);
+        assert_eq!(read(whole), Some(()));
     }
 }

@@ -151,7 +151,9 @@ pub fn run(vector: &Vector<'_>) -> Result<Results, Refusal> {
     let mut loss = None;
     for cotangent in &cotangents {
         let (name, cotangent) = declared("cot/", cotangent);
-        let (_, output) = outputs.iter().find(|(output, _)| *output == name).ok_or_else(|| Refusal::Misfit(format!("it has a cotangent for {name:?}, and the operation no such result")))?;
+        let (_, output) = outputs.iter().find(|(output, _)| *output == name).ok_or_else(|| {
+            Refusal::Misfit(format!("it has a cotangent for {name:?}, and the operation no such result"))
+        })?;
         loss = sum(loss.into_iter().chain([output.dot(cotangent)]));
     }
     for (name, output) in &outputs {

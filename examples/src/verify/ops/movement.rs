@@ -31,9 +31,7 @@ const VIEWS: [View; 3] = [
     View {
         name: "transpose",
         attrs: &["dim0", "dim1"],
-        record: |x, attrs| {
-            Ok(x.swap_axes(attrs.axis("dim0", x.rank())?, attrs.axis("dim1", x.rank())?))
-        },
+        record: |x, attrs| Ok(x.swap_axes(attrs.axis("dim0", x.rank())?, attrs.axis("dim1", x.rank())?)),
     },
     View { name: "permute", attrs: &["dims"], record: |x, attrs| Ok(x.permute(&attrs.axes("dims", x.rank())?)) },
     View { name: "reshape", attrs: &["shape"], record: |x, attrs| Ok(x.reshape(attrs.extents("shape")?)) },
@@ -82,7 +80,8 @@ fn slice<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
         };
         // As Python's slices: negative positions count from the end, and what is outside is left out.
         let extent = x.shape()[axis] as i64;
-        let [start, stop] = [start, stop].map(|at| if at < 0 { at.saturating_add(extent) } else { at }.clamp(0, extent));
+        let [start, stop] =
+            [start, stop].map(|at| if at < 0 { at.saturating_add(extent) } else { at }.clamp(0, extent));
         let len = (stop - start).max(0).unsigned_abs().div_ceil(step.unsigned_abs());
         Ok(x.slice_step(axis, start as usize, len as usize, step as isize))
     })
