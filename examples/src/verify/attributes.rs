@@ -1,6 +1,6 @@
 //! The attributes of a vector, read by name.
 
-use super::Refusal;
+use super::{Attempt, Refusal};
 use serde_json::{Map, Value};
 
 /// The attributes of a vector.
@@ -14,7 +14,7 @@ impl<'a> Attributes<'a> {
     }
 
     /// An attribute in the form that `read` takes.
-    fn want<T>(self, name: &str, want: &'static str, read: impl FnOnce(&'a Value) -> Option<T>) -> Result<T, Refusal> {
+    fn want<T>(self, name: &str, want: &'static str, read: impl FnOnce(&'a Value) -> Option<T>) -> Attempt<T> {
         self.get(name).and_then(read).ok_or_else(|| Refusal::Attribute {
             name: name.into(),
             want,
@@ -23,57 +23,57 @@ impl<'a> Attributes<'a> {
     }
 
     /// A number. JSON has no infinity, for which a text stands, such as `"inf"`.
-    pub fn number(self, name: &str) -> Result<f64, Refusal> {
+    pub fn number(self, name: &str) -> Attempt<f64> {
         self.want(name, "a number", |value| value.as_f64().or_else(|| value.as_str()?.parse().ok()))
     }
 
     /// A number, or another where there is none.
-    pub fn number_or(self, name: &str, default: f64) -> Result<f64, Refusal> {
+    pub fn number_or(self, name: &str, default: f64) -> Attempt<f64> {
         if self.get(name).is_some() { self.number(name) } else { Ok(default) }
     }
 
     /// A whole number, if there is one.
-    pub fn integer(self, name: &str) -> Result<Option<i64>, Refusal> {
+    pub fn integer(self, name: &str) -> Attempt<Option<i64>> {
         self.get(name).map(|_| self.want(name, "a whole number", Value::as_i64)).transpose()
     }
 
     /// A truth value.
-    pub fn flag(self, name: &str) -> Result<bool, Refusal> {
+    pub fn flag(self, name: &str) -> Attempt<bool> {
         self.want(name, "true or false", Value::as_bool)
     }
 
     /// A text.
-    pub fn text(self, name: &str) -> Result<&'a str, Refusal> {
+    pub fn text(self, name: &str) -> Attempt<&'a str> {
         self.want(name, "a text", Value::as_str)
     }
 
     /// A list.
-    pub fn list(self, name: &str) -> Result<&'a [Value], Refusal> {
+    pub fn list(self, name: &str) -> Attempt<&'a [Value]> {
         self.want(name, "a list", |value| value.as_array().map(Vec::as_slice))
     }
 
     /// A list of texts.
-    pub fn texts(self, name: &str) -> Result<Vec<&'a str>, Refusal> {
+    pub fn texts(self, name: &str) -> Attempt<Vec<&'a str>> {
         self.want(name, "a list of texts", |value| value.as_array()?.iter().map(Value::as_str).collect())
     }
 
     /// An object.
-    pub fn object(self, name: &str) -> Result<Attributes<'a>, Refusal> {
+    pub fn object(self, name: &str) -> Attempt<Attributes<'a>> {
         self.want(name, "an object", Value::as_object).map(Attributes)
     }
 
     /// A whole number of at least 0.
-    pub fn extent(self, name: &str) -> Result<usize, Refusal> {
+    pub fn extent(self, name: &str) -> Attempt<usize> {
         self.want(name, "a whole number of at least 0", extent)
     }
 
     /// A list of extents.
-    pub fn extents(self, name: &str) -> Result<Vec<usize>, Refusal> {
+    pub fn extents(self, name: &str) -> Attempt<Vec<usize>> {
         self.want(name, "a list of whole numbers of at least 0", |value| value.as_array()?.iter().map(extent).collect())
     }
 
     /// Two extents, of height and width; one stands for both.
-    pub fn pair(self, name: &str) -> Result<[usize; 2], Refusal> {
+    pub fn pair(self, name: &str) -> Attempt<[usize; 2]> {
         self.want(name, "a whole number of at least 0, or two", |value| match value.as_array().map(Vec::as_slice) {
             Some([height, width]) => Some([extent(height)?, extent(width)?]),
             Some(_) => None,
@@ -82,7 +82,7 @@ impl<'a> Attributes<'a> {
     }
 
     /// A list of pairs of extents.
-    pub fn pairs(self, name: &str) -> Result<Vec<[usize; 2]>, Refusal> {
+    pub fn pairs(self, name: &str) -> Attempt<Vec<[usize; 2]>> {
         self.want(name, "a list of pairs of whole numbers of at least 0", |value| {
             let pair = |value: &Value| match value.as_array()?.as_slice() {
                 [first, second] => Some([extent(first)?, extent(second)?]),
@@ -93,12 +93,12 @@ impl<'a> Attributes<'a> {
     }
 
     /// An axis of a tensor of this rank. Negative ones count from the end.
-    pub fn axis(self, name: &str, rank: usize) -> Result<usize, Refusal> {
+    pub fn axis(self, name: &str, rank: usize) -> Attempt<usize> {
         self.want(name, "an axis of the input", |value| axis(value, rank))
     }
 
     /// A list of axes of a tensor of this rank.
-    pub fn axes(self, name: &str, rank: usize) -> Result<Vec<usize>, Refusal> {
+    pub fn axes(self, name: &str, rank: usize) -> Attempt<Vec<usize>> {
         let read = |value: &Value| value.as_array()?.iter().map(|value| axis(value, rank)).collect();
         self.want(name, "a list of axes of the input", read)
     }

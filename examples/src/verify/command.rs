@@ -1,7 +1,7 @@
 //! The command: reads a set, runs its vectors one after another, and tells which failed.
 
 use super::{
-    Case, Index, KINDS, Refusal, Tensors, Trace, Vector,
+    Attempt, Case, Index, KINDS, Refusal, Tensors, Trace, Vector,
     compare::{Comparison, Mismatch, compare},
     kind::{Place, TRACES},
     report::{Outcome, Row, Summary},
@@ -106,7 +106,7 @@ fn row(case: &Case, tensors: Option<&Tensors>, place: Place) -> Row {
     if case.dtype == "f64" && !place.f64 {
         return Row::new(case, Outcome::NotForThisDevice, None);
     }
-    let compared = || -> std::result::Result<Vec<(String, Comparison)>, Refusal> {
+    let compared = || -> Attempt<Vec<(String, Comparison)>> {
         let tensors = tensors.ok_or_else(|| Refusal::Kind(case.kind.clone()))?;
         if case.expect.is_empty() {
             return Err(Refusal::NothingExpected);

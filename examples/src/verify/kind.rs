@@ -1,6 +1,6 @@
 //! The kinds of vectors, and what runs each.
 
-use super::{Attributes, Case, Refusal, Tensors, ops};
+use super::{Attempt, Attributes, Case, Refusal, Tensors, ops};
 use crate::{Result, device, device::Device};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use wgrad::{Array, Session, Store};
@@ -13,7 +13,7 @@ pub struct Kind {
     /// The name, in the index and on the command line.
     pub name: &'static str,
     /// What gives the results of one; `None` where this version cannot.
-    pub run: Option<fn(&Vector<'_>) -> std::result::Result<Results, Refusal>>,
+    pub run: Option<fn(&Vector<'_>) -> Attempt<Results>>,
 }
 
 /// The kinds that a set may hold.
@@ -72,7 +72,7 @@ impl<'a> Vector<'a> {
     ///
     /// # Errors
     /// If the file lacks one, or holds one that is no input here.
-    pub fn inputs(&self, prefix: &str) -> std::result::Result<Vec<(String, Array)>, Refusal> {
+    pub fn inputs(&self, prefix: &str) -> Attempt<Vec<(String, Array)>> {
         let names = self.case.inputs.iter().filter_map(|input| input.strip_prefix(prefix));
         names.map(|name| Ok((name.into(), self.tensors.array(&format!("{}/{prefix}{name}", self.case.id))?))).collect()
     }
@@ -81,7 +81,7 @@ impl<'a> Vector<'a> {
     ///
     /// # Errors
     /// If the device has no room for the store.
-    pub fn session(&self, store: Store) -> std::result::Result<Session, Refusal> {
+    pub fn session(&self, store: Store) -> Attempt<Session> {
         let backend =
             device::open(self.place.device, self.place.threads).map_err(|e| Refusal::Misfit(e.to_string()))?;
         Ok(Session::new(backend, store)?)
@@ -92,7 +92,7 @@ impl<'a> Vector<'a> {
     ///
     /// # Errors
     /// Why it cannot be run.
-    pub fn run(&self) -> std::result::Result<Results, Refusal> {
+    pub fn run(&self) -> Attempt<Results> {
         let kind = KINDS.iter().find(|kind| kind.name == self.case.kind);
         let run = kind.and_then(|kind| kind.run).ok_or_else(|| Refusal::Kind(self.case.kind.clone()))?;
         catch_unwind(AssertUnwindSafe(|| run(self))).unwrap_or_else(|panic| {

@@ -17,5 +17,5 @@ pub use command::verify;
 pub use compare::{Comparison, Expected, compare};
 pub use index::{Case, Index, Tolerance, Trace};
 pub use kind::{KINDS, Kind, Vector};
-pub use refusal::Refusal;
+pub use refusal::{Attempt, Refusal};
 pub use tensors::Tensors;

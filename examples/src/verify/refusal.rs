@@ -62,3 +62,6 @@ pub enum Refusal {
     #[error(transparent)]
     Session(#[from] wgrad::Error),
 }
+
+/// The result of running a vector, or of a part of that.
+pub type Attempt<T> = Result<T, Refusal>;

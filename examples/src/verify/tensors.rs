@@ -1,6 +1,6 @@
 //! The tensors of golden vectors: a safetensors file, as inputs of a program and as expected values.
 
-use super::{Expected, Refusal};
+use super::{Attempt, Expected, Refusal};
 use safetensors::{
     Dtype,
     tensor::{Metadata, TensorInfo},
@@ -45,7 +45,7 @@ impl Tensors {
     }
 
     /// A tensor of this name.
-    fn view(&self, tensor: &str) -> Result<View<'_>, Refusal> {
+    fn view(&self, tensor: &str) -> Attempt<View<'_>> {
         let found = self.metadata.info(tensor).and_then(|info| {
             let (from, to) = info.data_offsets;
             Some(View { info, bytes: self.bytes.get(self.start + from..self.start + to)? })
@@ -57,7 +57,7 @@ impl Tensors {
     ///
     /// # Errors
     /// If there is none of this name, or this framework has no such type, or no type for an integer of this size.
-    pub fn array(&self, tensor: &str) -> Result<Array, Refusal> {
+    pub fn array(&self, tensor: &str) -> Attempt<Array> {
         let view = &self.view(tensor)?;
         let data = match view.info.dtype {
             Dtype::F64 => Data::F64(elements(view, f64::from_le_bytes)),
@@ -76,7 +76,7 @@ impl Tensors {
     ///
     /// # Errors
     /// If there is none of this name, or no result has its type.
-    pub fn expected(&self, tensor: &str) -> Result<Expected, Refusal> {
+    pub fn expected(&self, tensor: &str) -> Attempt<Expected> {
         let view = &self.view(tensor)?;
         // This framework has no i64. Its indices are u32, which are as good where the values are.
         let integers = &[DType::U32, DType::I32][..];
@@ -106,7 +106,7 @@ fn elements<const N: usize, T>(view: &View<'_>, read: impl Fn([u8; N]) -> T) -> 
 }
 
 /// Integers in a type that holds them all.
-fn integers(tensor: &str, values: &[i64]) -> Result<Data, Refusal> {
+fn integers(tensor: &str, values: &[i64]) -> Attempt<Data> {
     let unsigned: Option<Vec<u32>> = values.iter().map(|&value| value.try_into().ok()).collect();
     if let Some(values) = unsigned {
         return Ok(Data::U32(values));

@@ -3,9 +3,9 @@
 use super::{
     Call,
     Form::{Binary, One, Unary},
-    Operation, Recorded, op,
+    Operation, op,
 };
-use crate::verify::Refusal;
+use crate::verify::{Attempt, Refusal};
 use wgrad::Tensor;
 
 pub const OPERATIONS: &[Operation] = &[
@@ -46,12 +46,12 @@ pub const OPERATIONS: &[Operation] = &[
     op("dropout", One(dropout)),
 ];
 
-fn power<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn power<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     Ok(call.input("x")?.pow(call.attrs.number("exponent")?))
 }
 
 /// `approximate` is `none`, also where it is not given, or `tanh`.
-fn gelu<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn gelu<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let x = call.input("x")?;
     match call.attrs.get("approximate").map(|_| call.attrs.text("approximate")).transpose()? {
         None | Some("none") => Ok(x.gelu()),
@@ -61,13 +61,13 @@ fn gelu<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
 }
 
 /// A bound that is not given is none.
-fn clamp<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn clamp<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let bound = |name, none| call.attrs.number_or(name, none);
     Ok(call.input("x")?.clamp(bound("min", f64::NEG_INFINITY)?, bound("max", f64::INFINITY)?))
 }
 
 /// What is kept is drawn elsewhere, and given.
-fn dropout<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn dropout<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (x, p) = (call.input("x")?, call.attrs.number("p")?);
     if !(0.0..1.0).contains(&p) {
         return Err(Refusal::Unsupported(format!("dropout with probability {p}")));

@@ -1,7 +1,7 @@
 //! Losses.
 
-use super::{Call, Form::One, Operation, Recorded, op};
-use crate::verify::{Attributes, Refusal};
+use super::{Call, Form::One, Operation, op};
+use crate::verify::{Attempt, Attributes, Refusal};
 use wgrad::{CrossEntropy, Reduction, Tensor};
 
 pub const OPERATIONS: &[Operation] = &[
@@ -13,7 +13,7 @@ pub const OPERATIONS: &[Operation] = &[
     ),
 ];
 
-fn reduction(attrs: Attributes<'_>) -> Recorded<Reduction> {
+fn reduction(attrs: Attributes<'_>) -> Attempt<Reduction> {
     match attrs.text("reduction")? {
         "mean" => Ok(Reduction::Mean),
         "sum" => Ok(Reduction::Sum),
@@ -23,7 +23,7 @@ fn reduction(attrs: Attributes<'_>) -> Recorded<Reduction> {
 }
 
 /// The classes are in axis 1 where `class_dim` does not say otherwise.
-fn cross_entropy<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn cross_entropy<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (x, attrs) = (call.input("x")?, call.attrs);
     let options = CrossEntropy {
         class_axis: if attrs.get("class_dim").is_some() { attrs.axis("class_dim", x.rank())? } else { 1 },

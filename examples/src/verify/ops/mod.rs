@@ -9,7 +9,7 @@ mod reduction;
 mod second_order;
 
 use super::{
-    Attributes, Refusal,
+    Attempt, Attributes, Refusal,
     kind::{Results, Vector},
 };
 use std::collections::BTreeMap;
@@ -29,15 +29,12 @@ pub enum Form {
     /// `y` of `a` and `b`.
     Binary(for<'t> fn(Tensor<'t>, Tensor<'t>) -> Tensor<'t>),
     /// `y` of whatever it needs.
-    One(for<'t> fn(&Call<'t, '_>) -> Recorded<Tensor<'t>>),
+    One(for<'t> fn(&Call<'t, '_>) -> Attempt<Tensor<'t>>),
     /// Several results.
-    Several(for<'t> fn(&Call<'t, '_>) -> Recorded<Outputs<'t>>),
+    Several(for<'t> fn(&Call<'t, '_>) -> Attempt<Outputs<'t>>),
     /// Several results, by a gradient pass: those work on gradients of parameters.
-    Pass(for<'t> fn(&Call<'t, '_>) -> Recorded<Outputs<'t>>),
+    Pass(for<'t> fn(&Call<'t, '_>) -> Attempt<Outputs<'t>>),
 }
-
-/// What a function gives that records an operation.
-pub type Recorded<T> = Result<T, Refusal>;
 
 /// Named results.
 pub type Outputs<'t> = Vec<(String, Tensor<'t>)>;
@@ -58,7 +55,7 @@ const fn op(name: &'static str, form: Form) -> Operation {
     Operation { name, form }
 }
 
-fn find(name: &str) -> Recorded<&'static Operation> {
+fn find(name: &str) -> Attempt<&'static Operation> {
     let mut all = TABLES.iter().copied().flatten();
     all.find(|operation| operation.name == name).ok_or_else(|| Refusal::Operation(name.into()))
 }
@@ -77,7 +74,7 @@ pub struct Call<'t, 'a> {
 
 impl<'t, 'a> Call<'t, 'a> {
     /// An input.
-    pub fn input(&self, name: &str) -> Recorded<Tensor<'t>> {
+    pub fn input(&self, name: &str) -> Attempt<Tensor<'t>> {
         self.optional(name).ok_or_else(|| Refusal::Input(name.into()))
     }
 
@@ -93,9 +90,9 @@ impl<'t, 'a> Call<'t, 'a> {
 
     /// Tensors as gradients of parameters, for a pass to work on: those of `sum <param, tensor>`. Each is named after an
     /// input and has its shape.
-    fn gradients(&self, tensors: &[(&str, Tensor<'t>)]) -> Recorded<(Grads<'t>, Vec<Param>)> {
+    fn gradients(&self, tensors: &[(&str, Tensor<'t>)]) -> Attempt<(Grads<'t>, Vec<Param>)> {
         let param = |name: &str| self.params.get(name).copied().ok_or_else(|| Refusal::Input(name.into()));
-        let params: Vec<Param> = tensors.iter().map(|(name, _)| param(name)).collect::<Recorded<_>>()?;
+        let params: Vec<Param> = tensors.iter().map(|(name, _)| param(name)).collect::<Attempt<_>>()?;
         let products = params.iter().zip(tensors).map(|(param, (_, tensor))| self.tape.param(*param).dot(*tensor));
         let loss = sum(products).ok_or_else(|| Refusal::Unsupported("pass over no gradients".into()))?;
         Ok((loss.grad(&params.iter().copied().collect::<ParamSet>()), params))
@@ -113,7 +110,7 @@ fn gradients<'t>(of: Tensor<'t>, wrt: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
 }
 
 /// Records an operation.
-fn record<'t>(operation: &Operation, call: &Call<'t, '_>) -> Recorded<Outputs<'t>> {
+fn record<'t>(operation: &Operation, call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
     let y = |y: Tensor<'t>| vec![("y".to_string(), y)];
     Ok(match operation.form {
         Form::Unary(f) => y(f(call.input("x")?)),
@@ -127,7 +124,7 @@ fn record<'t>(operation: &Operation, call: &Call<'t, '_>) -> Recorded<Outputs<'t
 ///
 /// # Errors
 /// Why it cannot be run.
-pub fn run(vector: &Vector<'_>) -> Result<Results, Refusal> {
+pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
     let operation = find(&vector.case.op)?;
     let (inputs, cotangents) = (vector.inputs("in/")?, vector.inputs("cot/")?);
     let (mut store, mut params) = (Store::new(), BTreeMap::new());
@@ -159,7 +156,7 @@ pub fn run(vector: &Vector<'_>) -> Result<Results, Refusal> {
     for (name, output) in &outputs {
         tape.tap(&format!("out/{name}"), *output);
     }
-    let wrt: Vec<Tensor<'_>> = vector.case.diff.iter().map(|name| call.input(name)).collect::<Recorded<_>>()?;
+    let wrt: Vec<Tensor<'_>> = vector.case.diff.iter().map(|name| call.input(name)).collect::<Attempt<_>>()?;
     let gradients = match loss {
         Some(loss) => gradients(loss, &wrt),
         None => wrt.iter().map(|x| x.zeros_like()).collect(),

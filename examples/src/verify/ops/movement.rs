@@ -1,7 +1,7 @@
 //! Operations that move elements: views, joining, indexing.
 
-use super::{Call, Form::One, Operation, Recorded, op};
-use crate::verify::{Attributes, Refusal};
+use super::{Call, Form::One, Operation, op};
+use crate::verify::{Attempt, Attributes, Refusal};
 use serde_json::{Map, Value};
 use wgrad::Tensor;
 
@@ -24,7 +24,7 @@ struct View {
     name: &'static str,
     /// Its attributes, in the order in which a chain lists their values.
     attrs: &'static [&'static str],
-    record: for<'t> fn(Tensor<'t>, Attributes<'_>) -> Recorded<Tensor<'t>>,
+    record: for<'t> fn(Tensor<'t>, Attributes<'_>) -> Attempt<Tensor<'t>>,
 }
 
 const VIEWS: [View; 3] = [
@@ -37,16 +37,16 @@ const VIEWS: [View; 3] = [
     View { name: "reshape", attrs: &["shape"], record: |x, attrs| Ok(x.reshape(attrs.extents("shape")?)) },
 ];
 
-fn view(name: &str) -> Recorded<&'static View> {
+fn view(name: &str) -> Attempt<&'static View> {
     VIEWS.iter().find(|view| view.name == name).ok_or_else(|| Refusal::Unsupported(format!("view {name:?}")))
 }
 
-fn moved<'t>(call: &Call<'t, '_>, name: &str) -> Recorded<Tensor<'t>> {
+fn moved<'t>(call: &Call<'t, '_>, name: &str) -> Attempt<Tensor<'t>> {
     (view(name)?.record)(call.input("x")?, call.attrs)
 }
 
 /// Views one after another, each a list of its name and its attributes' values.
-fn chain<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn chain<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     call.attrs.list("steps")?.iter().try_fold(call.input("x")?, |x, step| {
         let parts = step.as_array().and_then(|parts| Some((parts.first()?.as_str()?, &parts[1..])));
         let (name, values) = parts.ok_or_else(|| Refusal::Attribute {
@@ -61,7 +61,7 @@ fn chain<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
 }
 
 /// `[start, stop, step]` for each of the first axes.
-fn slice<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn slice<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let x = call.input("x")?;
     let refusal = |have: &Value| Refusal::Attribute {
         name: "start_stop_step".into(),
@@ -88,20 +88,20 @@ fn slice<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
 }
 
 /// All inputs, in the order of their names.
-fn concat<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn concat<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let parts: Vec<Tensor<'t>> = call.inputs.values().copied().collect();
     let rank = parts.first().map_or(0, |part| part.rank());
     Ok(Tensor::concat(&parts, call.attrs.axis("dim", rank)?))
 }
 
 /// `[before, after]` for each of the first axes, filled with a value.
-fn pad<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn pad<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (pairs, value) = (call.attrs.pairs("before_after")?, call.attrs.number("value")?);
     let padded = |x: Tensor<'t>, (axis, [before, after]): (usize, [usize; 2])| x.pad_with(axis, before, after, value);
     Ok(pairs.into_iter().enumerate().fold(call.input("x")?, padded))
 }
 
-fn index_select<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn index_select<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let x = call.input("x")?;
     Ok(x.index_select(call.attrs.axis("dim", x.rank())?, call.input("index")?))
 }
@@ -113,14 +113,14 @@ fn corner<'t>(x: Tensor<'t>, like: Tensor<'t>, axis: usize) -> Tensor<'t> {
     axes.fold(x, |x, other| x.slice(other, 0, like.shape()[other]))
 }
 
-fn gather<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn gather<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (x, index) = (call.input("x")?, call.input("index")?);
     let axis = call.attrs.axis("dim", x.rank())?;
     Ok(corner(x, index, axis).gather(index, axis))
 }
 
 /// `x` with the elements of `src` added where the index points.
-fn scatter_add<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn scatter_add<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (x, index, src) = (call.input("x")?, call.input("index")?, call.input("src")?);
     let axis = call.attrs.axis("dim", x.rank())?;
     let src = corner(src, index, x.rank());

@@ -3,9 +3,9 @@
 use super::{
     Call,
     Form::{One, Several},
-    Operation, Outputs, Recorded, op,
+    Operation, Outputs, op,
 };
-use crate::verify::{Attributes, Refusal};
+use crate::verify::{Attempt, Attributes, Refusal};
 use wgrad::{Attention, Conv2d, DType, Pool2d, Tensor};
 
 pub const OPERATIONS: &[Operation] = &[
@@ -21,12 +21,12 @@ pub const OPERATIONS: &[Operation] = &[
     op("sdpa", One(attention)),
 ];
 
-fn linear<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn linear<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let y = call.input("x")?.matmul(call.input("weight")?.transpose());
     Ok(call.optional("bias").map_or(y, |bias| y + bias))
 }
 
-fn conv2d<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn conv2d<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let attrs = call.attrs;
     let conv = Conv2d {
         stride: attrs.pair("stride")?,
@@ -38,16 +38,16 @@ fn conv2d<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
     Ok(call.optional("bias").map_or(y, |bias| y + bias.reshape([bias.numel(), 1, 1])))
 }
 
-fn pool(attrs: Attributes<'_>) -> Recorded<Pool2d> {
+fn pool(attrs: Attributes<'_>) -> Attempt<Pool2d> {
     Ok(Pool2d { kernel: attrs.pair("kernel")?, stride: attrs.pair("stride")?, padding: attrs.pair("padding")? })
 }
 
-fn avg_pool2d<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn avg_pool2d<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     Ok(call.input("x")?.avg_pool2d(&pool(call.attrs)?, call.attrs.flag("count_include_pad")?))
 }
 
 /// How many of the last dimensions are normalised, which must have the extents `normalized_shape`.
-fn normalized<'t>(call: &Call<'t, '_>) -> Recorded<(Tensor<'t>, usize)> {
+fn normalized<'t>(call: &Call<'t, '_>) -> Attempt<(Tensor<'t>, usize)> {
     let (x, shape) = (call.input("x")?, call.attrs.extents("normalized_shape")?);
     if !x.shape().ends_with(&shape) {
         return Err(Refusal::Misfit(format!("normalized_shape is {shape:?}, and x has shape {}", x.shape())));
@@ -55,23 +55,23 @@ fn normalized<'t>(call: &Call<'t, '_>) -> Recorded<(Tensor<'t>, usize)> {
     Ok((x, shape.len()))
 }
 
-fn layer_norm<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn layer_norm<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (x, dims) = normalized(call)?;
     Ok(x.layer_norm(dims, call.optional("weight"), call.optional("bias"), call.attrs.number("eps")?))
 }
 
-fn rms_norm<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn rms_norm<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (x, dims) = normalized(call)?;
     Ok(x.rms_norm(dims, call.optional("weight"), call.attrs.number("eps")?))
 }
 
-fn group_norm<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn group_norm<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (groups, eps) = (call.attrs.extent("num_groups")?, call.attrs.number("eps")?);
     Ok(call.input("x")?.group_norm(groups, call.optional("weight"), call.optional("bias"), eps))
 }
 
 /// In training also the running statistics after the batch.
-fn batch_norm<'t>(call: &Call<'t, '_>) -> Recorded<Outputs<'t>> {
+fn batch_norm<'t>(call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
     let (x, eps) = (call.input("x")?, call.attrs.number("eps")?);
     let (weight, bias) = (call.optional("weight"), call.optional("bias"));
     let (mean, var) = (call.input("running_mean")?, call.input("running_var")?);
@@ -83,7 +83,7 @@ fn batch_norm<'t>(call: &Call<'t, '_>) -> Recorded<Outputs<'t>> {
     Ok(vec![("y".into(), normed.y), ("running_mean".into(), mean), ("running_var".into(), var)])
 }
 
-fn embedding<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn embedding<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (weight, attrs) = (call.input("weight")?, call.attrs);
     let rows = weight.shape().first().copied().unwrap_or(0);
     // As an axis of that many rows: PyTorch counts negative ones from the end too.
@@ -93,7 +93,7 @@ fn embedding<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
 
 /// `mask` tells what the input `m` is: where `bool`, true lets a query attend to a key; where `additive`, it is added to
 /// the scores.
-fn attention<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn attention<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let attrs = call.attrs;
     let mask = match attrs.get("mask").map(|_| attrs.text("mask")).transpose()? {
         None => None,

@@ -1,6 +1,7 @@
 //! Recurrent cells and sequences, with PyTorch's parameters and layouts: `x` is `[time, batch, inputs]`.
 
-use super::{Call, Form::Several, Operation, Outputs, Recorded, op};
+use super::{Call, Form::Several, Operation, Outputs, op};
+use crate::verify::Attempt;
 use wgrad::{Cell, Recurrence, Tensor};
 
 pub const OPERATIONS: &[Operation] = &[
@@ -13,7 +14,7 @@ pub const OPERATIONS: &[Operation] = &[
 ];
 
 /// The hidden states of all steps, and an LSTM's memories.
-fn run<'t>(call: &Call<'t, '_>, cell: Cell, x: Tensor<'t>) -> Recorded<(Tensor<'t>, Option<Tensor<'t>>)> {
+fn run<'t>(call: &Call<'t, '_>, cell: Cell, x: Tensor<'t>) -> Attempt<(Tensor<'t>, Option<Tensor<'t>>)> {
     let (b_ih, b_hh) = (call.input("b_ih")?, call.input("b_hh")?);
     // Only a GRU tells its two biases apart.
     let gru = cell == Cell::Gru;
@@ -38,13 +39,13 @@ fn last<'t>(h: Tensor<'t>, c: Option<Tensor<'t>>) -> Outputs<'t> {
     states.into_iter().filter_map(named).collect()
 }
 
-fn sequence<'t>(call: &Call<'t, '_>, cell: Cell) -> Recorded<Outputs<'t>> {
+fn sequence<'t>(call: &Call<'t, '_>, cell: Cell) -> Attempt<Outputs<'t>> {
     let (h, c) = run(call, cell, call.input("x")?)?;
     Ok([vec![("y".into(), h)], last(h, c)].concat())
 }
 
 /// One step: a sequence of one.
-fn step<'t>(call: &Call<'t, '_>, cell: Cell) -> Recorded<Outputs<'t>> {
+fn step<'t>(call: &Call<'t, '_>, cell: Cell) -> Attempt<Outputs<'t>> {
     let (h, c) = run(call, cell, Tensor::stack(&[call.input("x")?]))?;
     Ok(last(h, c))
 }

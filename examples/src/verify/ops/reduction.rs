@@ -3,9 +3,9 @@
 use super::{
     Call,
     Form::{One, Several},
-    Operation, Outputs, Recorded, op,
+    Operation, Outputs, op,
 };
-use crate::verify::Refusal;
+use crate::verify::{Attempt, Refusal};
 use wgrad::Tensor;
 
 pub const OPERATIONS: &[Operation] = &[
@@ -25,8 +25,8 @@ pub const OPERATIONS: &[Operation] = &[
 /// A reduction over the axes `dims`, which stay with extent 1 where `keepdim` says so.
 fn reduced<'t>(
     call: &Call<'t, '_>,
-    reduce: impl FnOnce(Tensor<'t>, &[usize]) -> Recorded<Tensor<'t>>,
-) -> Recorded<Tensor<'t>> {
+    reduce: impl FnOnce(Tensor<'t>, &[usize]) -> Attempt<Tensor<'t>>,
+) -> Attempt<Tensor<'t>> {
     let x = call.input("x")?;
     let mut axes = call.attrs.axes("dims", x.rank())?;
     axes.sort_unstable();
@@ -39,13 +39,13 @@ fn reduced<'t>(
 }
 
 /// What works along the axis `dim`.
-fn along<'t>(call: &Call<'t, '_>, f: impl FnOnce(Tensor<'t>, usize) -> Tensor<'t>) -> Recorded<Tensor<'t>> {
+fn along<'t>(call: &Call<'t, '_>, f: impl FnOnce(Tensor<'t>, usize) -> Tensor<'t>) -> Attempt<Tensor<'t>> {
     let x = call.input("x")?;
     Ok(f(x, call.attrs.axis("dim", x.rank())?))
 }
 
 /// The `p`-norm of all elements.
-fn norm<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
+fn norm<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (x, p) = (call.input("x")?, call.attrs.number("p")?);
     match p {
         1.0 => Ok(x.abs().sum()),
@@ -56,7 +56,7 @@ fn norm<'t>(call: &Call<'t, '_>) -> Recorded<Tensor<'t>> {
 }
 
 /// The largest elements along an axis and where they are.
-fn max_dim<'t>(call: &Call<'t, '_>) -> Recorded<Outputs<'t>> {
+fn max_dim<'t>(call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
     let x = call.input("x")?;
     let (values, indices) = x.max_with_index(call.attrs.axis("dim", x.rank())?);
     Ok(vec![("values".into(), values), ("indices".into(), indices)])
