@@ -94,3 +94,23 @@ impl Summary {
         format!("{} passed, {} failed{rest}", self.passed, self.failed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_tells_of_a_device_only_where_it_lacks_something() {
+        let case: Case = serde_json::from_str(
+            r#"{"id": "a", "kind": "op", "op": "exp", "dtype": "f64", "file": "f", "inputs": [], "expect": {}}"#,
+        )
+        .expect("a case");
+        let line = |outcomes: &[Outcome]| {
+            let rows = outcomes.iter().map(|outcome| Row::new(&case, *outcome, None)).collect();
+            Summary::new("gpu".into(), None, rows).line()
+        };
+        use Outcome::{Failed, NotForThisDevice, Passed};
+        assert_eq!(line(&[Passed, Failed, Passed]), "2 passed, 1 failed");
+        assert_eq!(line(&[NotForThisDevice, Passed]), "1 passed, 0 failed, 1 not for this device");
+    }
+}
