@@ -39,7 +39,8 @@ pub fn verify(args: &VerifyArgs, common: &Common) -> Result<bool> {
         }
     }
     let mut rows = vec![];
-    let told = panic::take_hook();
+    // A panic is told in its vector's line, not on standard error.
+    let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| ()));
     for case in &cases {
         if interrupt::requested() {
@@ -51,7 +52,7 @@ pub fn verify(args: &VerifyArgs, common: &Common) -> Result<bool> {
         }
         rows.push(row);
     }
-    panic::set_hook(told);
+    panic::set_hook(hook);
     let whole = rows.len() == cases.len();
     let summary = Summary::new(device, args.kind.clone(), rows);
     if common.json {
