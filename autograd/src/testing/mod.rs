@@ -20,6 +20,7 @@ mod grouping;
 mod recipe;
 mod record;
 mod shapes;
+mod shrink;
 
 pub use grouping::grouping;
 pub use recipe::{Kind, Leaf, Recipe, Step, recipe, recipe_of, step};

@@ -3,7 +3,7 @@
 
 use super::Property;
 use crate::{Machine, Tolerance, Training, agree, same_bits, training};
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::TestCaseResult};
 use wgrad::{DType, plan::Grouping, testing::Kind, testing::grouping};
 
 /// What is computed in another type in between has the tolerance of that type.

@@ -2,7 +2,7 @@
 
 use super::Property;
 use crate::reference;
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::TestCaseResult};
 use wgrad::{
     DType, Program, Tape,
     testing::{Mode, Recipe, recipe},
