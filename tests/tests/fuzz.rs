@@ -42,7 +42,8 @@ const LONG: Duration = Duration::from_secs(600);
 fn a_planted_fault_is_found_shrunk_and_found_again() {
     let (tried, found) = fuzz(planted, 1, 1, LONG);
     let [first] = &found[..] else { panic!("{found:?}") };
-    assert_eq!((first.failure.property, &*first.failure.why), ("no_tape_has_an_error_function", "an error function"));
+    assert_eq!(first.failure.property, "no_tape_has_an_error_function");
+    assert!(first.failure.why.starts_with("an error function at "), "{}", first.failure.why);
     assert_eq!(first.failure.case.matches("Step {").count(), 1, "{}", first.failure.case);
     assert!(first.failure.case.contains("Step { kind: Kind::Erf") && first.failure.case.contains("erf x0"));
 
