@@ -21,6 +21,7 @@ pub mod testing;
 
 mod array;
 mod compose;
+mod conv;
 mod dot;
 mod dtype;
 mod error;
@@ -45,6 +46,8 @@ mod vjp;
 pub use ::half::f16;
 pub use array::{Array, Data};
 pub use backend::Backend;
+pub use compose::{Attention, BatchNormed, CrossEntropy, Pool2d, Reduction};
+pub use conv::Conv2d;
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use fused::{Cell, Form, Named, Recurrence};

@@ -3,7 +3,7 @@
 //! Every operation is defined by the f64 reference interpreter of `wgrad-cpu`, differentiated by `vjp.rs`,
 //! and printed by `print.rs`; each of these is one `match` over [`Op`].
 
-use crate::{Cell, DType, Shape, StateId, fused};
+use crate::{Cell, Conv2d, DType, Shape, StateId, conv, fused};
 use std::sync::Arc;
 
 /// Elementwise functions of one tensor.
@@ -17,8 +17,12 @@ pub enum Unary {
     Sqrt,
     /// `e^x`
     Exp,
+    /// `e^x - 1`, exact for small x.
+    Expm1,
     /// Natural logarithm.
     Log,
+    /// `log(1 + x)`, exact for small x.
+    Log1p,
     /// Sine, of radians.
     Sin,
     /// Cosine, of radians.
@@ -129,6 +133,13 @@ pub enum Op {
     Reduce(Reduce, Box<[usize]>),
     /// The index (u32) of the first largest element along an axis, which disappears. NaN counts as largest.
     ArgMax(usize),
+    /// The sums of the elements up to each position of an axis, or of those from each position on.
+    CumSum {
+        /// The axis.
+        axis: usize,
+        /// Whether the sums begin at the end.
+        reverse: bool,
+    },
     // Movement: no arithmetic.
     /// The same elements, row-major, in another shape.
     Reshape(Shape),
@@ -179,6 +190,14 @@ pub enum Op {
         /// Whether the second input is stored as `[.., n, k]`.
         tb: bool,
     },
+    // Convolution; the gradient of each is the other two: `conv.rs` has their shapes.
+    /// Correlates images `[batch, channels, height, width]` with weights `[out, channels / groups, kh, kw]`.
+    Conv2d(Conv2d),
+    /// The gradient of a convolution's images, of this height and width: inputs its result's cotangent and the weights.
+    ConvInputGrad(Conv2d, [usize; 2]),
+    /// The gradient of a convolution's weights, of this kernel's height and width: inputs its result's cotangent and the
+    /// images.
+    ConvWeightGrad(Conv2d, [usize; 2]),
     // Fused: `fused.rs` has their shapes, decompositions and gradient rules.
     /// Output `out` of a recurrent cell over a sequence: the hidden states after each step, and what the gradient needs
     /// ([`Op::fused_inputs`], [`Op::fused_outputs`]).
@@ -321,6 +340,13 @@ impl Op {
                 }
                 (x[0].0.without(&[*axis]), DType::U32)
             }
+            Op::CumSum { axis, .. } => {
+                axis_in(*axis)?;
+                if dtype(0) == DType::Bool {
+                    return Err("bools have no arithmetic: cast them first".into());
+                }
+                (shape(0), dtype(0))
+            }
             Op::Reshape(to) if to.numel() == x[0].0.numel() => (to.clone(), dtype(0)),
             Op::Reshape(to) => return Err(format!("{to} has {} elements, not {}", to.numel(), x[0].0.numel())),
             Op::Permute(order) => {
@@ -393,6 +419,7 @@ impl Op {
                 }
                 (a.with(r - 2, m).with(r - 1, n), dtype(0))
             }
+            Op::Conv2d(_) | Op::ConvInputGrad(..) | Op::ConvWeightGrad(..) => conv::infer(self, x)?,
             Op::Sequence { .. } | Op::SequenceGrad { .. } => fused::infer(self, x)?,
             Op::Detach | Op::Barrier(_) | Op::Recomputed | Op::Hook(_) => (shape(0), dtype(0)),
             Op::Custom { args, out, .. } => (shape(args + out), dtype(args + out)),

@@ -90,8 +90,12 @@ unary_methods! {
     sqrt => Sqrt,
     /// `e^x`.
     exp => Exp,
+    /// `e^x - 1`, exact for small x.
+    expm1 => Expm1,
     /// Natural logarithm.
     log => Log,
+    /// `log(1 + x)`, exact for small x.
+    log1p => Log1p,
     /// Sine, of radians.
     sin => Sin,
     /// Cosine, of radians.
@@ -440,10 +444,16 @@ impl<'t> Tensor<'t> {
 
     // Contraction.
 
-    /// The matrix product over the last two dimensions; leading dimensions broadcast as a batch.
+    /// The matrix product over the last two dimensions; leading dimensions broadcast as a batch. A vector is a row on the
+    /// left and a column on the right, and has no dimension in the result.
     #[track_caller]
     pub fn matmul(self, other: Tensor<'t>) -> Self {
-        self.matmul_broadcast(other, false)
+        let (row, column) = (self.rank() == 1, other.rank() == 1);
+        let left = if row { self.unsqueeze(0) } else { self };
+        let right = if column { other.unsqueeze(1) } else { other };
+        let product = left.matmul_broadcast(right, false);
+        let product = if column { product.squeeze(product.rank() - 1) } else { product };
+        if row { product.squeeze(product.rank() - 1 - usize::from(!column)) } else { product }
     }
 
     /// `self` times the transpose of `other`: for weights stored `[out, in]`.

@@ -33,7 +33,9 @@ pub(crate) fn vjp<'t>(
             Unary::Recip => -(g * y * y),
             Unary::Sqrt => g / (y + y),
             Unary::Exp => g * y,
+            Unary::Expm1 => g * (y + 1.0),
             Unary::Log => g / x[0],
+            Unary::Log1p => g / (x[0] + 1.0),
             Unary::Sin => g * x[0].cos(),
             Unary::Cos => -(g * x[0].sin()),
             Unary::Tanh => g * (1.0 - y * y),
@@ -80,6 +82,7 @@ pub(crate) fn vjp<'t>(
             some(g.unreduce(axes, &shape) * unit)
         }
         Op::ArgMax(_) => vec![None],
+        Op::CumSum { axis, reverse } => some(tape.push(Op::CumSum { axis: *axis, reverse: !reverse }, &[g])),
         Op::Reshape(_) => some(g.reshape(x[0].shape())),
         Op::Permute(order) => {
             let mut inverse = vec![0; order.len()];
@@ -111,6 +114,10 @@ pub(crate) fn vjp<'t>(
             let db = if *tb { g.matmul_with(a, true, *ta) } else { a.matmul_with(g, !*ta, false) };
             vec![Some(da), Some(db)]
         }
+        // <g, conv(x, w)> is linear in each of the three, and each op is its gradient with respect to one of them.
+        Op::Conv2d(conv) => vec![Some(conv.input_grad(g, x[1], x[0])), Some(conv.weight_grad(g, x[0], x[1]))],
+        Op::ConvInputGrad(conv, _) => vec![Some(g.conv2d(x[1], *conv)), Some(conv.weight_grad(x[0], g, x[1]))],
+        Op::ConvWeightGrad(conv, _) => vec![Some(x[1].conv2d(g, *conv)), Some(conv.input_grad(x[0], g, x[1]))],
         Op::Detach => vec![None],
         Op::Barrier(_) => some(g),
         Op::Recomputed => vec![Some(g), None],

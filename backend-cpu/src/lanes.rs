@@ -177,7 +177,7 @@ pub(crate) fn compare<T: Number>(op: Binary, a: Lanes<T>, b: Lanes<T>, out: &mut
 }
 
 macro_rules! floats {
-    ($($t:ty { exp: $exp:expr, log: $log:expr, sin: $sin:expr, cos: $cos:expr, tanh: $tanh:expr, erf: $erf:expr, pow: $pow:expr })*) => { $(
+    ($($t:ty { exp: $exp:expr, expm1: $expm1:expr, log: $log:expr, log1p: $log1p:expr, sin: $sin:expr, cos: $cos:expr, tanh: $tanh:expr, erf: $erf:expr, pow: $pow:expr })*) => { $(
         impl Number for $t {
             fn unary(op: Unary, a: Lanes<$t>, out: &mut [$t]) {
                 match op {
@@ -185,7 +185,9 @@ macro_rules! floats {
                     Unary::Recip => map1(a, out, |x| 1.0 / x),
                     Unary::Sqrt => map1(a, out, |x| x.sqrt()),
                     Unary::Exp => map1(a, out, $exp),
+                    Unary::Expm1 => map1(a, out, $expm1),
                     Unary::Log => map1(a, out, $log),
+                    Unary::Log1p => map1(a, out, $log1p),
                     Unary::Sin => $sin(a, out),
                     Unary::Cos => $cos(a, out),
                     Unary::Tanh => map1(a, out, $tanh),
@@ -218,11 +220,11 @@ macro_rules! floats {
 }
 floats! {
     f64 {
-        exp: f64::exp, log: f64::ln, sin: |a, out: &mut [f64]| map1(a, out, f64::sin),
+        exp: f64::exp, expm1: f64::exp_m1, log: f64::ln, log1p: f64::ln_1p, sin: |a, out: &mut [f64]| map1(a, out, f64::sin),
         cos: |a, out: &mut [f64]| map1(a, out, f64::cos), tanh: f64::tanh, erf: libm::erf, pow: f64::powf
     }
     f32 {
-        exp: math::exp, log: math::log, sin: math::sin, cos: math::cos, tanh: math::tanh, erf: math::erf, pow: math::pow
+        exp: math::exp, expm1: math::expm1, log: math::log, log1p: math::log1p, sin: math::sin, cos: math::cos, tanh: math::tanh, erf: math::erf, pow: math::pow
     }
 }
 
@@ -275,8 +277,8 @@ impl Number for bool {
 /// The weight of one element of a function's result, an addition being 1.
 pub(crate) fn weight(unary: Option<Unary>, binary: Option<Binary>) -> usize {
     match (unary, binary) {
-        (Some(Unary::Exp | Unary::Tanh), _) => 4,
-        (Some(Unary::Log | Unary::Sin | Unary::Cos | Unary::Erf), _) | (_, Some(Binary::Pow)) => 10,
+        (Some(Unary::Exp | Unary::Expm1 | Unary::Tanh), _) => 4,
+        (Some(Unary::Log | Unary::Log1p | Unary::Sin | Unary::Cos | Unary::Erf), _) | (_, Some(Binary::Pow)) => 10,
         (Some(Unary::Sqrt | Unary::Recip), _) | (_, Some(Binary::Div)) => 2,
         _ => 1,
     }

@@ -50,6 +50,17 @@ pub(crate) fn exp(x: f32) -> f32 {
     (rest + 1.0) * power(half) * power(n.wrapping_sub(half))
 }
 
+/// `e^x - 1` to 3 units in the last place.
+#[inline(always)]
+pub(crate) fn expm1(x: f32) -> f32 {
+    // Beyond these the result is -1 or infinite whatever x is.
+    let (n, rest) = split(within(x, -20.0, 89.0));
+    // Half of it first: `2^n` alone may lie outside the range of f32 where the result does not.
+    let scale = power(n.wrapping_sub(1));
+    let value = 2.0 * scale.mul_add(rest, scale - 0.5);
+    (if n == 0 { rest } else { value }).copysign(x)
+}
+
 /// The hyperbolic tangent to 3 units in the last place, by way of `e^2x - 1`, which keeps small results exact.
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
@@ -88,10 +99,30 @@ fn ln(x: f32) -> f64 {
     let bits = (if subnormal { x * 16_777_216.0 } else { x }).to_bits() as i32;
     let e = bits.wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits() as i32) >> 23;
     let m = f32::from_bits(bits.wrapping_sub(e << 23) as u32) as f64;
-    let e = if subnormal { e - 24 } else { e };
+    scaled_ln(if subnormal { e - 24 } else { e }, m)
+}
+
+/// The logarithm of `2^e m`, for m from `1 / sqrt 2` to `sqrt 2`.
+#[inline(always)]
+fn scaled_ln(e: i32, m: f64) -> f64 {
     let s = (m - 1.0) / (m + 1.0);
     let odd = [1.0 / 15.0, 1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0, 1.0];
     e as f64 * std::f64::consts::LN_2 + 2.0 * s * polynomial(s * s, odd)
+}
+
+/// `log(1 + x)` to 1 unit in the last place.
+#[inline(always)]
+pub(crate) fn log1p(x: f32) -> f32 {
+    // Exact for what is not negligible beside 1 in f32.
+    let sum = 1.0 + x as f64;
+    let bits = sum.to_bits() as i64;
+    let e = bits.wrapping_sub(std::f64::consts::FRAC_1_SQRT_2.to_bits() as i64) >> 52;
+    let m = f64::from_bits(bits.wrapping_sub(e << 52) as u64);
+    let value = scaled_ln(e as i32, m) as f32;
+    let value = if x < f32::INFINITY { value } else { x };
+    let value = if x == -1.0 { f32::NEG_INFINITY } else { value };
+    let value = if x.abs() < 2.9e-8 { x } else { value };
+    if x < -1.0 { f32::NAN } else { value }
 }
 
 /// The natural logarithm to 1 unit in the last place.
@@ -242,6 +273,31 @@ mod tests {
     }
 
     #[test]
+    fn expm1_is_within_three_units_in_the_last_place() {
+        let (error, x) = worst(997, expm1, f64::exp_m1);
+        assert!(error <= 3.0, "{error} at {x:e}");
+        let (error, x) = worst_between(-25.0, 90.0, expm1, f64::exp_m1);
+        assert!(error <= 3.0, "{error} at {x:e}");
+    }
+
+    #[test]
+    fn log1p_is_within_one_unit_in_the_last_place() {
+        let (error, x) = worst(997, log1p, f64::ln_1p);
+        assert!(error <= 1.0, "{error} at {x:e}");
+        let (error, x) = worst_between(-1.0, 3.0, log1p, f64::ln_1p);
+        assert!(error <= 1.0, "{error} at {x:e}");
+    }
+
+    /// The largest error over numbers evenly spread between two.
+    fn worst_between(low: f64, high: f64, f: impl Fn(f32) -> f32, truth: impl Fn(f64) -> f64) -> (f64, f32) {
+        let at = |i: u32| (low + (high - low) * i as f64 / 1e6) as f32;
+        (0..=1_000_000)
+            .map(at)
+            .map(|x| (ulps(f(x), truth(x as f64)), x))
+            .fold((0.0, 0.0), |a, b| if b.0 > a.0 { b } else { a })
+    }
+
+    #[test]
     fn erf_is_within_one_unit_in_the_last_place() {
         let (error, x) = worst(997, erf, libm::erf);
         assert!(error <= 1.0, "{error} at {x:e}");
@@ -287,6 +343,10 @@ mod tests {
         assert_eq!([log(0.0), log(-0.0), log(1.0)], [f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0]);
         assert_eq!(log(f32::INFINITY), f32::INFINITY);
         assert_eq!([erf(f32::INFINITY), erf(f32::NEG_INFINITY), erf(4.0), erf(3.95)], [1.0, -1.0, 1.0, 1.0]);
+        assert!(log1p(-1.5).is_nan() && log1p(f32::NAN).is_nan() && expm1(f32::NAN).is_nan());
+        assert_eq!([log1p(-1.0), log1p(f32::INFINITY)], [f32::NEG_INFINITY, f32::INFINITY]);
+        assert_eq!([expm1(f32::NEG_INFINITY), expm1(f32::INFINITY), expm1(0.0)], [-1.0, f32::INFINITY, 0.0]);
+        assert!(log1p(-0.0).is_sign_negative() && expm1(-0.0).is_sign_negative());
         assert!(erf(f32::NAN).is_nan() && erf(-0.0).is_sign_negative());
         let mut out = [0.0; 3];
         sin(Lanes::Slice(&[-0.0, f32::INFINITY, f32::NAN]), &mut out);

@@ -5,7 +5,7 @@
 //! A fused op is what it decomposes into.
 
 use wgrad::{
-    Array, DType, Data, Error, Node, Program, Result, Shape, f16_from_f64,
+    Array, Conv2d, DType, Data, Error, Node, Program, Result, Shape, f16_from_f64,
     op::{Binary, Op, Reduce, Unary},
     random,
 };
@@ -99,7 +99,9 @@ pub(crate) fn unary(op: Unary, x: f64) -> f64 {
         Unary::Recip => 1.0 / x,
         Unary::Sqrt => x.sqrt(),
         Unary::Exp => x.exp(),
+        Unary::Expm1 => x.exp_m1(),
         Unary::Log => x.ln(),
+        Unary::Log1p => x.ln_1p(),
         Unary::Sin => x.sin(),
         Unary::Cos => x.cos(),
         Unary::Tanh => x.tanh(),
@@ -153,6 +155,27 @@ pub(crate) fn least(dtype: DType) -> f64 {
         DType::F64 | DType::F32 | DType::F16 => f64::NEG_INFINITY,
         DType::U32 | DType::Bool => 0.0,
         DType::I32 => i32::MIN as f64,
+    }
+}
+
+/// Every product that a convolution of these images with these weights sums: the positions in its result, in the images
+/// and in the weights. Products with padding are left out.
+fn taps(conv: &Conv2d, images: &Shape, weights: &Shape, mut each: impl FnMut(usize, usize, usize)) {
+    let reach = |d: usize| images[2 + d] + 2 * conv.padding[d] - (weights[2 + d] - 1) * conv.dilation[d] - 1;
+    let result = Shape::from([images[0], weights[0], reach(0) / conv.stride[0] + 1, reach(1) / conv.stride[1] + 1]);
+    for (y, out) in indices(&result).enumerate() {
+        let group = out[1] / (weights[0] / conv.groups);
+        for kernel in indices(&[weights[1], weights[2], weights[3]].into()) {
+            let at = |d: usize| {
+                let padded = out[2 + d] * conv.stride[d] + kernel[1 + d] * conv.dilation[d];
+                padded.checked_sub(conv.padding[d]).filter(|&i| i < images[2 + d])
+            };
+            if let (Some(row), Some(column)) = (at(0), at(1)) {
+                let channel = group * weights[1] + kernel[0];
+                let weight = position(weights, &[out[1], kernel[0], kernel[1], kernel[2]]);
+                each(y, position(images, &[out[0], channel, row, column]), weight);
+            }
+        }
     }
 }
 
@@ -223,6 +246,20 @@ pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f
             };
             indices(shape).map(best).collect()
         }
+        Op::CumSum { axis, reverse } => {
+            let mut out = x[0].to_vec();
+            for index in indices(shape).filter(|index| index[*axis] > 0) {
+                // From the end, position i is the i-th from there.
+                let at = |i: usize| {
+                    let mut index = index.clone();
+                    index[*axis] = if *reverse { shape[*axis] - 1 - i } else { i };
+                    position(shape, &index)
+                };
+                let (to, before) = (at(index[*axis]), at(index[*axis] - 1));
+                out[to] = binary(Binary::Add, dtype, out[to], out[before]);
+            }
+            out
+        }
         Op::Reshape(_) | Op::Detach | Op::Barrier(_) | Op::Hook(_) => x[0].to_vec(),
         Op::Recomputed => x[1].to_vec(),
         Op::Custom { args, out, .. } => x[args + out].to_vec(),
@@ -284,6 +321,21 @@ pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f
         Op::SegmentBroadcast(segments) => {
             let mut out = vec![0.0; segments.total];
             segments.ranges.iter().zip(x[0]).for_each(|(&(start, len), &v)| out[start..start + len].fill(v));
+            out
+        }
+        Op::Conv2d(conv) => {
+            let mut out = vec![0.0; shape.numel()];
+            taps(conv, shapes[0], shapes[1], |y, i, w| out[y] += x[0][i] * x[1][w]);
+            out
+        }
+        Op::ConvInputGrad(conv, _) => {
+            let mut out = vec![0.0; shape.numel()];
+            taps(conv, shape, shapes[1], |y, i, w| out[i] += x[0][y] * x[1][w]);
+            out
+        }
+        Op::ConvWeightGrad(conv, _) => {
+            let mut out = vec![0.0; shape.numel()];
+            taps(conv, shapes[1], shape, |y, i, w| out[w] += x[0][y] * x[1][i]);
             out
         }
         Op::Sequence { .. } | Op::SequenceGrad { .. } => unreachable!("the caller has decomposed it"),

@@ -1,0 +1,145 @@
+//! Losses.
+
+use crate::{DType, Tensor};
+
+/// What becomes of the losses of the single elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Reduction {
+    /// Their mean.
+    #[default]
+    Mean,
+    /// Their sum.
+    Sum,
+    /// They stay as they are.
+    None,
+}
+
+/// How [`Tensor::cross_entropy_with`] compares.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CrossEntropy {
+    /// The axis of the classes.
+    pub class_axis: usize,
+    /// What becomes of the single losses.
+    pub reduction: Reduction,
+    /// Targets of this value have no loss and no gradient, and do not count in the mean.
+    pub ignore_index: Option<i64>,
+    /// The share of each target that is spread evenly over all classes (Szegedy et al. 2016), in [0, 1].
+    pub label_smoothing: f64,
+}
+
+impl Default for CrossEntropy {
+    /// The mean over all targets, with the classes in axis 1 and no smoothing.
+    fn default() -> Self {
+        Self { class_axis: 1, reduction: Reduction::Mean, ignore_index: None, label_smoothing: 0.0 }
+    }
+}
+
+impl<'t> Tensor<'t> {
+    #[track_caller]
+    fn reduced(self, reduction: Reduction) -> Self {
+        match reduction {
+            Reduction::Mean => self.mean(),
+            Reduction::Sum => self.sum(),
+            Reduction::None => self,
+        }
+    }
+
+    /// The mean cross-entropy of logits `[rows, classes]` against class indices `[rows]` (u32), in nats.
+    ///
+    /// An index that is not a class is an error when the program runs.
+    ///
+    /// # Panics
+    /// If the shapes or types do not fit.
+    #[track_caller]
+    pub fn cross_entropy(self, targets: Tensor<'t>) -> Self {
+        let shape = self.shape();
+        assert!(
+            shape.rank() == 2 && *targets.shape() == shape[..1],
+            "cross_entropy of {}{shape} and {}{}: needs logits [rows, classes] and targets [rows]",
+            self.dtype(),
+            targets.dtype(),
+            targets.shape()
+        );
+        self.cross_entropy_with(targets, &CrossEntropy::default())
+    }
+
+    /// The cross-entropy of logits, which have an axis of classes, against class indices (u32, or i32 where one of them
+    /// is negative), which have the other axes; in nats.
+    ///
+    /// An index that is neither a class nor ignored is an error when the program runs. The mean over no target at all is
+    /// NaN, as 0 / 0 is; its gradient is 0.
+    ///
+    /// # Panics
+    /// If the shapes or types do not fit, or the smoothing is outside [0, 1].
+    #[track_caller]
+    pub fn cross_entropy_with(self, targets: Tensor<'t>, options: &CrossEntropy) -> Self {
+        self.tape.at_caller(|| {
+            let (shape, of) = (self.shape(), targets.dtype());
+            let CrossEntropy { class_axis: axis, reduction, ignore_index, label_smoothing } = *options;
+            assert!(
+                axis < shape.rank()
+                    && targets.shape() == shape.without(&[axis])
+                    && matches!(of, DType::U32 | DType::I32),
+                "cross_entropy of {}{shape} and {of}{}: needs targets (u32 or i32) of the shape without axis {axis}{}",
+                self.dtype(),
+                targets.shape(),
+                self.tape.recorded_at()
+            );
+            assert!(
+                (0.0..=1.0).contains(&label_smoothing),
+                "cross_entropy: a label smoothing of {label_smoothing}{}",
+                self.tape.recorded_at()
+            );
+            // An index that the targets' type cannot hold is nowhere among them.
+            let holds = |index: &i64| {
+                if of == DType::U32 { u32::try_from(*index).is_ok() } else { i32::try_from(*index).is_ok() }
+            };
+            let ignored = ignore_index.filter(holds).map(|index| targets.equals(index as f64));
+            let known = ignored.map_or(targets, |ignored| ignored.select(targets.zeros_like(), targets));
+            let class = match of {
+                // What is negative is no class: the conversion would make it class 0.
+                DType::I32 => {
+                    let none = self.tape.scalar(f64::from(u32::MAX), DType::U32);
+                    known.less(0.0).select(none.broadcast_to(known.shape()), known.cast(DType::U32))
+                }
+                _ => known,
+            };
+            let log = self.log_softmax(axis);
+            let mut picked = log.gather(class.reshape(shape.with(axis, 1)), axis).reshape(targets.shape());
+            if label_smoothing > 0.0 {
+                picked = picked * (1.0 - label_smoothing) + log.mean_axes(&[axis]) * label_smoothing;
+            }
+            let Some(ignored) = ignored else { return -picked.reduced(reduction) };
+            let picked = ignored.select(picked.zeros_like(), picked);
+            -match reduction {
+                Reduction::Mean => picked.sum() / (!ignored).cast(self.dtype()).sum(),
+                other => picked.reduced(other),
+            }
+        })
+    }
+
+    /// The cross-entropy of logits against probabilities of the same shape, each element a decision of its own:
+    /// `softplus(x) - x y`, which is `-y log sigmoid(x) - (1 - y) log(1 - sigmoid(x))` without its overflows.
+    #[track_caller]
+    pub fn bce_with_logits(self, targets: Tensor<'t>, reduction: Reduction) -> Self {
+        (self.softplus() - self * targets).reduced(reduction)
+    }
+
+    /// The mean squared error.
+    #[track_caller]
+    pub fn mse(self, target: Tensor<'t>) -> Self {
+        self.mse_with(target, Reduction::Mean)
+    }
+
+    /// The squared errors.
+    #[track_caller]
+    pub fn mse_with(self, target: Tensor<'t>, reduction: Reduction) -> Self {
+        (self - target).square().reduced(reduction)
+    }
+
+    /// The share of rows of `[rows, classes]` whose largest logit is the target's (f32 scalar).
+    #[track_caller]
+    pub fn accuracy(self, targets: Tensor<'t>) -> Self {
+        self.argmax(1).equals(targets).cast(DType::F32).mean()
+    }
+}

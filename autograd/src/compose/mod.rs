@@ -1,0 +1,15 @@
+//! Functions over primitives: each is its definition, and its gradient follows from the rules of what it records.
+
+mod attention;
+mod elementwise;
+mod indexing;
+mod loss;
+mod movement;
+mod norm;
+mod pool;
+mod reduce;
+
+pub use attention::Attention;
+pub use loss::{CrossEntropy, Reduction};
+pub use norm::BatchNormed;
+pub use pool::Pool2d;

@@ -1,0 +1,108 @@
+//! Pooling of images `[batch, channels, height, width]`: the maximum or the mean of each window.
+
+use crate::Tensor;
+
+/// The windows: a pair of numbers is one for the height and one for the width.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pool2d {
+    /// The window's extents.
+    pub kernel: [usize; 2],
+    /// The distance between neighbouring windows.
+    pub stride: [usize; 2],
+    /// How far windows reach beyond each side; at most half of a window.
+    pub padding: [usize; 2],
+}
+
+impl Pool2d {
+    /// Square windows side by side.
+    pub fn square(kernel: usize) -> Self {
+        Self { kernel: [kernel; 2], stride: [kernel; 2], padding: [0; 2] }
+    }
+}
+
+impl<'t> Tensor<'t> {
+    /// For each element of a window, in row-major order, a tensor that holds this element of every window.
+    #[track_caller]
+    fn windows(self, pool: &Pool2d, padding: f64, what: &str) -> Vec<Self> {
+        let (shape, tape) = (self.shape(), self.tape);
+        let Pool2d { kernel, stride, padding: [ph, pw] } = *pool;
+        let fits = |d: usize| {
+            let padded = shape[2 + d] + 2 * pool.padding[d];
+            kernel[d] > 0 && stride[d] > 0 && kernel[d] <= padded && 2 * pool.padding[d] <= kernel[d]
+        };
+        assert!(
+            shape.rank() == 4 && fits(0) && fits(1),
+            "{what} of {}{shape} by {pool:?}: needs images [batch, channels, height, width] and windows that fit them, \
+             with a padding of half a window at most{}",
+            self.dtype(),
+            tape.recorded_at()
+        );
+        let padded = self.pad_with(2, ph, ph, padding).pad_with(3, pw, pw, padding);
+        let count = |d: usize| (padded.shape()[2 + d] - kernel[d]) / stride[d] + 1;
+        let (rows, columns) = (count(0), count(1));
+        let mut windows = Vec::with_capacity(kernel[0] * kernel[1]);
+        for i in 0..kernel[0] {
+            let row = padded.slice_step(2, i, rows, stride[0] as isize);
+            for j in 0..kernel[1] {
+                windows.push(row.slice_step(3, j, columns, stride[1] as isize));
+            }
+        }
+        windows
+    }
+
+    /// The maximum of each window; NaN if any is. Of equal ones the first, in row-major order, gets the gradient. Beyond
+    /// the sides there is nothing (minus infinity).
+    ///
+    /// # Panics
+    /// If these are no images, or the windows do not fit them.
+    #[track_caller]
+    pub fn max_pool2d(self, pool: &Pool2d) -> Self {
+        let windows = self.windows(pool, f64::NEG_INFINITY, "max_pool2d");
+        let mut max = windows[0];
+        for &x in &windows[1..] {
+            max = max.less(x).or(x.not_equals(x)).select(x, max);
+        }
+        max
+    }
+
+    /// The mean of each window. Beyond the sides there are zeros, which count in the mean, or do not.
+    ///
+    /// # Panics
+    /// As [`Tensor::max_pool2d`].
+    #[track_caller]
+    pub fn avg_pool2d(self, pool: &Pool2d, count_include_pad: bool) -> Self {
+        self.tape.at_caller(|| {
+            let windows = self.windows(pool, 0.0, "avg_pool2d");
+            let mut sum = windows[0];
+            for &x in &windows[1..] {
+                sum = sum + x;
+            }
+            if count_include_pad || pool.padding == [0, 0] {
+                return sum / (pool.kernel[0] * pool.kernel[1]) as f64;
+            }
+            // How much of each window lies inside: a column times a row.
+            let (shape, positions) = (self.shape(), sum.shape());
+            let inside = |d: usize| {
+                let count = |i: usize| {
+                    let (start, end) = (i * pool.stride[d], i * pool.stride[d] + pool.kernel[d]);
+                    let (low, high) = (pool.padding[d], pool.padding[d] + shape[2 + d]);
+                    (end.min(high).saturating_sub(start.max(low))) as f64
+                };
+                let counts: Vec<f64> = (0..positions[2 + d]).map(count).collect();
+                self.tape.table(&counts, self.dtype())
+            };
+            sum / (inside(0).unsqueeze(1) * inside(1))
+        })
+    }
+
+    /// The mean of each channel: `[batch, channels, ..]` gives `[batch, channels]`.
+    ///
+    /// # Panics
+    /// If there are no such dimensions.
+    #[track_caller]
+    pub fn global_avg_pool(self) -> Self {
+        let rank = self.rank();
+        assert!(rank >= 2, "global_avg_pool of {}{}: needs [batch, channels, ..]", self.dtype(), self.shape());
+        self.mean_axes(&(2..rank).collect::<Vec<_>>())
+    }
+}

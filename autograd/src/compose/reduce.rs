@@ -1,0 +1,147 @@
+//! Reductions: sums, means, extremes, norms; and what normalises a row by its sum.
+
+use crate::{Tensor, op::Op};
+
+impl<'t> Tensor<'t> {
+    pub(super) fn axes(self) -> Vec<usize> {
+        (0..self.rank()).collect()
+    }
+
+    /// The number of elements in the given axes.
+    pub(super) fn extent(self, axes: &[usize]) -> f64 {
+        let shape = self.shape();
+        axes.iter().map(|&a| shape[a]).product::<usize>() as f64
+    }
+
+    /// The sum of all elements.
+    #[track_caller]
+    pub fn sum(self) -> Self {
+        self.sum_axes(&self.axes())
+    }
+
+    /// The mean of all elements; NaN of none.
+    #[track_caller]
+    pub fn mean(self) -> Self {
+        self.mean_axes(&self.axes())
+    }
+
+    /// The mean over some axes, which disappear.
+    ///
+    /// # Panics
+    /// If the elements are not floats: integers have no mean of their type.
+    #[track_caller]
+    pub fn mean_axes(self, axes: &[usize]) -> Self {
+        assert!(self.dtype().is_float(), "mean of {}{}: cast it to floats first", self.dtype(), self.shape());
+        self.sum_axes(axes) / self.extent(axes)
+    }
+
+    /// The variance over some axes, which disappear: the mean squared distance from the mean (divided by n).
+    #[track_caller]
+    pub fn var_axes(self, axes: &[usize]) -> Self {
+        let mean = self.mean_axes(axes).unreduce(axes, &self.shape());
+        (self - mean).square().mean_axes(axes)
+    }
+
+    /// The sum of squared distances from the mean over some axes, which disappear, divided by `n - correction`: with 1,
+    /// the unbiased estimate of the variance. NaN or infinite where `n` is no larger.
+    #[track_caller]
+    pub fn var_axes_with(self, axes: &[usize], correction: f64) -> Self {
+        let mean = self.mean_axes(axes).unreduce(axes, &self.shape());
+        (self - mean).square().sum_axes(axes) / (self.extent(axes) - correction).max(0.0)
+    }
+
+    /// The largest element.
+    #[track_caller]
+    pub fn max(self) -> Self {
+        self.max_axes(&self.axes())
+    }
+
+    /// The smallest element.
+    #[track_caller]
+    pub fn min(self) -> Self {
+        self.min_axes(&self.axes())
+    }
+
+    /// The minimum over some axes, which disappear. Equal minima share the gradient.
+    #[track_caller]
+    pub fn min_axes(self, axes: &[usize]) -> Self {
+        -(-self).max_axes(axes)
+    }
+
+    /// The largest element along an axis, which disappears, and its index (u32). Of equal ones it is the first, which
+    /// alone gets the gradient.
+    #[track_caller]
+    pub fn max_with_index(self, axis: usize) -> (Self, Self) {
+        let (index, kept) = (self.argmax(axis), self.shape().with(axis, 1));
+        (self.gather(index.reshape(kept), axis).reshape(index.shape()), index)
+    }
+
+    /// The index of the first smallest element along an axis (u32).
+    #[track_caller]
+    pub fn argmin(self, axis: usize) -> Self {
+        (-self).argmax(axis)
+    }
+
+    /// The sums of the elements up to each position of an axis, that position included.
+    #[track_caller]
+    pub fn cumsum(self, axis: usize) -> Self {
+        self.tape.push(Op::CumSum { axis, reverse: false }, &[self])
+    }
+
+    /// Bool scalar: whether no element is NaN or infinite; true of none.
+    #[track_caller]
+    pub fn all_finite(self) -> Self {
+        !(!self.is_finite()).max()
+    }
+
+    /// The inner product of two tensors of one shape.
+    #[track_caller]
+    pub fn dot(self, other: Tensor<'t>) -> Self {
+        (self * other).sum()
+    }
+
+    /// The Euclidean norm of all elements, which overflows only if the norm itself does; its gradient at 0 is 0.
+    #[track_caller]
+    pub fn norm(self) -> Self {
+        self.norm_axes(&self.axes())
+    }
+
+    // Rows.
+
+    /// `log(sum(e^x))` along an axis, which disappears.
+    #[track_caller]
+    pub fn logsumexp(self, axis: usize) -> Self {
+        self.logsumexp_axes(&[axis])
+    }
+
+    /// `log(sum(e^x))` over some axes, which disappear. It overflows nowhere.
+    #[track_caller]
+    pub fn logsumexp_axes(self, axes: &[usize]) -> Self {
+        let mut axes = axes.to_vec();
+        axes.sort_unstable();
+        let (e, shift) = self.shifted_exp(&axes);
+        e.sum_axes(&axes).log() + shift
+    }
+
+    /// `e^(x - m)`, and m: the maximum over some axes (ascending), or 0 where that is not finite. m is a constant to
+    /// gradients.
+    #[track_caller]
+    pub(super) fn shifted_exp(self, axes: &[usize]) -> (Self, Self) {
+        let max = self.max_axes(axes).detach();
+        let shift = max.is_finite().select(max, max.zeros_like());
+        ((self - shift.unreduce(axes, &self.shape())).exp(), shift)
+    }
+
+    /// `x - logsumexp(x)` along an axis.
+    #[track_caller]
+    pub fn log_softmax(self, axis: usize) -> Self {
+        self - self.logsumexp(axis).unreduce(&[axis], &self.shape())
+    }
+
+    /// `e^x / sum(e^x)` along an axis.
+    #[track_caller]
+    pub fn softmax(self, axis: usize) -> Self {
+        let (e, _) = self.shifted_exp(&[axis]);
+        e * e.sum_axes(&[axis]).recip().unreduce(&[axis], &self.shape())
+    }
+}
