@@ -21,6 +21,7 @@ mod grouping;
 mod recipe;
 mod record;
 mod shapes;
+mod shrink;
 mod view;
 
 pub use gradcheck::{
