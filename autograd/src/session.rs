@@ -254,6 +254,15 @@ impl Session {
         Ok(())
     }
 
+    /// Waits until all runs so far have finished, and their taps have arrived.
+    ///
+    /// # Errors
+    /// If a run has failed, or the device is lost.
+    pub fn wait(&mut self) -> Result<()> {
+        self.backend.wait()?;
+        self.collect_taps()
+    }
+
     /// The tapped values that have arrived, oldest run first. Those of a run may arrive one or two runs later. Who does
     /// not fetch them loses all but the last 64 runs' values.
     ///
@@ -316,13 +325,17 @@ impl Session {
             let result = f(t);
             t.tap(RESULT, result);
         })?;
-        let run = self.run(&step, inputs)?;
-        self.backend.wait()?;
-        self.collect_taps()?;
+        let taps = self.run_now(&step, inputs)?;
+        Ok(taps.get(RESULT).expect("tapped above").clone())
+    }
+
+    /// Runs a program, waits for it, and takes what it taps. The taps of other runs stay for who fetches them.
+    pub(crate) fn run_now(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<Taps> {
+        let run = self.run(step, inputs)?;
+        self.wait()?;
         let position =
             self.taps.iter().position(|taps| taps.run == run).expect("a run that has finished has delivered");
-        let taps = self.taps.remove(position).expect("found above");
-        Ok(taps.get(RESULT).expect("tapped above").clone())
+        Ok(self.taps.remove(position).expect("found above"))
     }
 }
 

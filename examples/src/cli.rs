@@ -3,6 +3,7 @@
 use crate::{
     device::Device,
     rnn::{Case, CellName, Fix, TaskName},
+    verify::KINDS,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::{path::PathBuf, time::Duration};
@@ -49,6 +50,8 @@ pub enum Command {
     Rnn(RnnRunArgs),
     /// Print one recorded step: forward, backward, passes, optimizer
     Tape(TapeArgs),
+    /// Run golden vectors, whose expected values another framework has computed
+    Verify(VerifyArgs),
     /// Time training steps and single operations
     Bench(BenchArgs),
 }
@@ -109,6 +112,17 @@ pub struct TapeArgs {
 pub enum TapeExample {
     /// The recurrent network.
     Rnn,
+}
+
+/// Options of `wgrad verify`.
+#[derive(Args, Clone, Debug)]
+pub struct VerifyArgs {
+    /// The directory of index.json and the files with the tensors
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Only vectors of this kind
+    #[arg(long, value_name = "KIND", value_parser = KINDS.map(|kind| kind.name))]
+    pub kind: Option<String>,
 }
 
 /// Options of `wgrad bench`.

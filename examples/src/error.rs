@@ -1,6 +1,7 @@
 //! What the command reports, as one plain sentence.
 
 use crate::device::Device;
+use std::path::PathBuf;
 
 /// An error of the command.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +36,24 @@ pub enum Error {
         value: i64,
         /// The last class.
         last: u32,
+    },
+    /// A file of golden vectors that does not read as one.
+    #[error("{} is no {what} of golden vectors: {why}", path.display())]
+    Golden {
+        /// The file.
+        path: PathBuf,
+        /// What it should be.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Nothing to verify, which is no success.
+    #[error("{} has no golden vectors{}", path.display(), kind.as_ref().map_or(String::new(), |kind| format!(" of kind {kind:?}")))]
+    NoVectors {
+        /// The directory.
+        path: PathBuf,
+        /// The kind that was asked for.
+        kind: Option<String>,
     },
     /// A run failed.
     #[error(transparent)]

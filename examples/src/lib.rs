@@ -1,5 +1,5 @@
-//! What the `wgrad` command is made of: devices, examples, the measures that a run is judged by, the tour, and the
-//! benchmarks.
+//! What the `wgrad` command is made of: devices, examples, the measures that a run is judged by, the tour, the
+//! benchmarks, and the check against golden vectors.
 
 pub mod bench;
 pub mod cli;
@@ -9,6 +9,7 @@ pub mod output;
 pub mod report;
 pub mod rnn;
 pub mod tour;
+pub mod verify;
 
 mod error;
 

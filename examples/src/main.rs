@@ -9,20 +9,24 @@ use wgrad_examples::{
     interrupt,
     output::json,
     report::Report,
-    rnn, say, tour,
+    rnn, say, tour, verify,
 };
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     interrupt::listen();
+    let done = |()| true;
     let outcome = match &cli.command {
-        None => the_tour(&cli.common),
-        Some(Command::Rnn(args)) => rnn::train(args, &cli.common),
-        Some(Command::Tape(args)) => rnn::tape(args, &cli.common),
-        Some(Command::Bench(args)) => bench::bench(args, &cli.common),
+        None => the_tour(&cli.common).map(done),
+        Some(Command::Rnn(args)) => rnn::train(args, &cli.common).map(done),
+        Some(Command::Tape(args)) => rnn::tape(args, &cli.common).map(done),
+        Some(Command::Verify(args)) => verify::verify(args, &cli.common),
+        Some(Command::Bench(args)) => bench::bench(args, &cli.common).map(done),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        // What has failed a check has been shown.
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("wgrad: {error}");
             ExitCode::from(if matches!(error, Error::Usage(_)) { 2 } else { 1 })

@@ -125,6 +125,21 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl History {
+    /// Reads what a checkpoint says, where each step's flow has this many values. `None` if it is no history, or one
+    /// that contradicts itself.
+    pub fn restore(text: &str, flow: usize) -> Option<Self> {
+        let history: Self = serde_json::from_str(text).ok()?;
+        let steps = history.len();
+        let fits = history.ratios.len() == steps
+            && history.clipped <= steps
+            && history.flows.len() <= steps
+            && history.flows.is_empty() == (steps == 0)
+            && history.flows.iter().all(|values| values.len() == flow)
+            // No step's norm has been above 0.
+            && (history.flow_at_peak.len() == flow || history.flow_at_peak.is_empty());
+        fits.then_some(history)
+    }
+
     /// Adds a step.
     pub fn push(&mut self, step: Observed<'_>) {
         self.losses.push((step.loss as f32).to_bits());
@@ -374,6 +389,30 @@ mod tests {
             history.push(Observed { loss: 1.0 / (step as f64 - 5.0), grad_norm: 0.3, applied_norm: 0.1, flow: &flow });
         }
         let text = serde_json::to_string(&history).expect("serializes");
-        assert_eq!(serde_json::from_str::<History>(&text).expect("parses"), history);
+        assert_eq!(History::restore(&text, 3).expect("it fits"), history);
+    }
+
+    #[test]
+    fn a_history_that_contradicts_itself_is_not_restored() {
+        let mut history = History::default();
+        assert_eq!(History::restore(&serde_json::to_string(&history).expect("serializes"), 2), Some(history.clone()));
+        for _ in 0..10 {
+            history.push(Observed { loss: 1.0, grad_norm: 0.3, applied_norm: 0.1, flow: &[1.0, 2.0] });
+        }
+        let good = serde_json::to_value(&history).expect("serializes");
+        assert!(History::restore(&good.to_string(), 2).is_some());
+        assert!(History::restore(&good.to_string(), 3).is_none(), "the flow of another network");
+        for (field, value) in [
+            ("ratios", serde_json::json!([0])),
+            ("flows", serde_json::json!([])),
+            ("flows", serde_json::json!([[0, 0], [0]])),
+            ("flows", serde_json::json!(vec![[0, 0]; 11])),
+            ("flow_at_peak", serde_json::json!([0])),
+            ("clipped", serde_json::json!(usize::MAX)),
+        ] {
+            let mut bad = good.clone();
+            bad[field] = value;
+            assert!(History::restore(&bad.to_string(), 2).is_none(), "{bad}");
+        }
     }
 }

@@ -1,8 +1,11 @@
-//! Gradients against central differences in f64 on the reference interpreter, first and second order; and the CPU
-//! executor against the reference on the same programs.
+//! Gradients against differences, first and second order, with the arguments as leaves, mid-graph and strided; and the
+//! CPU executor against the reference on the same programs.
 
 use crate::{Machine, Tolerance, compare, reference};
-use wgrad::{Array, DType, Program, Shape, Store, Tape, Tensor};
+use wgrad::{
+    Array, DType, Program, Shape, Store, Tape, Tensor,
+    testing::{Checked, Gradcheck as Differences},
+};
 
 /// Which numbers a check feeds in. All of them are at least 0.03 apart from each other and from 0, so that no maximum
 /// or comparison is near a tie.
@@ -14,9 +17,12 @@ pub enum Domain {
     Positive,
 }
 
+/// Up to so many elements are moved one by one.
+const SINGLE: usize = 24;
+
 /// How the checked function meets its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Setting {
+pub enum Setting {
     /// They are leaves.
     Leaf,
     /// They are computed from leaves, and used once more elsewhere.
@@ -37,13 +43,6 @@ pub struct Gradcheck {
     pub indices: Vec<Array>,
     /// Whether to check second derivatives too.
     pub second: bool,
-}
-
-/// The derivative at 0 of a function of one number, and a bound of its error: two central differences, extrapolated.
-pub fn central_difference(f: impl Fn(f64) -> f64, h: f64) -> (f64, f64) {
-    let central = |h: f64| (f(h) - f(-h)) / (2.0 * h);
-    let (coarse, fine) = (central(h), central(h / 2.0));
-    ((4.0 * fine - coarse) / 3.0, (fine - coarse).abs())
 }
 
 impl Gradcheck {
@@ -74,56 +73,67 @@ impl Gradcheck {
         Ok(())
     }
 
+    /// Checks a function in one setting, in first or second order.
+    ///
+    /// # Errors
+    /// As [`Gradcheck::run`].
+    pub fn differences(
+        &self,
+        setting: Setting,
+        second: bool,
+        f: &impl for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t>,
+    ) -> Result<(), String> {
+        let (shapes, indices) = (self.shapes.clone(), self.indices.clone());
+        Self { shapes, indices, second, domain: self.domain }.run_in(setting, f)
+    }
+
+    /// The numbers that a function is checked on.
+    pub fn numbers(&self) -> Vec<Array> {
+        self.leaves(Setting::Leaf)
+    }
+
     /// What a check of this function runs, with the arguments as leaves.
     pub fn program(&self, f: impl for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t>) -> Program {
         self.record(Setting::Leaf, &self.leaves(Setting::Leaf), &f)
     }
 
     fn run_in(&self, setting: Setting, f: &impl for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t>) -> Result<(), String> {
-        let leaves: Vec<Array> = self.leaves(setting);
+        let leaves = self.leaves(setting);
         let program = self.record(setting, &leaves, f);
-        let inputs = |leaves: &[Array]| -> Vec<(String, Array)> {
-            let floats = leaves.iter().enumerate().map(|(i, x)| (format!("x{i}"), x.clone()));
-            let directions = leaves
-                .iter()
-                .enumerate()
-                .map(|(i, x)| (format!("v{i}"), Array::new(x.shape(), dense(x.shape().numel(), i))));
-            let indices = self.indices.iter().enumerate().map(|(i, x)| (format!("index{i}"), x.clone()));
-            let declared = |name: &str| program.inputs().iter().any(|input| input.name == name);
-            floats.chain(directions).chain(indices).filter(|(name, _)| declared(name)).collect()
-        };
-        let outcome = reference(&program, &[], &inputs(&leaves));
         let mut cpu = Machine::poisoned(1, Store::new());
-        let step = cpu.session.compile(program.clone()).expect("the plan compiles");
-        for ((name, have), (.., want)) in cpu.run(&step, &inputs(&leaves)).taps.iter().zip(&outcome.taps) {
-            compare(&format!("{name} on the CPU"), &have.to_f64(), want, Tolerance::F64)?;
+        self.agree(&mut cpu, &program, &leaves)?;
+        let total: usize = leaves.iter().map(|x| x.shape().numel()).sum();
+        // Every element, where they are few; a direction moves them all.
+        let check = Differences::new();
+        let check = if total <= SINGLE { check } else { check.random_directions(3) };
+        let check = if self.second { check.second_order() } else { check };
+        let arrays = [&leaves[..], &self.indices].concat();
+        let checked = check.check(&mut cpu.session, &arrays, |x| {
+            let (x, indices) = x.split_at(leaves.len());
+            loss(setting, x, indices, f)
+        });
+        match checked {
+            Ok(Checked { kinks: 0, .. }) => Ok(()),
+            Ok(Checked { kinks, .. }) => Err(format!("{kinks} kinks, though no numbers are close\n{program}")),
+            Err(error) => Err(format!("{error}\n{program}")),
         }
-        let base = |name: &str| outcome.taps.iter().find(|(n, ..)| n == name).map(|(.., values)| values.clone());
-        let moved = |leaves: &[Array], name: &str| {
-            let outcome = reference(&program, &[], &inputs(leaves));
-            outcome.taps.iter().find(|(n, ..)| n == name).expect("tapped").2[0]
-        };
-        let orders: &[(&str, &str)] = if self.second { &[("loss", "dx"), ("slope", "ddx")] } else { &[("loss", "dx")] };
-        for &(value, gradient) in orders {
-            for (i, leaf) in leaves.iter().enumerate() {
-                // Absent means that the sweep holds the derivative to be exactly 0.
-                let recorded = base(&format!("{gradient}{i}")).unwrap_or_else(|| vec![0.0; leaf.shape().numel()]);
-                for direction in directions(leaf.shape().numel()) {
-                    let at = |h: f64| {
-                        let mut leaves = leaves.clone();
-                        let values = leaf.to_f64().iter().zip(&direction).map(|(x, d)| x + h * d).collect::<Vec<f64>>();
-                        leaves[i] = Array::new(leaf.shape(), values);
-                        moved(&leaves, value)
-                    };
-                    let (want, error) = central_difference(at, 1e-3);
-                    let have: f64 = recorded.iter().zip(&direction).map(|(g, d)| g * d).sum();
-                    if (have - want).abs() > 1e-7 * want.abs().max(1.0) + 0.1 * error || have.is_nan() {
-                        return Err(format!(
-                            "{gradient}{i} . {direction:?} is {have}, by differences {want}\n{program}"
-                        ));
-                    }
-                }
-            }
+    }
+
+    /// Compares what the CPU computes with the reference.
+    fn agree(&self, cpu: &mut Machine, program: &Program, leaves: &[Array]) -> Result<(), String> {
+        let floats = leaves.iter().enumerate().map(|(i, x)| (format!("x{i}"), x.clone()));
+        let directions = leaves
+            .iter()
+            .enumerate()
+            .map(|(i, x)| (format!("v{i}"), Array::new(x.shape(), dense(x.shape().numel(), i))));
+        let indices = self.indices.iter().enumerate().map(|(i, x)| (format!("index{i}"), x.clone()));
+        let declared = |name: &str| program.inputs().iter().any(|input| input.name == name);
+        let inputs: Vec<(String, Array)> =
+            floats.chain(directions).chain(indices).filter(|(name, _)| declared(name)).collect();
+        let outcome = reference(program, &[], &inputs);
+        let step = cpu.session.compile(program.clone()).expect("the plan compiles");
+        for ((name, have), (.., want)) in cpu.run(&step, &inputs).taps.iter().zip(&outcome.taps) {
+            compare(&format!("{name} on the CPU"), &have.to_f64(), want, Tolerance::F64)?;
         }
         Ok(())
     }
@@ -154,15 +164,9 @@ impl Gradcheck {
     fn record(&self, setting: Setting, leaves: &[Array], f: &impl for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t>) -> Program {
         let t = Tape::default();
         let x: Vec<Tensor<'_>> = leaves.iter().enumerate().map(|(i, x)| t.input_like(&format!("x{i}"), x)).collect();
-        let mut args: Vec<Tensor<'_>> = x.iter().map(|&x| argument(setting, x)).collect();
-        args.extend(self.indices.iter().enumerate().map(|(i, index)| t.input_like(&format!("index{i}"), index)));
-        let y = f(&args);
-        // Every element of the result counts differently, and not linearly.
-        let weights = (t.iota(y.numel()).cast(DType::F64) * 0.7 + 0.3).cos().reshape(y.shape());
-        let mut loss = (y * weights).sum() + (y * 0.5).sin().sum();
-        if setting == Setting::MidGraph {
-            loss = x.iter().fold(loss.tanh() + loss, |loss, x| loss + (*x * *x).sum());
-        }
+        let indices: Vec<Tensor<'_>> =
+            self.indices.iter().enumerate().map(|(i, index)| t.input_like(&format!("index{i}"), index)).collect();
+        let loss = loss(setting, &x, &indices, f);
         t.tap("loss", loss);
         let gradients = loss.grad_wrt(&x);
         let mut slope = t.scalar(0.0, DType::F64);
@@ -184,6 +188,23 @@ impl Gradcheck {
     }
 }
 
+/// A scalar to which every element of the result counts differently, and not linearly.
+fn loss<'t>(
+    setting: Setting,
+    x: &[Tensor<'t>],
+    indices: &[Tensor<'t>],
+    f: &impl for<'u> Fn(&[Tensor<'u>]) -> Tensor<'u>,
+) -> Tensor<'t> {
+    let args: Vec<Tensor<'t>> = x.iter().map(|&x| argument(setting, x)).chain(indices.iter().copied()).collect();
+    let y = f(&args);
+    let weights = (y.tape().iota(y.numel()).cast(DType::F64) * 0.7 + 0.3).cos().reshape(y.shape());
+    let loss = (y * weights).sum() + (y * 0.5).sin().sum();
+    if setting != Setting::MidGraph {
+        return loss;
+    }
+    x.iter().fold(loss.tanh() + loss, |loss, x| loss + (*x * *x).sum())
+}
+
 fn argument<'t>(setting: Setting, x: Tensor<'t>) -> Tensor<'t> {
     match setting {
         Setting::Leaf => x,
@@ -203,14 +224,6 @@ fn argument<'t>(setting: Setting, x: Tensor<'t>) -> Tensor<'t> {
 /// A direction in which every element moves.
 fn dense(numel: usize, salt: usize) -> Vec<f64> {
     (0..numel).map(|i| ((i * 37 + salt * 11 + 5) % 17) as f64 / 8.5 - 0.97).collect()
-}
-
-/// The directions in which a leaf is moved: a dense one, and single elements, a few of them if there are many.
-fn directions(numel: usize) -> Vec<Vec<f64>> {
-    const SINGLE: usize = 8;
-    let stride = numel.div_ceil(SINGLE).max(1);
-    let single = (0..numel).step_by(stride).map(|element| (0..numel).map(|i| (i == element) as u8 as f64).collect());
-    std::iter::once(dense(numel, 3)).chain(single).collect()
 }
 
 fn gcd(a: usize, b: usize) -> usize {

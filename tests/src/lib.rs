@@ -1,20 +1,25 @@
 //! Shared by the tests across crates: running programs on the reference and on devices, comparing what they give, and
-//! checking gradients against finite differences.
+//! checking gradients against finite differences; and the properties that random tapes are held to.
 
 mod cases;
+pub mod catalogue;
+pub mod checks;
 mod compare;
+pub mod fuzz;
 mod gradcheck;
 mod model;
 mod optimizer;
+mod properties;
 mod run;
 mod sound;
 mod training;
 
 pub use cases::proptest_config;
 pub use compare::{Tolerance, compare, same_bits};
-pub use gradcheck::{Domain, Gradcheck, central_difference};
+pub use gradcheck::{Domain, Gradcheck, Setting};
 pub use model::{Linear, Mlp};
 pub use optimizer::{AnyOptimizer, MakeOptimizer, Step};
+pub use properties::{Around, Failure, Property, hold, properties};
 pub use run::{Machine, Outputs, named, reference};
 pub use sound::sound;
 pub use training::{Training, Update, agree, tape, training};

@@ -1,88 +1,11 @@
-//! Plans of random tapes, whatever the planner may do: they mean what the program means, on a device too, and keep the
-//! rules of memory.
+//! Tapes whose plans have been wrong, found by random ones and made small.
 
-use proptest::prelude::*;
 use wgrad::{
     Array, DType, Tape, Tensor,
     plan::{Grouping, Plan},
-    testing::{Kind, grouping},
 };
 use wgrad_cpu::reference_plan;
-use wgrad_tests::{
-    Machine, Tolerance, Training, agree, named, proptest_config as config, reference, sound, tape, training,
-};
-
-/// What is computed in another type in between has the tolerance of that type.
-const CASTS: [Kind; 2] = [Kind::CastFloat, Kind::CastHalf];
-
-/// Interprets the plan of a training step in f64, and compares it with the program.
-fn interpreted(case: &Training, grouping: &Grouping, claimed: bool) -> Result<(), String> {
-    let program = case.record();
-    let (inputs, states) = (case.inputs(&program), case.states());
-    let lowered = program.lowered(grouping.simplify, |_, _| claimed);
-    let plan = Plan::with(&lowered, grouping);
-    let have = reference_plan::run(&plan, &lowered, &states, &named(&inputs)).expect("the plan runs");
-    agree(&have, &reference(&program, &states, &inputs), Tolerance::F64)
-        .map_err(|why| format!("{why}\n{}", plan.describe(&lowered)))
-}
-
-/// Checks the rules of memory of a training step's plan.
-fn is_sound(case: &Training, grouping: &Grouping, claimed: bool) -> Result<(), String> {
-    let lowered = case.record().lowered(grouping.simplify, |_, _| claimed);
-    let plan = || Plan::with(&lowered, grouping).describe(&lowered).to_string();
-    sound(&lowered, grouping).map_err(|why| format!("{why}\n{}", plan()))
-}
-
-proptest! {
-    #![proptest_config(config(8192))]
-
-    // Most faults of the planner are found here, in tapes of a few nodes.
-    #[test]
-    fn plans_of_short_tapes_are_right(case in tape(4), grouping in grouping()) {
-        let case = case.without(&CASTS);
-        interpreted(&case, &grouping, false).map_err(TestCaseError::fail)?;
-        is_sound(&case, &grouping, false).map_err(TestCaseError::fail)?;
-    }
-}
-
-proptest! {
-    #![proptest_config(config(1024))]
-
-    #[test]
-    fn plans_mean_what_the_program_means(case in training(14), grouping in grouping()) {
-        interpreted(&case.without(&CASTS), &grouping, false).map_err(TestCaseError::fail)?;
-    }
-
-    #[test]
-    fn plans_are_sound(case in training(14), grouping in grouping(), claimed in any::<bool>()) {
-        is_sound(&case, &grouping, claimed).map_err(TestCaseError::fail)?;
-    }
-
-    #[test]
-    fn the_cpu_runs_any_plan_in_f64(case in training(12), grouping in grouping(), cut in any::<bool>()) {
-        let case = case.without(&CASTS);
-        let device = if cut { Machine::splitting } else { Machine::poisoned };
-        let have = case.train(device(1, case.store()).grouped(&grouping), 2);
-        case.agrees_with_reference(&have, Tolerance::of(DType::F64)).map_err(TestCaseError::fail)?;
-    }
-
-    #[test]
-    fn the_cpu_runs_any_plan_in_f32(case in training(10), grouping in grouping(), cut in any::<bool>()) {
-        let case = case.with_dtype(DType::F32).without(&CASTS);
-        let device = if cut { Machine::splitting } else { Machine::poisoned };
-        let have = case.train(device(1, case.store()).grouped(&grouping), 1);
-        case.agrees_with_reference(&have, Tolerance::of(DType::F32)).map_err(TestCaseError::fail)?;
-    }
-
-    #[test]
-    fn fused_equals_unfused(case in training(10), f32s in any::<bool>()) {
-        let dtype = if f32s { DType::F32 } else { DType::F64 };
-        let case = case.with_dtype(dtype).without(&CASTS);
-        let run = |grouping| case.train(Machine::poisoned(1, case.store()).grouped(&grouping), 1)[0].outcome();
-        let (fused, unfused) = (run(Grouping::default()), run(Grouping::none()));
-        agree(&fused, &unfused, Tolerance::of(dtype)).map_err(TestCaseError::fail)?;
-    }
-}
+use wgrad_tests::{Tolerance, agree, named, reference, sound};
 
 /// Groups that merge, of which one computes again what the other sees turned: `second` says how.
 #[test]

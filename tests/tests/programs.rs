@@ -342,3 +342,17 @@ fn values_survive_a_round_trip_through_the_session() {
     let sum = cpu.session.eval(&[], |t| t.param(second) * 2.0).expect("evaluated");
     assert_eq!(sum.to_f64(), [14.0]);
 }
+
+#[test]
+fn rows_of_nothing_are_no_elements_of_nothing() {
+    // No rows of two elements each: as many elements as rows.
+    let t = Tape::default();
+    let x = t.input("x", [1, 5], DType::F64);
+    let y = x.permute(&[1, 0]).slice(0, 0, 2).slice(1, 0, 0).var_axes(&[0]);
+    t.tap("dx", ((y * y).sum() + y.sin().sum()).grad_wrt(&[x])[0].expect("reached"));
+    let program = t.finish();
+    let inputs = [("x".to_string(), Array::new([1, 5], vec![1.0, 2.0, 3.0, 4.0, 5.0]))];
+    let mut cpu = Machine::poisoned(1, Store::new());
+    let step = cpu.session.compile(program).expect("the plan compiles");
+    assert_eq!(cpu.run(&step, &inputs).tap("dx").to_f64(), [0.0; 5]);
+}

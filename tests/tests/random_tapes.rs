@@ -1,61 +1,38 @@
-//! Random tapes: the CPU executor agrees with the reference, and a program gives the same bits on any number of threads,
-//! run after run.
+//! Random tapes: each property of the table holds of some. `cargo xtask fuzz` tries more.
 
-use proptest::prelude::*;
-use wgrad::{DType, testing::Kind};
-use wgrad_tests::{Machine, Tolerance, proptest_config as config, same_bits, training};
+use wgrad_tests::{hold, properties};
 
-/// What is computed in another type in between has the tolerance of that type.
-const CASTS: [Kind; 2] = [Kind::CastFloat, Kind::CastHalf];
+/// One test for each property.
+macro_rules! properties {
+    ($($name:ident)*) => {
+        $(#[test] fn $name() { hold(stringify!($name)); })*
 
-proptest! {
-    #![proptest_config(config(1024))]
-
-    #[test]
-    fn cpu_in_f64_agrees_with_the_reference(case in training(14)) {
-        let case = case.without(&CASTS);
-        let have = case.train(Machine::poisoned(1, case.store()), 3);
-        case.agrees_with_reference(&have, Tolerance::F64).map_err(TestCaseError::fail)?;
-    }
-
-    #[test]
-    fn cpu_in_mixed_types_agrees_with_the_reference(case in training(10)) {
-        let case = case.without(&[Kind::CastHalf]);
-        let have = case.train(Machine::splitting(1, case.store()), 1);
-        case.agrees_with_reference(&have, Tolerance::F32).map_err(TestCaseError::fail)?;
-    }
-
-    #[test]
-    fn cpu_with_halves_agrees_with_the_reference(case in training(10)) {
-        let mut case = case.with_dtype(DType::F32);
-        // More of them than the one step in forty that they are otherwise.
-        let sines = [Kind::Sin, Kind::Cos, Kind::CastFloat];
-        case.recipe.steps.iter_mut().filter(|s| sines.contains(&s.kind)).for_each(|s| s.kind = Kind::CastHalf);
-        let have = case.train(Machine::splitting(1, case.store()), 1);
-        case.agrees_with_reference(&have, Tolerance::F16).map_err(TestCaseError::fail)?;
-    }
-
-    #[test]
-    fn cpu_in_f32_agrees_with_the_reference(case in training(10)) {
-        let case = case.with_dtype(DType::F32).without(&[Kind::CastHalf]);
-        let have = case.train(Machine::poisoned(1, case.store()), 1);
-        case.agrees_with_reference(&have, Tolerance::F32).map_err(TestCaseError::fail)?;
-    }
-
-    #[test]
-    fn threads_and_reruns_change_no_bit(case in training(14)) {
-        let case = case.with_dtype(DType::F32);
-        let run = |threads| case.train(Machine::splitting(threads, case.store()), 2);
-        let one = run(1);
-        for other in [run(1), run(2), run(3)] {
-            for (a, b) in one.iter().zip(&other) {
-                for (a, b) in a.taps.iter().zip(&b.taps) {
-                    prop_assert!(a.0 == b.0 && same_bits(&a.1, &b.1), "{:?} and {:?}", a, b);
-                }
-                for (a, b) in a.states.iter().zip(&b.states) {
-                    prop_assert!(same_bits(a, b), "{:?} and {:?}", a, b);
-                }
-            }
+        #[test]
+        fn every_property_is_tested() {
+            let names: Vec<&str> = properties().iter().map(|property| property.name).collect();
+            assert_eq!(names, [$(stringify!($name)),*]);
         }
-    }
+    };
+}
+
+properties! {
+    plans_of_short_tapes_are_right
+    plans_mean_what_the_program_means
+    plans_are_sound
+    the_cpu_runs_any_plan_in_f64
+    the_cpu_runs_any_plan_in_f32
+    the_cpu_runs_any_plan_with_halves
+    cpu_in_f64_agrees_with_the_reference
+    cpu_in_mixed_types_agrees_with_the_reference
+    cpu_with_halves_agrees_with_the_reference
+    cpu_in_f32_agrees_with_the_reference
+    fused_equals_unfused
+    threads_and_reruns_change_no_bit
+    gradients_and_curvature_agree_with_finite_differences
+    rounding_to_f32_passes_gradients_through
+    rounding_to_f16_passes_gradients_through
+    plans_of_square_tapes_are_right
+    the_cpu_runs_square_tapes
+    a_recipe_without_any_of_its_steps_records
+    a_simplified_tape_gives_the_same_bits
 }

@@ -2,12 +2,12 @@
 //! Hessian-vector products of a recurrent network.
 
 use std::sync::Arc;
-use wgrad::{Array, DType, Data, Flat, Optimizer, Program, Store, Tape};
+use wgrad::{Array, DType, Data, Flat, Optimizer, Program, Store, Tape, testing::central_difference};
 use wgrad_nn::{
     Builder, Cell, Recurrent, RecurrentInit,
     optim::{AdamW, AdamWConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig},
 };
-use wgrad_tests::{Mlp, central_difference, reference};
+use wgrad_tests::{Mlp, reference};
 
 struct Unrolled {
     program: Program,

@@ -331,7 +331,8 @@ impl<'a> Groups<'a> {
             Class::MatMul => self.options.epilogues,
             _ => false,
         };
-        if !allowed || group.members.len() >= self.options.values {
+        // Of an empty space, rows and elements are as many: nothing tells them apart, and nothing is to be gained.
+        if !allowed || group.members.len() >= self.options.values || group.space.numel() == 0 {
             return None;
         }
         let node = self.program.node(id);
@@ -411,7 +412,7 @@ impl<'a> Groups<'a> {
         let View { root, operand } = self.input(id, 0).clone();
         let g = self.home[root.index()]?;
         let group = &self.groups[g];
-        let rows = self.options.rows && matches!(group.class, Class::Map | Class::Reduce);
+        let rows = self.options.rows && matches!(group.class, Class::Map | Class::Reduce) && group.space.numel() > 0;
         let element = group.levels.get(&root) == Some(&Level::Element);
         if !rows
             || !element
@@ -456,7 +457,7 @@ impl<'a> Groups<'a> {
         }
         let mut alike: HashMap<(Shape, Vec<usize>), Vec<usize>> = HashMap::new();
         for (g, group) in self.groups.iter().enumerate() {
-            let whole = group.members.iter().all(|id| !self.apart.contains(id));
+            let whole = group.space.numel() > 0 && group.members.iter().all(|id| !self.apart.contains(id));
             if let (Class::Reduce, Some(axes), true) = (group.class, &group.axes, whole) {
                 alike.entry((group.space.clone(), axes.clone())).or_default().push(g);
             }

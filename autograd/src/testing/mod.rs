@@ -16,12 +16,22 @@
 //! assert_eq!(recipe.arrays(&program).len(), program.inputs().len());
 //! ```
 
+mod gradcheck;
 mod grouping;
 mod recipe;
 mod record;
 mod shapes;
+mod shrink;
+mod view;
 
+pub use gradcheck::{
+    Along, Checked, Directions, Gradcheck, GradcheckError, Mismatch, Order, Source, Suspect,
+    assert_detects_wrong_gradient, assert_rejects, central_difference, gradcheck,
+};
 pub use grouping::grouping;
 pub use recipe::{Kind, Leaf, Recipe, Step, recipe, recipe_of, step};
 pub use record::{Mode, Recorded};
-pub use shapes::{array, away_from_zero, broadcastable, shape, shape_up_to};
+pub use shapes::{
+    array, away_from_zero, broadcastable, matmul_shapes, shape, shape_up_to, special_array, special_floats,
+};
+pub use view::{View, strided_view, view};

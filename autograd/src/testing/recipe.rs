@@ -7,6 +7,7 @@
 use super::{
     record::Mode,
     shapes::{away_from_zero, narrowed, shape},
+    shrink::Shrinking,
 };
 use crate::{Array, DType, Data, Program, Shape, Tape};
 use proptest::{collection::vec, prelude::*, sample::select};
@@ -32,14 +33,15 @@ macro_rules! kinds {
 kinds! {
     /// What a step records. Functions with a limited domain are recorded on safe arguments such as `x * x + 0.5`;
     /// `CastHalf` is a sine in f16; `Windows` are two overlapping slices of one value, one of them reversed; `Sequence`
-    /// runs any recurrent cell over a few steps; `Checkpoint` wraps the steps that follow.
-    Add Mul Sub Div Pow Max Neg Sin Cos Tanh Erf Exp Recip Sqrt Log
+    /// runs any recurrent cell over a few steps; `Checkpoint` wraps the steps that follow. Recipes shrink towards the first
+    /// ones, which are the simplest.
+    Neg Sin Cos Tanh Erf Exp Expm1 Add Mul Sub Recip Sqrt Log Log1p Div Pow Max
     SelectLess SelectEqual SelectFinite CastFloat CastHalf CastInteger CastBool
     Random
-    Sum ReduceMax Norm ArgMax
+    Sum ReduceMax Norm ArgMax CumSum
     Reshape Permute Expand Slice Windows Concat Pad Assemble
     Gather ScatterAdd SegmentSum SegmentBroadcast
-    MatMul Sequence
+    MatMul Convolution Sequence
     Detach Barrier Hook Checkpoint Custom
 }
 
@@ -182,6 +184,7 @@ pub fn recipe_of(kinds: &'static [Kind], steps: usize) -> impl Strategy<Value = 
         };
         shapes.into_iter().map(leaf).collect::<Vec<_>>()
     });
-    // Steps shrink first: the tape matters more than its numbers.
-    (vec(step(kinds), 0..=steps), leaves).prop_map(|(steps, leaves)| Recipe { dtype: DType::F64, leaves, steps })
+    let recipes = (vec(step(kinds), 0..=steps), leaves);
+    let recipes = recipes.prop_map(|(steps, leaves)| Recipe { dtype: DType::F64, leaves, steps });
+    Shrinking { recipes, kinds }
 }

@@ -2,7 +2,7 @@
 
 use super::recipe::{Kind, Recipe, Step};
 use crate::{
-    Cell, DType, Recurrence, Shape, Tensor,
+    Cell, Conv2d, DType, Recurrence, Shape, Tensor,
     op::{Place, Segments},
     tape::Tape,
 };
@@ -168,16 +168,19 @@ impl<'t> Player<'t> {
             Kind::Erf => (x.erf(), 1.0),
             Kind::Exp if b > 1.5 => (x.tanh().exp(), 1f64.exp()),
             Kind::Exp => (x.exp(), b.exp()),
+            Kind::Expm1 if b > 1.5 => (x.tanh().expm1(), 2.0),
+            Kind::Expm1 => (x.expm1(), b.exp_m1().max(1.0)),
             Kind::Recip => ((x * x + 0.5).recip(), 2.0),
             Kind::Sqrt => ((x * x + 0.5).sqrt(), b + 1.0),
             Kind::Log => ((x * x + 0.5).log(), (b * b + 0.5).ln().max(1.0)),
+            Kind::Log1p => ((x * x).log1p(), (b * b).ln_1p().max(1.0)),
             Kind::Add | Kind::Sub | Kind::Mul | Kind::Div | Kind::Pow | Kind::Max => {
                 return Some(self.binary(step, x, b));
             }
             Kind::SelectLess | Kind::SelectEqual | Kind::SelectFinite => return Some(self.select(step, x, b)),
             Kind::CastFloat | Kind::CastHalf | Kind::CastInteger | Kind::CastBool => self.cast(step, x, b),
             Kind::Random => (x * self.random(step, &x.shape()), b),
-            Kind::Sum | Kind::ReduceMax | Kind::Norm | Kind::ArgMax => return self.reduce(step, x, b),
+            Kind::Sum | Kind::ReduceMax | Kind::Norm | Kind::ArgMax | Kind::CumSum => return self.reduce(step, x, b),
             Kind::Reshape | Kind::Permute | Kind::Expand | Kind::Slice | Kind::Windows | Kind::Pad => {
                 return movement(step, x, b);
             }
@@ -186,6 +189,7 @@ impl<'t> Player<'t> {
                 return self.indexing(step, x, b);
             }
             Kind::MatMul => return self.matmul(step, x, b),
+            Kind::Convolution => return self.convolution(step, x, b),
             Kind::Sequence => self.sequence(step, x, b),
             Kind::Detach => (self.freeze(x), b),
             Kind::Barrier if self.mode == Mode::Plain => (x.barrier(), b),
@@ -257,6 +261,10 @@ impl<'t> Player<'t> {
                 let max = x.max_axes(&axes);
                 self.branches.push(x.equals(max.unreduce(&axes, &shape)));
                 Some((max, b))
+            }
+            Kind::CumSum if shape.rank() > 0 => {
+                let axis = step.n[0] as usize % shape.rank();
+                Some((x.cumsum(axis), b * shape[axis] as f64))
             }
             Kind::ArgMax if shape.rank() > 0 => {
                 let axis = step.n[0] as usize % shape.rank();
@@ -350,6 +358,27 @@ impl<'t> Player<'t> {
         }
         let y = resize(y, &[&shape[..r - 2], &matrix].concat().into());
         Some((x.matmul_with(y, ta, tb), bound))
+    }
+
+    /// A convolution of one or two small images, in one or two groups.
+    fn convolution(&mut self, step: &Step, x: Tensor<'t>, bx: f64) -> Option<(Tensor<'t>, f64)> {
+        let (w, bw) = self.pick(step.b);
+        let [n0, n1, n2, n3] = step.n.map(usize::from);
+        let groups = 1 + n0 % 2;
+        let images = Shape::from([1 + n0 / 2 % 2, groups * (1 + n0 / 4 % 2), 1 + n1 % 4, 1 + n1 / 4 % 4]);
+        let weights = Shape::from([groups * (1 + n0 / 8 % 2), images[1] / groups, 1 + n2 % 3, 1 + n2 / 3 % 2]);
+        let dilation = [1 + n3 / 12 % 2, 1 + n3 / 24 % 2];
+        // As much padding as the kernel needs, or more.
+        let padding = [0, 1].map(|d| {
+            let reach = (weights[2 + d] - 1) * dilation[d] + 1;
+            reach.saturating_sub(images[2 + d]).div_ceil(2) + n3 / 6 % 2
+        });
+        if images.numel() > MAX_NUMEL {
+            return None;
+        }
+        let conv = Conv2d { stride: [1 + n3 % 2, 1 + n3 / 2 % 3], padding, dilation, groups };
+        let y = resize(x, &images).conv2d(resize(w, &weights), conv);
+        (y.numel() <= MAX_NUMEL).then(|| (y, bx * bw * weights[1..].iter().product::<usize>() as f64))
     }
 
     /// One to three steps of a recurrent layer of one or two units over one or two rows.

@@ -1,7 +1,7 @@
 //! `wgrad bench`: times training steps and single operations, in the way of the runners of other frameworks.
 
 mod command;
-mod data;
+pub mod data;
 mod measure;
 mod primitives;
 mod recurrent;

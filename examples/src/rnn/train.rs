@@ -322,7 +322,7 @@ impl<'a> Run<'a> {
                 return Err(Error::OtherRun { path: path.display().to_string(), what, saved, wanted });
             }
         }
-        self.history = serde_json::from_str(&entry("history")).map_err(|_| Error::OtherRun {
+        self.history = History::restore(&entry("history"), self.config.length).ok_or_else(|| Error::OtherRun {
             path: path.display().to_string(),
             what: "history",
             saved: "none that can be read".into(),

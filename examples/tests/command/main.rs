@@ -9,6 +9,7 @@ mod output;
 mod reports;
 mod tape;
 mod usage;
+mod verify;
 
 use serde_json::{Map, Value};
 use std::{

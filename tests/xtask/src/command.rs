@@ -1,4 +1,4 @@
-//! Running cargo: every command is printed before it starts, and its failure ends the subcommand.
+//! Running cargo, or rustup: every command is printed before it starts, and its failure ends the subcommand.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub fn cargo<S: AsRef<OsStr>>(root: &Path, args: impl IntoIterator<Item = S>) ->
     command
 }
 
-/// Prints a cargo command, runs it and waits for it.
+/// Prints a command, runs it and waits for it.
 ///
 /// Ctrl-C needs no handler: the terminal sends it to the child as well as to this program.
 pub fn run(command: &mut Command) -> Result<()> {
@@ -30,7 +30,19 @@ pub fn run(command: &mut Command) -> Result<()> {
     if status.success() { Ok(()) } else { Err(Error::Command { line, status }) }
 }
 
-/// Prints a cargo command, runs it and returns what it writes to stdout.
+/// Prints a command and becomes it, so that what it says on Ctrl-C comes before the next prompt. Elsewhere than on Unix
+/// it is run as any other.
+pub fn replace(command: &mut Command) -> Result<()> {
+    #[cfg(unix)]
+    {
+        let line = print(command);
+        Err(not_started(&line, &std::os::unix::process::CommandExt::exec(command)))
+    }
+    #[cfg(not(unix))]
+    run(command)
+}
+
+/// Prints a command, runs it and returns what it writes to stdout.
 pub fn output(command: &mut Command) -> Result<String> {
     let line = print(command);
     let output = command.stderr(std::process::Stdio::inherit()).output().map_err(|error| not_started(&line, &error))?;
@@ -49,7 +61,8 @@ fn print(command: &Command) -> String {
             line += &format!("{}=\"{}\" ", name.display(), value.display());
         }
     }
-    line += "cargo";
+    let program = Path::new(command.get_program());
+    line += &program.file_stem().unwrap_or(program.as_os_str()).display().to_string();
     for arg in command.get_args() {
         line += &format!(" {}", arg.display());
     }

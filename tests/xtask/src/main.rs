@@ -4,6 +4,7 @@ mod check;
 mod command;
 mod core_crate;
 mod error;
+mod fuzz;
 mod size;
 mod test;
 
@@ -11,6 +12,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use error::{Error, Result};
+use fuzz::Fuzz;
 
 /// What `cargo xtask --help` prints, and what follows the message on wrong usage.
 const USAGE: &str = "\
@@ -19,6 +21,9 @@ Usage: cargo xtask <subcommand>
 Subcommands:
   test [-- <args>]  run all tests of the workspace, doc tests too; <args> go to `cargo test`
   check             run rustfmt, `size`, clippy and rustdoc; any warning is an error
+  fuzz [<args>]     try random tapes without end, with fresh seeds; `fuzz --help` lists the arguments
+  fuzz --bytes [--minutes N]
+                    fuzz everything that reads bytes, each reader for N minutes (10); needs a nightly compiler
   size              check how small and how self-contained automatic differentiation is; list long files
   help              print this text
 
@@ -32,6 +37,8 @@ enum Task {
     Test(Vec<OsString>),
     /// Run every static check.
     Check,
+    /// Fuzz tapes or bytes.
+    Fuzz(Fuzz),
     /// Check the size and the dependencies of the core.
     Size,
     /// Print the usage text.
@@ -43,7 +50,7 @@ impl Task {
     fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self> {
         let mut args = args.into_iter();
         let Some(name) = args.next() else {
-            return Err(Error::Usage("a subcommand is missing: expected test, check, size or help".into()));
+            return Err(Error::Usage("a subcommand is missing: expected test, check, fuzz, size or help".into()));
         };
         let mut rest: Vec<OsString> = args.collect();
         let task = match name.to_str() {
@@ -53,12 +60,13 @@ impl Task {
                 }
                 return Ok(Task::Test(rest.split_off(rest.len().min(1))));
             }
+            Some("fuzz") => return Fuzz::parse(rest).map(Task::Fuzz),
             Some("check") => Task::Check,
             Some("size") => Task::Size,
             Some("help" | "--help" | "-h") => Task::Help,
             _ => {
                 let name = name.display();
-                return Err(Error::Usage(format!("no subcommand `{name}`: expected test, check, size or help")));
+                return Err(Error::Usage(format!("no subcommand `{name}`: expected test, check, fuzz, size or help")));
             }
         };
         match rest.first() {
@@ -74,6 +82,7 @@ impl Task {
         match self {
             Task::Test(args) => test::run(&command::workspace_root()?, &args),
             Task::Check => check::run(&command::workspace_root()?),
+            Task::Fuzz(fuzz) => fuzz.run(&command::workspace_root()?),
             Task::Size => size::run(&command::workspace_root()?),
             Task::Help => {
                 print!("{USAGE}");
@@ -119,6 +128,6 @@ mod tests {
         for line in ["", "tests", "test norm", "check --fix", "size now"] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line:?}");
         }
-        assert!(parse("tests").unwrap_err().to_string().contains("expected test, check, size or help"));
+        assert!(parse("tests").unwrap_err().to_string().contains("expected test, check, fuzz, size or help"));
     }
 }

@@ -1,10 +1,15 @@
 //! Random tapes of another sort: small square matrices, few sources that many nodes read, transposed and reversed looks
 //! at them, sums over either axis. What the planner merges and computes again is found here.
 
+use super::Property;
+use crate::{Machine, Tolerance, agree, named, reference, sound};
 use proptest::{collection::vec, prelude::*};
 use std::sync::Arc;
-use wgrad::{Array, DType, Data, Program, Rng, Store, Tape, Tensor, plan::Plan, testing::grouping};
-use wgrad_tests::{Machine, Tolerance, agree, named, proptest_config as config, reference, sound};
+use wgrad::{
+    Array, DType, Data, Program, Rng, Store, Tape, Tensor,
+    plan::{Grouping, Plan},
+    testing::grouping,
+};
 
 /// One step: what it does, with which two of the values so far, and whether the result is shown.
 #[derive(Clone, Copy, Debug)]
@@ -108,31 +113,33 @@ fn store() -> (Store, Rng) {
     (store, rng)
 }
 
-proptest! {
-    #![proptest_config(config(4096))]
-
-    #[test]
-    fn plans_of_square_tapes_are_right(square in square(), grouping in grouping()) {
-        let (program, states, inputs) = square.program();
-        let want = reference(&program, &states, &inputs);
-        let lowered = program.lowered(grouping.simplify, |_, _| true);
-        sound(&lowered, &grouping).map_err(TestCaseError::fail)?;
-        let plan = Plan::with(&lowered, &grouping);
-        let have = wgrad_cpu::reference_plan::run(&plan, &lowered, &states, &named(&inputs)).expect("the plan runs");
-        agree(&have, &want, Tolerance::F64).map_err(TestCaseError::fail)?;
-    }
+/// The plan, interpreted in f64, and its rules of memory.
+fn plan_is_right(square: &Square, grouping: &Grouping) -> Result<(), String> {
+    let (program, states, inputs) = square.program();
+    let want = reference(&program, &states, &inputs);
+    let lowered = program.lowered(grouping.simplify, |_, _| true);
+    sound(&lowered, grouping)?;
+    let plan = Plan::with(&lowered, grouping);
+    let have = wgrad_cpu::reference_plan::run(&plan, &lowered, &states, &named(&inputs)).expect("the plan runs");
+    agree(&have, &want, Tolerance::F64)
 }
 
-proptest! {
-    #![proptest_config(config(512))]
+/// The CPU against the reference.
+fn cpu_is_right(square: &Square, grouping: &Grouping) -> Result<(), String> {
+    let (program, states, inputs) = square.program();
+    let want = reference(&program, &states, &inputs);
+    let mut machine = Machine::splitting(2, store().0).grouped(grouping);
+    let step = machine.session.compile(program).expect("the plan compiles");
+    agree(&machine.run(&step, &inputs).outcome(), &want, Tolerance::F64)
+}
 
-    #[test]
-    fn the_cpu_runs_square_tapes(square in square(), grouping in grouping()) {
-        let (program, states, inputs) = square.program();
-        let want = reference(&program, &states, &inputs);
-        let mut machine = Machine::splitting(2, store().0).grouped(&grouping);
-        let step = machine.session.compile(program).expect("the plan compiles");
-        let have = machine.run(&step, &inputs).outcome();
-        agree(&have, &want, Tolerance::F64).map_err(TestCaseError::fail)?;
-    }
+pub(super) fn properties() -> Vec<Property> {
+    vec![
+        Property::new("plans_of_square_tapes_are_right", 4096, (square(), grouping()), |(square, grouping)| {
+            plan_is_right(square, grouping).map_err(TestCaseError::fail)
+        }),
+        Property::new("the_cpu_runs_square_tapes", 512, (square(), grouping()), |(square, grouping)| {
+            cpu_is_right(square, grouping).map_err(TestCaseError::fail)
+        }),
+    ]
 }

@@ -1,13 +1,53 @@
 //! Random tapes: the recorded gradient, and the gradient of a slope (a Hessian-vector product), agree with finite
 //! differences along random directions.
 
-use proptest::prelude::*;
+use super::Property;
+use crate::{Tolerance, compare, reference};
+use proptest::{prelude::*, test_runner::TestCaseResult};
+use std::fmt;
 use wgrad::{
-    Array, DType, Program, Tape, Tensor,
-    testing::{Kind, Mode, Recipe, Recorded, recipe},
+    Array, DType, Node, Program, Tape, Tensor,
+    op::Op,
+    testing::{Kind, Mode, Recipe, Recorded, central_difference, recipe},
 };
 use wgrad_cpu::reference::Outcome;
-use wgrad_tests::{Tolerance, central_difference, compare, proptest_config as config, reference};
+
+/// A tape, and what its directions are drawn from.
+#[derive(Clone)]
+struct Differentiated {
+    recipe: Recipe,
+    seed: u64,
+}
+
+/// A tape without the steps of some kinds, which are all that rounds a value to another type.
+fn differentiable(steps: usize, without: &'static [Kind]) -> impl Strategy<Value = Differentiated> {
+    (recipe(steps), any::<u64>()).prop_map(|(recipe, seed)| Differentiated { recipe: recipe.without(without), seed })
+}
+
+/// The size of what is differentiated, the seed, and the recipe.
+impl fmt::Debug for Differentiated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes = || {
+            let tape = Tape::default();
+            let unused = self.recipe.record(&tape, Mode::Plain).unused;
+            unused.iter().for_each(|x| tape.tap("value", *x));
+            let program = tape.finish();
+            // Of indices, a look at them is a leaf too.
+            let leaf = |node: &Node| match node.op {
+                Op::Input(_) | Op::Const(_) | Op::Iota(_) => true,
+                Op::Slice { .. } | Op::Reshape(_) | Op::Expand(_) => !node.dtype.is_float(),
+                _ => false,
+            };
+            program.nodes().iter().zip(program.live()).filter(|(node, live)| *live && !leaf(node)).count()
+        };
+        // Recording may be what panics, on a thread that must not.
+        match std::thread::scope(|scope| scope.spawn(nodes).join()) {
+            Ok(nodes) => writeln!(f, "{nodes} nodes, without leaves, constants and the weights of the loss;")?,
+            Err(_) => writeln!(f, "(recording it panics)")?,
+        }
+        write!(f, "directions of seed {}: {:?}", self.seed, self.recipe)
+    }
+}
 
 /// `sum over leaves of gradient . direction`, the directions being inputs.
 fn slope<'t>(tape: &'t Tape, gradients: &[Option<Tensor<'t>>], leaves: &[Tensor<'t>], name: &str) -> Tensor<'t> {
@@ -56,7 +96,7 @@ fn directions(recipe: &Recipe, name: &str, seed: u64) -> Vec<(String, Array)> {
     leaves.map(|(i, (leaf, v))| (format!("{name}{i}"), Array::new(&leaf.shape, v))).collect()
 }
 
-fn check(recipe: &Recipe, seed: u64) -> Result<(), TestCaseError> {
+fn check(recipe: &Recipe, seed: u64) -> TestCaseResult {
     let (plain, explicit) = (differentiated(recipe, Mode::Plain), differentiated(recipe, Mode::Explicit));
     let along = directions(recipe, "u", seed);
     let fixed: Vec<(String, Array)> = along.iter().cloned().chain(directions(recipe, "v", seed ^ 0x5eed)).collect();
@@ -100,7 +140,7 @@ fn check(recipe: &Recipe, seed: u64) -> Result<(), TestCaseError> {
 }
 
 /// Requires the gradient of a recipe that computes sines in a narrower type to be that of the plain sines, roughly.
-fn passes_through(rounded: Recipe, kind: Kind, seed: u64, tolerance: Tolerance) -> Result<(), TestCaseError> {
+fn passes_through(rounded: &Recipe, kind: Kind, seed: u64, tolerance: Tolerance) -> TestCaseResult {
     let mut exact = rounded.clone();
     exact.steps.iter_mut().filter(|s| s.kind == kind).for_each(|s| s.kind = Kind::Sin);
     let value = |recipe: &Recipe| {
@@ -108,7 +148,7 @@ fn passes_through(rounded: Recipe, kind: Kind, seed: u64, tolerance: Tolerance) 
         let along = [directions(recipe, "u", seed), directions(recipe, "v", !seed)].concat();
         reference(&program, &[], &[recipe.arrays(&program), along].concat())
     };
-    let (rounded, exact) = (value(&rounded), value(&exact));
+    let (rounded, exact) = (value(rounded), value(&exact));
     prop_assume!(branches(&rounded) == branches(&exact));
     for name in ["loss", "slope u", "slope v"] {
         compare(name, tap(&rounded, name), tap(&exact, name), tolerance).map_err(TestCaseError::fail)?;
@@ -116,22 +156,26 @@ fn passes_through(rounded: Recipe, kind: Kind, seed: u64, tolerance: Tolerance) 
     Ok(())
 }
 
-proptest! {
-    #![proptest_config(config(1024))]
-
-    #[test]
-    fn gradients_and_curvature_agree_with_finite_differences(recipe in recipe(12), seed in any::<u64>()) {
-        // Rounding has no derivative: see the tests below.
-        check(&recipe.without(&[Kind::CastFloat, Kind::CastHalf]), seed)?;
-    }
-
-    #[test]
-    fn rounding_to_f32_passes_gradients_through(recipe in recipe(10), seed in any::<u64>()) {
-        passes_through(recipe.without(&[Kind::CastHalf]), Kind::CastFloat, seed, Tolerance(1e-4))?;
-    }
-
-    #[test]
-    fn rounding_to_f16_passes_gradients_through(recipe in recipe(10), seed in any::<u64>()) {
-        passes_through(recipe.without(&[Kind::CastFloat]), Kind::CastHalf, seed, Tolerance(0.1))?;
-    }
+pub(super) fn properties() -> Vec<Property> {
+    vec![
+        // Rounding has no derivative: see below.
+        Property::new(
+            "gradients_and_curvature_agree_with_finite_differences",
+            1024,
+            differentiable(12, &[Kind::CastFloat, Kind::CastHalf]),
+            |case| check(&case.recipe, case.seed),
+        ),
+        Property::new(
+            "rounding_to_f32_passes_gradients_through",
+            1024,
+            differentiable(10, &[Kind::CastHalf]),
+            |case| passes_through(&case.recipe, Kind::CastFloat, case.seed, Tolerance(1e-4)),
+        ),
+        Property::new(
+            "rounding_to_f16_passes_gradients_through",
+            1024,
+            differentiable(10, &[Kind::CastFloat]),
+            |case| passes_through(&case.recipe, Kind::CastHalf, case.seed, Tolerance(0.1)),
+        ),
+    ]
 }

@@ -1,0 +1,148 @@
+//! Finding the operation whose gradient rule is wrong.
+//!
+//! From the value backwards, the recorded cotangent of each node is compared with the difference taken when the node is
+//! moved by itself. The first that is wrong has consumers whose own cotangents are right: the rule of one of them is.
+
+use super::{
+    Gradcheck, GradcheckError, Suspect,
+    decisions::Observed,
+    differences::{Verdict, direction},
+    dot,
+    error::Order,
+    one_hot,
+    subject::{Recorded, Subject, shifted},
+};
+use crate::{
+    Array, NodeId, Program, Session, Tape, Tensor,
+    op::{InputId, Op},
+    program::{InputDecl, TapDecl},
+    tape::Node,
+};
+
+/// The input that stands for the node that is moved.
+const MOVED: &str = "the node that is moved";
+
+/// How many elements of a node are tried where a kink is near the node's random direction.
+const SINGLE: usize = 16;
+
+impl Gradcheck {
+    /// The operation whose rule is wrong, if one is found: a kink may be near everything that would tell.
+    pub(super) fn blame<F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>>(
+        &self,
+        session: &mut Session,
+        subject: &Subject<'_, F>,
+        order: Order,
+    ) -> Result<Option<Suspect>, GradcheckError> {
+        let tape = Tape::new(session.layout().clone());
+        let Recorded { value, .. } = subject.record(&tape, order)?;
+        let nodes: Vec<NodeId> = carriers(&tape, value.id);
+        let tensors: Vec<Tensor<'_>> = nodes.iter().map(|&id| Tensor { tape: &tape, id }).collect();
+        let cotangents = value.grad_wrt(&tensors);
+        let end = value.id;
+        for (x, g) in tensors.iter().zip(&cotangents) {
+            tape.tap("value", *x);
+            tape.tap("cotangent", g.unwrap_or(x.zeros_like()));
+        }
+        let mut program = tape.finish();
+        program.commits.clear();
+        let step = session.compile(program.clone())?;
+        let shown = session.run_now(&step, &subject.arrays().named())?;
+        let shown: Vec<&Array> = shown.iter().map(|(_, array)| array).collect();
+        for (i, &node) in nodes.iter().enumerate().rev() {
+            let (at, cotangent) = (shown[2 * i], shown[2 * i + 1].to_f64());
+            if node != end && self.is_wrong(session, subject, moving(&program, node, end), at, &cotangent)? {
+                let suspect = consumer(&program, &nodes, node);
+                let Node { op, site, .. } = program.node(suspect);
+                return Ok(Some(Suspect { op: op.name(), node: suspect, site }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a cotangent is not what differences give when its node is moved.
+    fn is_wrong<F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>>(
+        &self,
+        session: &mut Session,
+        subject: &Subject<'_, F>,
+        program: Program,
+        at: &Array,
+        cotangent: &[f64],
+    ) -> Result<bool, GradcheckError> {
+        let numel = at.shape().numel();
+        if numel == 0 {
+            return Ok(false);
+        }
+        let observed = Observed::new(program)?;
+        let step = session.compile(observed.program.clone())?;
+        let arrays = subject.arrays();
+        let mut run = |moved: &Array| {
+            let inputs: Vec<(&str, &Array)> = arrays.named().into_iter().chain([(MOVED, moved)]).collect();
+            session.run_now(&step, &inputs)
+        };
+        let base = run(at)?;
+        let single = (0..numel.min(SINGLE)).map(|i| one_hot(i, numel));
+        for direction in std::iter::once(direction(self.seed, &[], numel)).chain(single) {
+            let numeric = self.numeric(&observed, &base, |h| Ok(run(&shifted(at, &direction, h))?))?;
+            // In a direction that moves everything, a wrong element shows: only a kink makes another worth trying.
+            if let Some(numeric) = numeric {
+                return Ok(matches!(self.judge(dot(cotangent, &direction), numeric), Verdict::Wrong { .. }));
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The inputs of a node that have something to do with its gradient: those that gradients flow to, and the one that
+/// `Detach` stops them from.
+fn differentiated(node: &Node) -> &[NodeId] {
+    match node.op {
+        Op::Detach => &node.inputs,
+        _ => &node.inputs[..node.op.differentiable_inputs(node.inputs.len())],
+    }
+}
+
+/// The float nodes through which a value's gradient flows, or should, in the order of the tape. What a composition with
+/// a rule of its own records is not among them: the rule stands for it.
+fn carriers(tape: &Tape, value: NodeId) -> Vec<NodeId> {
+    let mut carries = vec![false; value.index() + 1];
+    carries[value.index()] = true;
+    for i in (0..=value.index()).rev() {
+        let node = tape.node(NodeId(i as u32));
+        carries[i] &= node.dtype.is_float();
+        if carries[i] {
+            differentiated(&node).iter().for_each(|input| carries[input.index()] = true);
+        }
+    }
+    (0..=value.0).map(NodeId).filter(|id| carries[id.index()]).collect()
+}
+
+/// Which rule is wrong, given the last node whose cotangent is. Rules that come with the function are suspected before
+/// those of this crate; a hook's node shows what the hook made of its own cotangent.
+fn consumer(program: &Program, carriers: &[NodeId], wrong: NodeId) -> NodeId {
+    if matches!(program.node(wrong).op, Op::Hook(_)) {
+        return wrong;
+    }
+    let reads = |id: &&NodeId| differentiated(program.node(**id)).contains(&wrong);
+    let foreign = |id: &NodeId| matches!(program.node(*id).op, Op::Custom { .. } | Op::Detach);
+    let readers: Vec<NodeId> = carriers.iter().filter(reads).copied().collect();
+    let suspect = readers.iter().find(|id| foreign(id)).or(readers.first());
+    *suspect.expect("a node that carries a gradient has a consumer that does")
+}
+
+/// A program that taps the value and reads one node from an input instead.
+fn moving(program: &Program, moved: NodeId, value: NodeId) -> Program {
+    let mut inputs = program.inputs.clone();
+    let Node { shape, dtype, scope, site, .. } = program.node(moved).clone();
+    let op = Op::Input(InputId(inputs.len() as u32));
+    inputs.push(InputDecl { name: MOVED.into(), shape: shape.clone(), dtype });
+    // The input comes first, and all others one place later.
+    let to = |id: &NodeId| if *id == moved { NodeId(0) } else { NodeId(id.0 + 1) };
+    let mut nodes = vec![Node { op, inputs: [].into(), shape, dtype, scope, site }];
+    nodes.extend(program.nodes.iter().map(|node| match node.op {
+        // Gradients go to the original, so the original is what counts.
+        Op::Recomputed => Node { op: Op::Detach, inputs: [to(&node.inputs[0])].into(), ..node.clone() },
+        _ => Node { inputs: node.inputs.iter().map(to).collect(), ..node.clone() },
+    }));
+    let taps = vec![TapDecl { name: "value".into(), node: to(&value) }];
+    Program { nodes, inputs, taps, passes: vec![], commits: vec![], ..program.clone() }
+}

@@ -1,0 +1,139 @@
+//! What a gradient check reports.
+
+use crate::{DType, NodeId};
+use std::{fmt, panic::Location};
+
+/// Which derivative.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Order {
+    /// The gradient.
+    First,
+    /// The gradient of a slope: a product of the Hessian with a vector.
+    Second,
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Order::First { "first" } else { "second" })
+    }
+}
+
+/// What a derivative is taken with respect to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// An input, by its position among the arrays given.
+    Input(usize),
+    /// A parameter, by its path.
+    Param(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Input(i) => write!(f, "input {i}"),
+            Source::Param(path) => write!(f, "parameter {path:?}"),
+        }
+    }
+}
+
+/// How a source was moved.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Along {
+    /// One element, by its index in each dimension.
+    Element(Vec<usize>),
+    /// All elements at once, in the random direction of this number.
+    Direction(usize),
+}
+
+impl fmt::Display for Along {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Along::Element(index) => write!(f, "at {index:?}"),
+            Along::Direction(i) => write!(f, "along random direction {i}"),
+        }
+    }
+}
+
+/// An operation whose gradient rule gives something else than differences do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Suspect {
+    /// The operation's name in printed tapes.
+    pub op: &'static str,
+    /// Its node, on a tape on which the function is recorded first.
+    pub node: NodeId,
+    /// The line that recorded it; of a gradient's node, the line of what it differentiates.
+    pub site: &'static Location<'static>,
+}
+
+/// A recorded derivative that differences contradict.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Mismatch {
+    /// Which derivative.
+    pub order: Order,
+    /// The operation whose rule is wrong, where it was found. In the second order it may be part of the recorded
+    /// gradient.
+    pub suspect: Option<Suspect>,
+    /// What the derivative is taken with respect to.
+    pub input: Source,
+    /// Where in it.
+    pub index: Along,
+    /// The recorded derivative.
+    pub analytic: f64,
+    /// The derivative by differences.
+    pub numeric: f64,
+    /// How far they may lie apart.
+    pub tolerance: f64,
+}
+
+impl Mismatch {
+    /// The name of the operation whose rule is wrong, where it was found.
+    pub fn op(&self) -> Option<&'static str> {
+        self.suspect.as_ref().map(|suspect| suspect.op)
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { order, input, index, analytic, numeric, tolerance, .. } = self;
+        write!(f, "the {order} derivative by {input} {index} is {analytic}, by differences {numeric}")?;
+        write!(f, " (tolerance {tolerance:.1e})")?;
+        match &self.suspect {
+            Some(Suspect { op, node, site }) => write!(f, ": the gradient rule of {op} ({node}, recorded at {site})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why a gradient check did not pass.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GradcheckError {
+    /// A derivative is wrong.
+    #[error("{0}")]
+    Mismatch(Box<Mismatch>),
+    /// Differences of a narrower type are too coarse to check anything: give f64, and cast nothing to less.
+    #[error("{what} is {dtype}: gradients are checked in f64")]
+    NotF64 {
+        /// What has the type.
+        what: String,
+        /// The type.
+        dtype: DType,
+    },
+    /// A value or a derivative is NaN or infinite.
+    #[error("{what} is {value}")]
+    NonFinite {
+        /// What it is.
+        what: String,
+        /// Its value.
+        value: f64,
+    },
+    /// Every element or direction meets a kink.
+    #[error("nothing could be compared: kinks lie within reach of all {kinks} elements or directions")]
+    NothingCompared {
+        /// How many were skipped.
+        kinks: usize,
+    },
+    /// The device.
+    #[error(transparent)]
+    Session(#[from] crate::Error),
+}

@@ -1,0 +1,128 @@
+//! The command: reads a set, runs its vectors one after another, and tells which failed.
+
+use super::{
+    Attempt, Case, Index, KINDS, Refusal, Tensors, Trace, Vector,
+    compare::{Comparison, Mismatch, compare},
+    kind::{Place, TRACES},
+    report::{Outcome, Row, Summary},
+};
+use crate::{
+    Error, Result,
+    cli::{Common, VerifyArgs},
+    interrupt,
+    output::json,
+    say,
+};
+use std::{
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    fs, panic,
+    path::Path,
+};
+
+/// `wgrad verify`. Gives whether all vectors passed that the device can run.
+///
+/// # Errors
+/// If a file is not there or broken, there are no vectors of the kind, or the device cannot be opened.
+pub fn verify(args: &VerifyArgs, common: &Common) -> Result<bool> {
+    if common.steps.is_some() {
+        return Err(Error::Usage("verify makes no training steps: leave --steps out".into()));
+    }
+    let (place, device) = Place::new(common.device, common.threads.into())?;
+    let cases = cases(&args.dir, args.kind.as_deref())?;
+    // All files before the first vector: half a set is no verdict.
+    let mut files = HashMap::new();
+    for case in cases.iter().filter(|case| runs(case)) {
+        if let Entry::Vacant(entry) = files.entry(case.file.as_str()) {
+            let path = args.dir.join(&case.file);
+            let tensors = Tensors::parse(&case.file, read(&path)?);
+            entry.insert(tensors.map_err(|why| wgrad_nn::Error::Malformed { path, why })?);
+        }
+    }
+    let mut rows = vec![];
+    // A panic is told in its vector's line, not on standard error.
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| ()));
+    for case in &cases {
+        if interrupt::requested() {
+            break;
+        }
+        let row = row(case, files.get(case.file.as_str()), place);
+        if let Some(why) = row.why.as_ref().filter(|_| !common.json && !common.quiet) {
+            say!("{}: {why}", row.id);
+        }
+        rows.push(row);
+    }
+    panic::set_hook(hook);
+    let whole = rows.len() == cases.len();
+    let summary = Summary::new(device, args.kind.clone(), rows);
+    if common.json {
+        json(&summary);
+    } else {
+        if !whole {
+            say!("Interrupted: {} of {} vectors were not run", cases.len() - summary.vectors.len(), cases.len());
+        }
+        say!("{}", summary.line());
+    }
+    Ok(whole && summary.failed == 0)
+}
+
+/// Whether this version runs vectors of this kind. The files of others are left alone.
+fn runs(case: &Case) -> bool {
+    KINDS.iter().any(|kind| kind.name == case.kind && kind.run.is_some())
+}
+
+/// The vectors of a set, of one kind if that is asked for.
+fn cases(dir: &Path, kind: Option<&str>) -> Result<Vec<Case>> {
+    let path = dir.join("index.json");
+    let index = Index::parse(&read(&path)?).map_err(|why| Error::Golden { path, what: "index", why })?;
+    let mut cases = index.cases;
+    if let Some(file) = index.traces {
+        let path = dir.join(&file);
+        let traces = Trace::parse(&read(&path)?).map_err(|why| Error::Golden { path, what: "file of traces", why })?;
+        cases.extend(traces.into_iter().map(|trace| Case {
+            id: trace.id,
+            kind: TRACES.into(),
+            op: TRACES.into(),
+            dtype: "none".into(),
+            attrs: serde_json::Map::new(),
+            diff: vec![],
+            file: file.clone(),
+            inputs: vec![],
+            expect: BTreeMap::new(),
+        }));
+    }
+    cases.retain(|case| kind.is_none_or(|kind| case.kind == kind));
+    if cases.is_empty() {
+        return Err(Error::NoVectors { path: dir.into(), kind: kind.map(Into::into) });
+    }
+    Ok(cases)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    Ok(fs::read(path).map_err(|source| wgrad_nn::Error::Io { action: "read", path: path.into(), source })?)
+}
+
+/// Runs one vector and compares its results. (A vector without tensors is of a kind that is not run.)
+fn row(case: &Case, tensors: Option<&Tensors>, place: Place) -> Row {
+    if case.dtype == "f64" && !place.f64 {
+        return Row::new(case, Outcome::NotForThisDevice, None);
+    }
+    let compared = || -> Attempt<Vec<(String, Comparison)>> {
+        let tensors = tensors.ok_or_else(|| Refusal::Kind(case.kind.clone()))?;
+        if case.expect.is_empty() {
+            return Err(Refusal::NothingExpected);
+        }
+        let results = Vector { case, tensors, place }.run()?;
+        let expected = case.expect.iter().map(|(name, tolerance)| {
+            let want = tensors.expected(&format!("{}/{name}", case.id))?;
+            let found = results.iter().find(|(result, _)| result == name);
+            let missing = || Comparison { mismatch: Some(Mismatch::Missing), errors: vec![] };
+            Ok((name.clone(), found.map_or_else(missing, |(_, have)| compare(have, &want, *tolerance))))
+        });
+        expected.collect()
+    };
+    match compared() {
+        Ok(comparisons) => Row::compared(case, &comparisons),
+        Err(refusal) => Row::new(case, Outcome::Failed, Some(refusal.to_string())),
+    }
+}

@@ -1,0 +1,104 @@
+//! The kinds of vectors, and what runs each.
+
+use super::{Attempt, Attributes, Case, Refusal, Tensors, ops};
+use crate::{Result, device, device::Device};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use wgrad::{Array, Session, Store};
+
+/// Results by the names of the index, such as `out/y`.
+pub type Results = Vec<(String, Array)>;
+
+/// A kind of vectors.
+pub struct Kind {
+    /// The name, in the index and on the command line.
+    pub name: &'static str,
+    /// What gives the results of one; `None` where this version cannot.
+    pub run: Option<fn(&Vector<'_>) -> Attempt<Results>>,
+}
+
+/// The kinds that a set may hold.
+pub const KINDS: [Kind; 7] = [
+    Kind { name: "op", run: Some(ops::run) },
+    Kind { name: "pass", run: None },
+    Kind { name: "optim", run: None },
+    Kind { name: "scaler", run: None },
+    Kind { name: "schedule", run: None },
+    Kind { name: "pipeline", run: None },
+    Kind { name: TRACES, run: None },
+];
+
+/// The kind of what the file of traces holds; the index does not list them one by one.
+pub const TRACES: &str = "traces";
+
+/// The device that vectors run on.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    device: Device,
+    threads: usize,
+    /// Whether it computes in f64.
+    pub f64: bool,
+}
+
+impl Place {
+    /// A device.
+    ///
+    /// # Errors
+    /// If there is none of this name, or it cannot be opened.
+    pub fn new(device: Device, threads: usize) -> Result<(Self, String)> {
+        let mut backend = device::open(device, threads)?;
+        let f64 = backend.alloc(Array::scalar(0.0).data()).is_ok();
+        Ok((Self { device, threads, f64 }, backend.name()))
+    }
+}
+
+/// One vector, with what it needs to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Vector<'a> {
+    /// What the index says.
+    pub case: &'a Case,
+    /// The file with its tensors.
+    pub tensors: &'a Tensors,
+    /// Where it runs.
+    pub place: Place,
+}
+
+impl<'a> Vector<'a> {
+    /// Its attributes.
+    pub fn attrs(&self) -> Attributes<'a> {
+        Attributes(&self.case.attrs)
+    }
+
+    /// Its inputs whose names begin so, without that: `in/` or `cot/`.
+    ///
+    /// # Errors
+    /// If the file lacks one, or holds one that is no input here.
+    pub fn inputs(&self, prefix: &str) -> Attempt<Vec<(String, Array)>> {
+        let names = self.case.inputs.iter().filter_map(|input| input.strip_prefix(prefix));
+        names.map(|name| Ok((name.into(), self.tensors.array(&format!("{}/{prefix}{name}", self.case.id))?))).collect()
+    }
+
+    /// A session on the device.
+    ///
+    /// # Errors
+    /// If the device has no room for the store.
+    pub fn session(&self, store: Store) -> Attempt<Session> {
+        let backend =
+            device::open(self.place.device, self.place.threads).map_err(|e| Refusal::Misfit(e.to_string()))?;
+        Ok(Session::new(backend, store)?)
+    }
+
+    /// Runs it. Inputs that do not fit the operation are its programmer's fault where a program is written, and panic; here
+    /// they come from a file.
+    ///
+    /// # Errors
+    /// Why it cannot be run.
+    pub fn run(&self) -> Attempt<Results> {
+        let kind = KINDS.iter().find(|kind| kind.name == self.case.kind);
+        let run = kind.and_then(|kind| kind.run).ok_or_else(|| Refusal::Kind(self.case.kind.clone()))?;
+        catch_unwind(AssertUnwindSafe(|| run(self))).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("the operation panicked");
+            Err(Refusal::Misfit(text.lines().next().unwrap_or_default().into()))
+        })
+    }
+}

@@ -1,0 +1,21 @@
+//! `wgrad verify`: runs golden vectors, whose inputs and expected values another framework has computed, on a device.
+//!
+//! An `index.json` lists the vectors, with the attributes and tolerances of each; safetensors files hold their tensors.
+
+mod attributes;
+mod command;
+mod compare;
+mod index;
+mod kind;
+mod ops;
+mod refusal;
+mod report;
+mod tensors;
+
+pub use attributes::Attributes;
+pub use command::verify;
+pub use compare::{Comparison, Expected, compare};
+pub use index::{Case, Index, Tolerance, Trace};
+pub use kind::{KINDS, Kind, Vector};
+pub use refusal::{Attempt, Refusal};
+pub use tensors::Tensors;

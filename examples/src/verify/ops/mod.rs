@@ -1,0 +1,178 @@
+//! Vectors of kind `op`: one operation, and the gradient of `sum_k <cot_k, out_k>` with respect to some inputs.
+
+mod basic;
+mod loss;
+mod movement;
+mod nn;
+mod recurrent;
+mod reduction;
+mod second_order;
+
+use super::{
+    Attempt, Attributes, Refusal,
+    kind::{Results, Vector},
+};
+use std::collections::BTreeMap;
+use wgrad::{Array, Grads, Param, ParamSet, Store, Tape, Tensor};
+
+/// An operation that vectors name.
+pub struct Operation {
+    name: &'static str,
+    form: Form,
+}
+
+/// What an operation takes and gives.
+#[derive(Clone, Copy)]
+pub enum Form {
+    /// `y` of `x`.
+    Unary(for<'t> fn(Tensor<'t>) -> Tensor<'t>),
+    /// `y` of `a` and `b`.
+    Binary(for<'t> fn(Tensor<'t>, Tensor<'t>) -> Tensor<'t>),
+    /// `y` of whatever it needs.
+    One(for<'t> fn(&Call<'t, '_>) -> Attempt<Tensor<'t>>),
+    /// Several results.
+    Several(for<'t> fn(&Call<'t, '_>) -> Attempt<Outputs<'t>>),
+    /// Several results, by a gradient pass: those work on gradients of parameters.
+    Pass(for<'t> fn(&Call<'t, '_>) -> Attempt<Outputs<'t>>),
+}
+
+/// Named results.
+pub type Outputs<'t> = Vec<(String, Tensor<'t>)>;
+
+/// The operations by subject.
+const TABLES: [&[Operation]; 7] = [
+    basic::OPERATIONS,
+    reduction::OPERATIONS,
+    movement::OPERATIONS,
+    nn::OPERATIONS,
+    loss::OPERATIONS,
+    recurrent::OPERATIONS,
+    second_order::OPERATIONS,
+];
+
+/// A row of a table.
+const fn op(name: &'static str, form: Form) -> Operation {
+    Operation { name, form }
+}
+
+fn find(name: &str) -> Attempt<&'static Operation> {
+    let mut all = TABLES.iter().copied().flatten();
+    all.find(|operation| operation.name == name).ok_or_else(|| Refusal::Operation(name.into()))
+}
+
+/// What an operation is called with.
+pub struct Call<'t, 'a> {
+    /// Where it is recorded.
+    pub tape: &'t Tape,
+    /// Its attributes.
+    pub attrs: Attributes<'a>,
+    /// Its inputs, by name.
+    pub inputs: BTreeMap<String, Tensor<'t>>,
+    /// A parameter for each input that a gradient is taken of, in its shape; of a [`Form::Pass`] only.
+    params: BTreeMap<String, Param>,
+}
+
+impl<'t, 'a> Call<'t, 'a> {
+    /// An input.
+    pub fn input(&self, name: &str) -> Attempt<Tensor<'t>> {
+        self.optional(name).ok_or_else(|| Refusal::Input(name.into()))
+    }
+
+    /// An input, if there is one of this name.
+    pub fn optional(&self, name: &str) -> Option<Tensor<'t>> {
+        self.inputs.get(name).copied()
+    }
+
+    /// Another call on the same tape.
+    fn with(&self, inputs: BTreeMap<String, Tensor<'t>>, attrs: Attributes<'a>) -> Self {
+        Self { tape: self.tape, attrs, inputs, params: BTreeMap::new() }
+    }
+
+    /// Tensors as gradients of parameters, for a pass to work on: those of `sum <param, tensor>`. Each is named after an
+    /// input and has its shape.
+    fn gradients(&self, tensors: &[(&str, Tensor<'t>)]) -> Attempt<(Grads<'t>, Vec<Param>)> {
+        let param = |name: &str| self.params.get(name).copied().ok_or_else(|| Refusal::Input(name.into()));
+        let params: Vec<Param> = tensors.iter().map(|(name, _)| param(name)).collect::<Attempt<_>>()?;
+        let products = params.iter().zip(tensors).map(|(param, (_, tensor))| self.tape.param(*param).dot(*tensor));
+        let loss = sum(products).ok_or_else(|| Refusal::Unsupported("pass over no gradients".into()))?;
+        Ok((loss.grad(&params.iter().copied().collect::<ParamSet>()), params))
+    }
+}
+
+/// The sum of some tensors; `None` of none.
+fn sum<'t>(tensors: impl IntoIterator<Item = Tensor<'t>>) -> Option<Tensor<'t>> {
+    tensors.into_iter().reduce(|a, b| a + b)
+}
+
+/// The gradient of a scalar; zeros where it does not depend on a tensor.
+fn gradients<'t>(of: Tensor<'t>, wrt: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
+    of.grad_wrt(wrt).into_iter().zip(wrt).map(|(gradient, x)| gradient.unwrap_or_else(|| x.zeros_like())).collect()
+}
+
+/// Records an operation.
+fn record<'t>(operation: &Operation, call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
+    let y = |y: Tensor<'t>| vec![("y".to_string(), y)];
+    Ok(match operation.form {
+        Form::Unary(f) => y(f(call.input("x")?)),
+        Form::Binary(f) => y(f(call.input("a")?, call.input("b")?)),
+        Form::One(f) => y(f(call)?),
+        Form::Several(f) | Form::Pass(f) => f(call)?,
+    })
+}
+
+/// The results of a vector.
+///
+/// # Errors
+/// Why it cannot be run.
+pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
+    let operation = find(&vector.case.op)?;
+    let (inputs, cotangents) = (vector.inputs("in/")?, vector.inputs("cot/")?);
+    let (mut store, mut params) = (Store::new(), BTreeMap::new());
+    if matches!(operation.form, Form::Pass(_)) {
+        for (name, value) in inputs.iter().filter(|(name, _)| vector.case.diff.contains(name)) {
+            params.insert(name.clone(), store.param(name, &Array::zeros(value.shape(), value.dtype())));
+        }
+    }
+    let mut session = vector.session(store)?;
+    let tape = Tape::new(session.layout().clone());
+    let declared = |prefix: &str, (name, value): &(String, Array)| {
+        (name.clone(), tape.input_like(&format!("{prefix}{name}"), value))
+    };
+    let call = Call {
+        tape: &tape,
+        attrs: vector.attrs(),
+        inputs: inputs.iter().map(|input| declared("in/", input)).collect(),
+        params,
+    };
+    let outputs = record(operation, &call)?;
+    let mut loss = None;
+    for cotangent in &cotangents {
+        let (name, cotangent) = declared("cot/", cotangent);
+        let (_, output) = outputs.iter().find(|(output, _)| *output == name).ok_or_else(|| {
+            Refusal::Misfit(format!("it has a cotangent for {name:?}, and the operation no such result"))
+        })?;
+        loss = sum(loss.into_iter().chain([output.dot(cotangent)]));
+    }
+    for (name, output) in &outputs {
+        tape.tap(&format!("out/{name}"), *output);
+    }
+    let wrt: Vec<Tensor<'_>> = vector.case.diff.iter().map(|name| call.input(name)).collect::<Attempt<_>>()?;
+    let gradients = match loss {
+        Some(loss) => gradients(loss, &wrt),
+        None => wrt.iter().map(|x| x.zeros_like()).collect(),
+    };
+    for (name, gradient) in vector.case.diff.iter().zip(gradients) {
+        tape.tap(&format!("grad/{name}"), gradient);
+    }
+    drop(call);
+    let step = session.compile(tape.finish())?;
+    let named = |prefix: &'static str, values: &'_ [(String, Array)]| -> Vec<(String, Array)> {
+        values.iter().map(|(name, value)| (format!("{prefix}{name}"), value.clone())).collect()
+    };
+    let given: Vec<(String, Array)> = [named("in/", &inputs), named("cot/", &cotangents)].concat();
+    let given: Vec<(&str, &Array)> = given.iter().map(|(name, value)| (name.as_str(), value)).collect();
+    session.run(&step, &given)?;
+    session.wait()?;
+    let taps = session.taps()?;
+    Ok(taps.iter().flat_map(|taps| taps.iter()).map(|(name, value)| (name.into(), value.clone())).collect())
+}

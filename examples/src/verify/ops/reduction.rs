@@ -1,0 +1,63 @@
+//! Reductions, and what works along one axis.
+
+use super::{
+    Call,
+    Form::{One, Several},
+    Operation, Outputs, op,
+};
+use crate::verify::{Attempt, Refusal};
+use wgrad::Tensor;
+
+pub const OPERATIONS: &[Operation] = &[
+    op("sum", One(|call| reduced(call, |x, axes| Ok(x.sum_axes(axes))))),
+    op("mean", One(|call| reduced(call, |x, axes| Ok(x.mean_axes(axes))))),
+    op("amax", One(|call| reduced(call, |x, axes| Ok(x.max_axes(axes))))),
+    op("amin", One(|call| reduced(call, |x, axes| Ok(x.min_axes(axes))))),
+    op("logsumexp", One(|call| reduced(call, |x, axes| Ok(x.logsumexp_axes(axes))))),
+    op("var", One(|call| reduced(call, |x, axes| Ok(x.var_axes_with(axes, call.attrs.number("correction")?))))),
+    op("norm", One(norm)),
+    op("max_dim", Several(max_dim)),
+    op("cumsum", One(|call| along(call, Tensor::cumsum))),
+    op("softmax", One(|call| along(call, Tensor::softmax))),
+    op("log_softmax", One(|call| along(call, Tensor::log_softmax))),
+];
+
+/// A reduction over the axes `dims`, which stay with extent 1 where `keepdim` says so.
+fn reduced<'t>(
+    call: &Call<'t, '_>,
+    reduce: impl FnOnce(Tensor<'t>, &[usize]) -> Attempt<Tensor<'t>>,
+) -> Attempt<Tensor<'t>> {
+    let x = call.input("x")?;
+    let mut axes = call.attrs.axes("dims", x.rank())?;
+    axes.sort_unstable();
+    let y = reduce(x, &axes)?;
+    Ok(if call.attrs.flag("keepdim")? {
+        y.reshape(axes.iter().fold(x.shape(), |kept, &axis| kept.with(axis, 1)))
+    } else {
+        y
+    })
+}
+
+/// What works along the axis `dim`.
+fn along<'t>(call: &Call<'t, '_>, f: impl FnOnce(Tensor<'t>, usize) -> Tensor<'t>) -> Attempt<Tensor<'t>> {
+    let x = call.input("x")?;
+    Ok(f(x, call.attrs.axis("dim", x.rank())?))
+}
+
+/// The `p`-norm of all elements.
+fn norm<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
+    let (x, p) = (call.input("x")?, call.attrs.number("p")?);
+    match p {
+        1.0 => Ok(x.abs().sum()),
+        2.0 => Ok(x.norm()),
+        f64::INFINITY => Ok(x.abs().max()),
+        _ => Err(Refusal::Unsupported(format!("norm of order {p}"))),
+    }
+}
+
+/// The largest elements along an axis and where they are.
+fn max_dim<'t>(call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
+    let x = call.input("x")?;
+    let (values, indices) = x.max_with_index(call.attrs.axis("dim", x.rank())?);
+    Ok(vec![("values".into(), values), ("indices".into(), indices)])
+}

@@ -1,0 +1,58 @@
+//! Writes `seeds`: small valid inputs of each target, from which fuzzing starts deep. Run it where a format changes:
+//! `cargo run --manifest-path tests/fuzz/Cargo.toml --example seeds`.
+
+use std::{fs, io, path::PathBuf};
+use wgrad_examples::report::{History, Observed};
+use wgrad_nn::checkpoint::{Metadata, save};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let metadata = Metadata::from([("step".to_string(), "3".to_string())]);
+    save(&mut wgrad_fuzz::session(), path("checkpoint", "valid")?, &metadata)?;
+    let parameters = concat!(
+        r#"{"model.a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},"#,
+        r#""model.b":{"dtype":"F32","shape":[1,2],"data_offsets":[4,12]},"#,
+        r#""wide":{"dtype":"F32","shape":[2],"data_offsets":[12,20]},"#,
+        r#""other":{"dtype":"U8","shape":[1],"data_offsets":[20,21]}}"#
+    );
+    fs::write(path("checkpoint", "parameters")?, safetensors(parameters, &[0x3c; 21]))?;
+
+    let batches = concat!(
+        r#"{"x":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"#,
+        r#""y":{"dtype":"I64","shape":[0],"data_offsets":[24,24]}}"#
+    );
+    fs::write(path("bench_data", "floats")?, safetensors(batches, &[0; 24]))?;
+    let classes = r#"{"y":{"dtype":"I64","shape":[2,3],"data_offsets":[0,48]}}"#;
+    fs::write(path("bench_data", "classes")?, safetensors(classes, &[1, 0, 0, 0, 0, 0, 0, 0].repeat(6)))?;
+
+    let digits = include_str!("../../../nn/data/digits.csv").lines().take(2);
+    fs::write(path("digits", "two")?, digits.map(|line| format!("{line}\n")).collect::<String>())?;
+
+    let mut history = History::default();
+    for loss in [3.0, 2.0, f64::NAN] {
+        history.push(Observed { loss, grad_norm: 2.0, applied_norm: 1.0, flow: &[0.5, 1.0] });
+    }
+    fs::write(path("history", "three")?, serde_json::to_string(&history)?)?;
+
+    for (name, line) in [
+        ("cure", "rnn --case exploding --fix clip-norm --device cpu --threads 2 --seed 7 --json"),
+        ("resume", "--quiet rnn --task adding --cell gru --length 12 --steps 3 --save a --resume b"),
+        ("plan", "tape rnn --plan --task digits --cell irnn"),
+        ("bench", "bench w3 w7 --data here --budget 0.5 --only w7_matmul,w3"),
+        ("device", "gpu:1"),
+    ] {
+        fs::write(path("command_line", name)?, line.replace(' ', "\n"))?;
+    }
+    Ok(())
+}
+
+/// The place of a seed, whose folder then exists.
+fn path(target: &str, name: &str) -> io::Result<PathBuf> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target);
+    fs::create_dir_all(&folder)?;
+    Ok(folder.join(name))
+}
+
+/// A file of this header and these tensors.
+fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}

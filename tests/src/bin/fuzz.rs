@@ -1,0 +1,82 @@
+//! `cargo xtask fuzz`: random tapes that nobody has tried before, for as long as one likes.
+
+use clap::Parser;
+use std::{
+    hash::{BuildHasher, RandomState},
+    process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread::available_parallelism,
+    time::Duration,
+};
+use wgrad_tests::{
+    fuzz::{Found, Fuzz, Tried, silence_panics},
+    properties,
+};
+
+/// Try random tapes with fresh seeds on everything that holds of any tape; the first that fails is shrunk and printed
+#[derive(Parser)]
+#[command(name = "cargo xtask fuzz")]
+struct Args {
+    /// For how long
+    #[arg(long, value_name = "N", default_value = "10", value_parser = minutes)]
+    minutes: Duration,
+    /// Threads; 0 takes all cores
+    #[arg(long, value_name = "T", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
+    threads: u16,
+    /// Where to begin, as a failure has told; on one thread, the same seed tries the same tapes
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+}
+
+/// The longest time, in minutes.
+const LONGEST: f64 = 100_000.0;
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes = text.parse().ok().filter(|minutes| (0.0..=LONGEST).contains(minutes));
+    minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes)).ok_or_else(|| format!("expected 0 to {LONGEST}"))
+}
+
+static STOP: AtomicBool = AtomicBool::new(false);
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+fn main() -> ExitCode {
+    let Args { minutes: time, threads, seed } = Args::parse();
+    let handler = || {
+        // The second ends the process, as shells expect it.
+        if INTERRUPTED.swap(true, Relaxed) {
+            std::process::exit(130);
+        }
+        STOP.store(true, Relaxed);
+    };
+    if let Err(error) = ctrlc::set_handler(handler) {
+        eprintln!("fuzz: Ctrl-C will end this at once: {error}");
+    }
+    silence_panics();
+    let threads = if threads > 0 { threads.into() } else { available_parallelism().map_or(1, usize::from) };
+    // Short enough to type.
+    let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(()) >> 32);
+    println!("seed {seed}, {threads} threads; after each rate, how many tapes have held to");
+    for (i, property) in properties().iter().enumerate() {
+        println!("  {}. {}", i + 1, property.name);
+    }
+    let fuzz = Fuzz { properties, seed, threads, time, stop: &STOP };
+    let (tried, found) = fuzz.run(|tried| println!("{}", progress(tried)));
+    found.iter().for_each(report);
+    println!("{}", progress(&tried));
+    let minutes = tried.time.as_secs_f64() / 60.0;
+    println!("{} tapes, {} failures, {minutes:.1} minutes", tried.total(), found.len());
+    if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Seconds, tapes, tapes per second, and the tapes of each property.
+fn progress(tried: &Tried) -> String {
+    let seconds = tried.time.as_secs_f64();
+    let rate = tried.total() as f64 / seconds.max(1e-3);
+    let each: Vec<String> = tried.tapes.iter().map(|(_, tapes)| tapes.to_string()).collect();
+    format!("{seconds:6.0} s {:9} tapes {rate:6.0}/s: {}", tried.total(), each.join(" "))
+}
+
+fn report(Found { seed, after, failure }: &Found) {
+    println!("after {:.1} s: {failure}", after.as_secs_f64());
+    println!("to see it again: cargo xtask fuzz --threads 1 --seed {seed}");
+}

@@ -1,0 +1,151 @@
+//! What is checked of every operation of the catalogue, whatever it computes.
+
+use crate::{Machine, Setting, Tolerance, catalogue::Row, compare, reference, same_bits};
+use wgrad::{Array, DType, Data, Program, Shape, Store, Tape, Tensor, plan::Grouping};
+
+/// A check. It says nothing about rows that it does not apply to.
+pub struct Check {
+    /// The name of its column.
+    pub name: &'static str,
+    /// Runs it on a row.
+    pub run: fn(&Row) -> Option<Result<(), String>>,
+}
+
+/// All checks.
+pub const CHECKS: &[Check] = &[
+    Check { name: "gradient", run: |row| Some(row.check.differences(Setting::Leaf, false, &row.f)) },
+    Check { name: "second order", run: |row| Some(row.check.differences(Setting::Leaf, true, &row.f)) },
+    Check { name: "mid-graph", run: |row| Some(row.check.differences(Setting::MidGraph, true, &row.f)) },
+    Check { name: "views", run: |row| Some(row.check.differences(Setting::Strided, true, &row.f)) },
+    Check { name: "f64", run: |row| Some(agrees(row, DType::F64, &Grouping::default())) },
+    Check { name: "f32", run: |row| Some(agrees(row, DType::F32, &Grouping::default())) },
+    Check { name: "f16", run: |row| Some(agrees(row, DType::F16, &Grouping::default())) },
+    Check { name: "unfused", run: |row| Some(agrees(row, DType::F64, &Grouping::none())) },
+    Check { name: "same bits", run: |row| Some(same_on_any_threads(row)) },
+    Check { name: "empty", run: |row| sized(row, |shape| shape.numel() == 0) },
+    Check { name: "one", run: |row| sized(row, |shape| shape.numel() == 1) },
+    Check { name: "odd", run: |row| sized(row, |shape| shape.iter().any(|&n| n > 1 && n % 2 == 1)) },
+    Check { name: "special floats", run: |row| Some(special(row)) },
+];
+
+/// The other columns have run on a row of this size.
+fn sized(row: &Row, size: impl Fn(&Shape) -> bool) -> Option<Result<(), String>> {
+    row.check.shapes.iter().any(size).then_some(Ok(()))
+}
+
+/// The result and its gradients, in a float type.
+fn values(row: &Row, dtype: DType, order: usize) -> Program {
+    let t = Tape::default();
+    let floats = row.check.shapes.iter().enumerate();
+    let x: Vec<Tensor<'_>> = floats.map(|(i, shape)| t.input(&format!("x{i}"), shape, dtype)).collect();
+    let indices = row.check.indices.iter().enumerate().map(|(i, index)| t.input_like(&format!("index{i}"), index));
+    let args: Vec<Tensor<'_>> = x.iter().copied().chain(indices).collect();
+    let y = (row.f)(&args);
+    t.tap("y", y);
+    let mut scalar = (y * weights(y)).sum();
+    for k in 1..=order {
+        let mut slope = t.scalar(0.0, dtype);
+        for (i, g) in scalar.grad_wrt(&x).into_iter().enumerate() {
+            let Some(g) = g else { continue };
+            t.tap(&format!("d{k}x{i}"), g);
+            slope = slope + (g * weights(g)).sum();
+        }
+        scalar = slope;
+    }
+    t.finish()
+}
+
+/// Numbers of either sign, another one for each element.
+fn weights(y: Tensor<'_>) -> Tensor<'_> {
+    (y.tape().iota(y.numel()).cast(y.dtype()) * 0.7 + 0.3).cos().reshape(y.shape())
+}
+
+/// The row's arguments by name, with the given numbers.
+fn inputs(row: &Row, program: &Program, floats: &[Array]) -> Vec<(String, Array)> {
+    let floats = floats.iter().enumerate().map(|(i, x)| (format!("x{i}"), x.clone()));
+    let indices = row.check.indices.iter().enumerate().map(|(i, x)| (format!("index{i}"), x.clone()));
+    floats.chain(indices).filter(|(name, _)| program.inputs().iter().any(|input| input.name == *name)).collect()
+}
+
+/// Runs a program on a device, whose memory has been filled with NaN before.
+fn run(program: &Program, grouping: &Grouping, inputs: &[(String, Array)]) -> Vec<(String, Array)> {
+    let mut cpu = Machine::poisoned(1, Store::new()).grouped(grouping);
+    let step = cpu.session.compile(program.clone()).expect("the plan compiles");
+    cpu.run(&step, inputs).taps
+}
+
+/// The CPU computes what the reference does.
+fn agrees(row: &Row, dtype: DType, grouping: &Grouping) -> Result<(), String> {
+    // What is rounded to half goes its own way in second derivatives.
+    let program = values(row, dtype, if dtype == DType::F16 { 1 } else { 2 });
+    let floats: Vec<Array> = row.check.numbers().iter().map(|x| x.cast(dtype)).collect();
+    let inputs = inputs(row, &program, &floats);
+    let want = reference(&program, &[], &inputs);
+    for ((name, have), (.., want)) in run(&program, grouping, &inputs).iter().zip(&want.taps) {
+        compare(name, &have.to_f64(), want, Tolerance::of(dtype))
+            .map_err(|why| format!("{dtype}: {why}\n{program}"))?;
+    }
+    Ok(())
+}
+
+/// The same bits on one thread, on two, on three, and on many small tasks.
+fn same_on_any_threads(row: &Row) -> Result<(), String> {
+    let program = values(row, DType::F32, 2);
+    let floats: Vec<Array> = row.check.numbers().iter().map(|x| x.cast(DType::F32)).collect();
+    let inputs = inputs(row, &program, &floats);
+    let taps = |threads: usize| {
+        let mut cpu = Machine::splitting(threads, Store::new());
+        let step = cpu.session.compile(program.clone()).expect("the plan compiles");
+        cpu.run(&step, &inputs).taps
+    };
+    let one = taps(1);
+    for threads in [2, 3] {
+        for ((name, have), (_, want)) in taps(threads).iter().zip(&one) {
+            if !same_bits(have, want) {
+                return Err(format!("{name} has other bits on {threads} threads: {have:?} and {want:?}\n{program}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Numbers that functions may treat in a way of their own. Nothing so large or small that what f32 makes of it differs
+/// from what f64 does: subnormal numbers are among those of f64 only.
+pub fn special_floats(dtype: DType) -> Vec<f64> {
+    let mut floats = vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1.0, -1.0, 2.5];
+    if dtype == DType::F64 {
+        floats.extend([5e-324, -5e-324]);
+    }
+    floats
+}
+
+/// The CPU and the reference give NaN, infinities and numbers in the same places. Where that depends on how the operation
+/// is computed, they do for special floats in the first argument, in values.
+fn special(row: &Row) -> Result<(), String> {
+    for dtype in [DType::F64, DType::F32] {
+        let (program, special) = (values(row, dtype, usize::from(!row.weighs)), special_floats(dtype));
+        for turn in 0..special.len() {
+            // Each argument begins elsewhere, so that pairs of them meet.
+            let mut floats: Vec<Array> = row.check.numbers().iter().map(|x| x.cast(dtype)).collect();
+            for (i, x) in floats.iter_mut().enumerate().filter(|(i, _)| !row.weighs || *i == 0) {
+                let value = |k: usize| special[(k * (i + 1) + turn * (2 * i + 1)) % special.len()];
+                let values: Vec<f64> = (0..x.shape().numel()).map(value).collect();
+                *x = Array::new(x.shape(), Data::from_f64(dtype, &values));
+            }
+            let inputs = inputs(row, &program, &floats);
+            let want = reference(&program, &[], &inputs);
+            for ((name, have), (_, shape, want)) in run(&program, &Grouping::default(), &inputs).iter().zip(&want.taps)
+            {
+                // As the type holds it.
+                let want = Array::new(shape, Data::from_f64(dtype, want)).to_f64();
+                for (i, (h, w)) in have.to_f64().into_iter().zip(want).enumerate() {
+                    let near = (h - w).abs() <= 1e-4 * w.abs().max(1.0);
+                    if !(h == w || h.is_nan() && w.is_nan() || near) {
+                        return Err(format!("{dtype}: {name}[{i}] of {floats:?}: {h} instead of {w}\n{program}"));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! The properties that random tapes are held to, in one table: tests try each a little, the fuzzer all without end.
+
+mod devices;
+mod gradients;
+mod plans;
+mod recipes;
+mod squares;
+
+use proptest::{
+    strategy::Strategy,
+    test_runner::{TestCaseResult, TestError, TestRunner},
+};
+use std::fmt;
+
+/// What is done around each check: it may be counted, or left out.
+pub type Around<'a> = &'a dyn Fn(&dyn Fn() -> TestCaseResult) -> TestCaseResult;
+
+/// What must hold of every random tape of a kind.
+pub struct Property {
+    /// Its name, and that of its test.
+    pub name: &'static str,
+    /// How many tapes its test tries.
+    pub cases: u32,
+    run: Box<Run>,
+}
+
+type Run = dyn Fn(&mut TestRunner, Around<'_>) -> Result<(), TestError<String>>;
+
+/// A tape that fails, as small as proptest could make it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The property that does not hold.
+    pub property: &'static str,
+    /// What is wrong.
+    pub why: String,
+    /// The smallest case, as Rust, and the tape that it records. Empty if too many cases were rejected.
+    pub case: String,
+}
+
+impl Property {
+    /// A property of what a strategy makes.
+    pub fn new<S: Strategy + 'static>(
+        name: &'static str,
+        cases: u32,
+        strategy: S,
+        check: fn(&S::Value) -> TestCaseResult,
+    ) -> Self {
+        let run = move |runner: &mut TestRunner, around: Around<'_>| {
+            runner.run(&strategy, |case| around(&|| check(&case))).map_err(|error| match error {
+                TestError::Abort(why) => TestError::Abort(why),
+                TestError::Fail(why, case) => TestError::Fail(why, format!("{case:?}")),
+            })
+        };
+        Self { name, cases, run: Box::new(run) }
+    }
+
+    /// Checks as many cases as the runner is set to, with something done around each. A panic is a failure.
+    ///
+    /// # Errors
+    /// The first failure, shrunk.
+    pub fn run(&self, runner: &mut TestRunner, around: Around<'_>) -> Result<(), Failure> {
+        (self.run)(runner, around).map_err(|error| {
+            let (why, case) = match error {
+                TestError::Abort(why) => (why, String::new()),
+                TestError::Fail(why, case) => (why, case),
+            };
+            Failure { property: self.name, why: why.message().into(), case }
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} does not hold: {}\nsmallest case:\n{}", self.property, self.why, self.case)
+    }
+}
+
+/// All properties.
+pub fn properties() -> Vec<Property> {
+    [plans::properties(), devices::properties(), gradients::properties(), squares::properties(), recipes::properties()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// The test of a property.
+///
+/// # Panics
+/// If it does not hold, or there is none of this name.
+pub fn hold(name: &str) {
+    let property = properties().into_iter().find(|property| property.name == name);
+    let property = property.unwrap_or_else(|| panic!("there is no property {name}"));
+    let mut runner = TestRunner::new(crate::proptest_config(property.cases));
+    property.run(&mut runner, &|check| check()).unwrap_or_else(|failure| panic!("{failure}"));
+}
