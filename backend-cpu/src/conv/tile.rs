@@ -51,6 +51,7 @@ unsafe fn load<S: Simd, A: Real>(from: *const A) -> A::Vector<S> {
 /// For each channel and each tap there are `M` weights; a vector's elements lie at each `x + base + tap` and at that
 /// `stride` elements further on for each channel; `out` has room for `M V` vectors.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "indices of constant extent, so that all sums stay in registers")]
 unsafe fn correlate<S: Simd, A: Real, const M: usize, const V: usize>(
     simd: S,
     mut w: *const A,
@@ -153,6 +154,7 @@ impl<A: Real> Pairs<'_, A> {
     /// Adds, for `M` results from `result` on and `T` taps, products summed over all positions to
     /// `out[m * width + t]`.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "indices of constant extent, so that all sums stay in registers")]
     pub fn add<S: Simd, const M: usize, const T: usize>(
         &self,
         simd: S,
