@@ -7,6 +7,7 @@ use crate::{
     DType, Tensor,
     grad::{reaches, reads_whole},
     op::Place,
+    random::Rng,
     scaler::LossScaler,
     store::{Flat, Param, ParamSet},
     tape::Tape,
@@ -27,11 +28,17 @@ pub enum Unscaled {}
 pub struct Grads<'t, S = Unscaled> {
     pub(crate) tape: &'t Tape,
     pub(crate) flat: Flat<'t>,
+    /// The arenas as they were where the gradient was taken.
+    pub(crate) values: Flat<'t>,
     pub(crate) present: ParamSet,
     pub(crate) absent: ParamSet,
     /// Bool scalar: whether the step may be taken.
     pub(crate) verdict: Option<Tensor<'t>>,
     pub(crate) scaler: LossScaler,
+    /// How many tokens the gradient is a mean over (scalar), where it is weighted by them.
+    pub(crate) weight: Option<Tensor<'t>>,
+    /// The generators that a step moves on.
+    pub(crate) generators: Vec<Rng>,
     pub(crate) scale: PhantomData<S>,
 }
 
@@ -42,11 +49,13 @@ impl<'t, S> Grads<'t, S> {
         let tape = loss.tape();
         // What stands for each parameter in the sweep: its slice of the arena, or the arena where the loss reads it whole.
         let mut stands: Vec<(Param, Tensor<'t>, bool)> = vec![];
+        let mut values = vec![];
         for arena in params.arenas(&tape.layout) {
             // A loss recorded before a step reads the parameters as they were then: take the newest value of the arena
             // that the loss reaches.
             let versions = tape.versions(arena);
             let version = *versions.iter().find(|version| reaches(loss, **version)).unwrap_or(&versions[0]);
+            values.push((arena, version));
             let whole = reads_whole(loss, version);
             for param in params.iter().filter(|p| tape.layout.param(*p).arena == arena) {
                 stands.push((param, if whole { version } else { tape.param_within(param, version) }, whole));
@@ -81,7 +90,9 @@ impl<'t, S> Grads<'t, S> {
         };
         let scope = tape.child_scope(tape.current_scope(), "backward", None);
         let flat = tape.in_scope(scope, || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect()));
-        Self { tape, flat, present, absent, verdict: None, scaler: LossScaler::none(), scale: PhantomData }
+        let (values, scaler) = (Flat::new(values), LossScaler::none());
+        let (verdict, weight, generators) = (None, None, vec![]);
+        Self { tape, flat, values, present, absent, verdict, scaler, weight, generators, scale: PhantomData }
     }
 
     /// The tape.
@@ -120,16 +131,7 @@ impl<'t, S> Grads<'t, S> {
     /// The Euclidean norm over all present gradients, in the widest of their types. Finite wherever the true norm is.
     #[track_caller]
     pub fn norm(&self) -> Tensor<'t> {
-        let norms: Vec<Tensor<'t>> = self.flat.tensors().into_iter().map(Tensor::norm).collect();
-        match norms[..] {
-            [] => self.tape.scalar(0.0, DType::F32),
-            [norm] => norm,
-            _ => {
-                let widest = norms.iter().map(|n| n.dtype()).min().expect("not empty");
-                let row: Vec<Tensor<'t>> = norms.iter().map(|n| n.cast(widest).reshape([1])).collect();
-                Tensor::concat(&row, 0).norm()
-            }
-        }
+        self.p_norm(2.0)
     }
 
     /// The Euclidean norm of each present parameter's gradient, in the order of declaration, as one f32 vector.
