@@ -6,13 +6,13 @@
 use crate::{
     DType, Tensor,
     grad::{reaches, reads_whole},
-    op::Place,
+    op::{Place, Segments},
     random::Rng,
     scaler::LossScaler,
     store::{Flat, Param, ParamSet},
     tape::Tape,
 };
-use std::marker::PhantomData;
+use std::{marker::PhantomData, sync::Arc};
 
 /// Marks gradients multiplied by a loss scale.
 #[derive(Clone, Copy, Debug)]
@@ -137,9 +137,28 @@ impl<'t, S> Grads<'t, S> {
     /// The Euclidean norm of each present parameter's gradient, in the order of declaration, as one f32 vector.
     #[track_caller]
     pub fn segment_norms(&self) -> Tensor<'t> {
-        let norm = |param| self.get(param).expect("present").norm().cast(DType::F32).reshape([1]);
-        let norms: Vec<Tensor<'t>> = self.present.iter().map(norm).collect();
-        if norms.is_empty() { self.tape.full([0], 0.0, DType::F32) } else { Tensor::concat(&norms, 0) }
+        let layout = &self.tape.layout;
+        // Arena by arena; then in the order of declaration, where that is another.
+        let (mut norms, mut order) = (vec![], vec![]);
+        for &(arena, g) in self.flat.parts() {
+            let members = layout.members(arena).into_iter().filter(|param| self.present.contains(*param));
+            let members: Vec<Param> = members.collect();
+            let range = |param: &Param| (layout.param(*param).offset, layout.param(*param).shape.numel());
+            let segments = Segments { total: g.numel(), ranges: members.iter().map(range).collect() };
+            norms.push(g.segment_norm(&Arc::new(segments)).cast(DType::F32));
+            order.extend(members);
+        }
+        if norms.is_empty() {
+            return self.tape.full([0], 0.0, DType::F32);
+        }
+        let all = Tensor::concat(&norms, 0);
+        if order.is_sorted() {
+            return all;
+        }
+        let mut places: Vec<usize> = (0..order.len()).collect();
+        places.sort_unstable_by_key(|place| order[*place]);
+        let places: Vec<f64> = places.into_iter().map(|place| place as f64).collect();
+        all.gather(self.tape.table(&places, DType::U32), 0)
     }
 
     /// Joins another condition to the verdict.

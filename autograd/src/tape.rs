@@ -445,6 +445,12 @@ impl Tape {
         self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node });
     }
 
+    /// Forgets what has been tapped so far.
+    #[cfg(feature = "testing")]
+    pub(crate) fn forget_taps(&self) {
+        self.inner.borrow_mut().taps.clear();
+    }
+
     /// Records a gradient pass as a region: what `f` records, under the pass's name, with its parameters. The nodes
     /// it returns are the region's outputs; `inputs` are what it works on.
     #[track_caller]

@@ -211,11 +211,9 @@ impl Single {
                 });
             }),
             Action::SegmentBroadcast { segments, offset, stride } => with_type!(self.dtype, T => {
-                let (x, out) = (T::slice(data(0)), self.out::<T>(env, 0, self.len));
-                out.fill(T::default());
-                for (s, &(start, len)) in segments.ranges.iter().enumerate() {
-                    out[start..][..len].fill(x[at(*offset as isize, s, *stride)]);
-                }
+                self.split::<T>(env, pool, 1, |start, out| {
+                    segment_broadcast(&segments.ranges, T::slice(data(0)), (*offset, *stride), start, out);
+                });
             }),
         }
         Ok(())
@@ -358,6 +356,26 @@ fn argmax<T: Number>(kept: &Nest<1>, axis: Axis, x: &[T], start: usize, out: &mu
             *o = (1..axis.extent).fold(0, |best, j| if beats(value(j), value(best)) { j } else { best }) as u32;
         }
     });
+}
+
+/// The elements from `start` on of a strided vector's elements, each repeated over its segment; zeros in the gaps.
+fn segment_broadcast<T: Element>(
+    ranges: &[(usize, usize)],
+    x: &[T],
+    (offset, stride): (usize, isize),
+    start: usize,
+    out: &mut [T],
+) {
+    let end = start + out.len();
+    let first = ranges.partition_point(|(from, len)| from + len <= start);
+    let mut done = start;
+    for (s, &(from, len)) in ranges.iter().enumerate().skip(first).take_while(|(_, (from, _))| *from < end) {
+        let (from, to) = (from.max(start), (from + len).min(end));
+        out[done - start..from - start].fill(T::default());
+        out[from - start..to - start].fill(x[at(offset as isize, s, stride)]);
+        done = to;
+    }
+    out[done - start..].fill(T::default());
 }
 
 /// The reductions of some segments of a strided vector.

@@ -254,7 +254,8 @@ fn norms_of_any_order_neither_overflow_nor_vanish() {
             let step = cpu.session.record(|t| t.tap("norm", model.grads(t).p_norm(p))).unwrap();
             let norm = cpu.run(&step, &Linear::inputs(&gradients)).tap("norm").item(0);
             let want = f64::from(size) * if p == f64::INFINITY { 1.0 } else { 4f64.powf(1.0 / p) };
-            assert!((norm / want - 1.0).abs() < 1e-5, "{p}, {size}: {norm} and {want}");
+            // The least that f32 can hold is 1.4e-45.
+            assert!((norm - want).abs() < 1e-5 * want + 3e-45, "{p}, {size}: {norm} and {want}");
         }
     }
 }
@@ -283,7 +284,11 @@ fn misuse_is_refused_with_the_pass_and_the_parameter() {
     refused(|p, g| g.clip_by_group_norm(&ClipGroups::new().group(&set(&p[..1]), 1.0)), &["p1", "keep_rest"]);
     let twice: Passes = |p, g| g.clip_by_group_norm(&ClipGroups::new().group(&set(p), 1.0).group(&set(&p[1..]), 1.0));
     refused(twice, &["p1", "groups 0 and 1"]);
-    refused(|_, g| g.add_noise(Noise::fixed(-0.1), given(&Grads::clone(&g))), &["add_noise"]);
+    let negative: Passes = |_, g| {
+        let draw = given(&g);
+        g.add_noise(Noise::fixed(-0.1), draw)
+    };
+    refused(negative, &["add_noise", "-0.1"]);
 }
 
 proptest! {
@@ -349,7 +354,7 @@ fn the_plan_gives_what_the_reference_gives() {
 /// What clipping, adaptive clipping and centralization cost does not grow with the number of parameters.
 #[test]
 fn the_number_of_kernels_does_not_grow_with_the_parameters() {
-    let kernels = |count: usize| {
+    let kernels = |count: usize, passes: Passes| {
         let mut store = Store::new();
         let values: Vec<Array> = (0..count)
             .map(|i| if i % 2 == 0 { Array::zeros([8, 16], DType::F32) } else { Array::zeros([8], DType::F32) })
@@ -359,14 +364,17 @@ fn the_number_of_kernels_does_not_grow_with_the_parameters() {
         let gradient = store.state("gradient", &Array::zeros(&store.layout().state(arena).shape, DType::F32));
         let session = Session::new(Box::new(CpuBackend::new(1).unwrap()), store).unwrap();
         let tape = Tape::new(session.layout().clone());
-        // The arena itself, so that nothing but the passes is in the plan.
         let loss = (tape.state(arena) * tape.state(gradient)).sum();
-        let grads = loss.grad(&set(&model.params)).centralize().agc(0.01).clip_by_global_norm(1.0);
+        let grads = passes(&model.params, loss.grad(&set(&model.params)));
         tape.assign(gradient, grads.flat().tensors()[0]);
         let (_, plan) = session.plan(&tape.finish());
         plan.kernels.len()
     };
-    let (few, many) = (kernels(4), kernels(200));
+    let added = |count: usize| {
+        let all: Passes = |_, g| g.centralize().agc(0.01).clip_by_global_norm(1.0);
+        kernels(count, all) - kernels(count, |_, g| g)
+    };
+    let (few, many) = (added(200), added(400));
     assert_eq!(few, many);
-    assert!(many <= 14, "{many} kernels");
+    assert!(many <= 10, "{many} kernels");
 }

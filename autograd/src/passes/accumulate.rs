@@ -97,6 +97,7 @@ impl<S> Accumulator<S> {
     #[track_caller]
     fn record<'t>(&self, grads: Grads<'t, S>, weight: Tensor<'t>) {
         let tape = grads.tape;
+        assert!(grads.generators.is_empty(), "accumulate: noise is for the whole batch: add it to what is taken");
         let foreign = grads.present.iter().find(|param| !self.params.contains(*param));
         if let Some(param) = foreign {
             panic!("accumulate: parameter {:?} is not among those accumulated", tape.layout.param(param).path);

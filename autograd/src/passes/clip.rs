@@ -141,7 +141,7 @@ impl<'t> Grads<'t, Unscaled> {
     /// also where it overflows though every element is finite: no step is better than one along zeros. `max_norm` is in
     /// the unit of the gradient; a tensor may be given, and the gradient flows to it.
     ///
-    /// Taps: `clip_by_global_norm/norm` (before clipping), `clip_by_global_norm/coefficient`.
+    /// Taps: `clip_by_global_norm/norm` (before clipping), `/coefficient`, `/clipped` (bool).
     ///
     /// # Panics
     /// If `max_norm` is a number below 0, or NaN; or a tensor that is not a scalar; if p is not above 0, or eps is below.
@@ -154,13 +154,14 @@ impl<'t> Grads<'t, Unscaled> {
             let norm = self.p_norm(clip.p);
             let coefficient = clip.coefficient(norm);
             let clipped = flat.map(|_, g| g * coefficient.cast(g.dtype()));
-            let mut values = vec![norm, coefficient];
+            let mut values = vec![norm, coefficient, coefficient.less(1.0)];
             values.extend((clip.non_finite == NonFinite::Skip).then(|| norm.is_finite()));
             (clipped, values)
         });
         self.tap_of(NAME, "norm", values[0]);
         self.tap_of(NAME, "coefficient", values[1]);
-        if let Some(finite) = values.get(2) {
+        self.tap_of(NAME, "clipped", values[2]);
+        if let Some(finite) = values.get(3) {
             self.and_verdict(*finite);
         }
         self.with_flat(flat)

@@ -92,6 +92,15 @@ impl From<Rng> for Draw<'_> {
     }
 }
 
+impl<S> Grads<'_, S> {
+    /// Has the step move a generator on, once.
+    pub(super) fn moves(&mut self, generator: Rng) {
+        if !self.generators.contains(&generator) {
+            self.generators.push(generator);
+        }
+    }
+}
+
 impl<'t> Grads<'t, Unscaled> {
     /// Adds normal numbers, independent for each element of each gradient present (Neelakantan et al. 2015):
     ///
@@ -129,10 +138,8 @@ impl<'t> Grads<'t, Unscaled> {
             (noisy, vec![noise.sigma(updates, dtype)])
         });
         self.tap_of(NAME, "sigma", sigma[0]);
-        if let Draw::Rng(rng) = draw
-            && !self.generators.contains(&rng)
-        {
-            self.generators.push(rng);
+        if let Draw::Rng(rng) = draw {
+            self.moves(rng);
         }
         self.with_flat(flat)
     }

@@ -30,6 +30,9 @@ impl<'t, S> Grads<'t, S> {
             if let Some(verdict) = other.verdict {
                 self.and_verdict(verdict);
             }
+            for generator in &other.generators {
+                self.moves(*generator);
+            }
         }
         let ranks = others.len() + 1;
         let all = || std::iter::once(&self).chain(others);

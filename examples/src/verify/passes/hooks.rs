@@ -1,6 +1,6 @@
 //! Hooks, tied weights and checkpoints.
 
-use super::{Pass, find, present, recorded};
+use super::{Pass, find, present, recorded, without_leading};
 use crate::verify::{
     Attempt, Refusal,
     kind::{Results, Vector},
@@ -85,7 +85,8 @@ fn post_accumulate(vector: &Vector<'_>) -> Attempt<Results> {
     let (name, number) = text.split_once(' ').ok_or_else(unknown)?;
     let (change, number) = (change(name)?, number.parse::<f64>().map_err(|_| unknown())?);
     let w = find(&inputs, "w")?.clone();
-    let count = find(&inputs, "a")?.1.shape()[0];
+    let (counts, _) = without_leading(&find(&inputs, "a")?.1, 1)?;
+    let count = counts[0];
     let declare =
         |store: &mut wgrad::Store, params: &wgrad::ParamSet| Accumulator::new(store, params, "acc", Weighting::Sum);
     let mut results = recorded(vector, &inputs, &[w], declare, |r, acc: &Accumulator| {
