@@ -29,7 +29,7 @@ pub use gradcheck::{
     assert_detects_wrong_gradient, assert_rejects, central_difference, gradcheck,
 };
 pub use grouping::grouping;
-pub use recipe::{Kind, Leaf, Recipe, Step, recipe, recipe_of, step};
+pub use recipe::{Kind, Leaf, Recipe, Step, operation, recipe, recipe_of, step};
 pub use record::{Mode, Recorded};
 pub use shapes::{
     array, away_from_zero, broadcastable, matmul_shapes, shape, shape_up_to, special_array, special_floats,
