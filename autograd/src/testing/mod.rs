@@ -1,4 +1,5 @@
-//! Proptest strategies for fuzzing whatever runs or transforms programs: shapes, arrays and whole random tapes.
+//! Proptest strategies for fuzzing whatever runs or transforms programs: shapes, arrays, single operations and whole random
+//! tapes.
 //!
 //! A backend is tested by recording a [`Recipe`] and comparing what it computes with the reference interpreter; a
 //! gradient rule by comparing the recorded gradient with finite differences of the recipe's [`Mode::Explicit`] form.
