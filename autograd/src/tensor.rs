@@ -460,7 +460,19 @@ impl<'t> Tensor<'t> {
     /// left and a column on the right, and has no dimension in the result.
     #[track_caller]
     pub fn matmul(self, other: Tensor<'t>) -> Self {
-        let (row, column) = (self.rank() == 1, other.rank() == 1);
+        let (a, b) = (self.shape(), other.shape());
+        let (row, column) = (a.rank() == 1, b.rank() == 1);
+        if row || column {
+            let inner = if column { b[0] } else { b.get(b.rank().wrapping_sub(2)).copied().unwrap_or(0) };
+            let fits = a.last() == Some(&inner);
+            assert!(
+                fits,
+                "matmul of {}{a} and {}{b}: the inner extents differ{}",
+                self.dtype(),
+                other.dtype(),
+                self.tape.recorded_at()
+            );
+        }
         let left = if row { self.unsqueeze(0) } else { self };
         let right = if column { other.unsqueeze(1) } else { other };
         let product = left.matmul_broadcast(right, false);

@@ -99,7 +99,8 @@ fn gradients_flow_through_each_pass_as_differences_say() {
 
 #[test]
 fn gradients_flow_to_the_bounds() {
-    let bounded: [(&str, for<'t> fn(&[Param], Grads<'t>, Tensor<'t>) -> Grads<'t>); 6] = [
+    type Bounded = for<'t> fn(&[Param], Grads<'t>, Tensor<'t>) -> Grads<'t>;
+    let bounded: [(&str, Bounded); 6] = [
         ("clip", |_, g, bound| g.clip_by_global_norm(bound)),
         ("group", |p, g, bound| {
             g.clip_by_group_norm(&ClipGroups::new().group(&set(&p[..1]), bound).group(&set(&p[1..]), 0.3))

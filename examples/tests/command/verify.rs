@@ -311,7 +311,7 @@ fn what_is_no_kind_or_no_option_here_is_wrong_usage() {
 #[test]
 fn the_golden_vectors_pass() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
-    const KINDS: [(&str, usize); 1] = [("op", 364)];
+    const KINDS: [(&str, usize); 2] = [("op", 364), ("pass", 130)];
     for (kind, count) in KINDS {
         let outcome = wgrad_in(&golden, &format!("verify . --kind {kind}"));
         let last = format!("{count} passed, 0 failed");

@@ -92,6 +92,19 @@ pub(super) fn indexing() -> Vec<Row> {
             x[0].segment_max(&std::sync::Arc::new(Segments { total: 7, ranges: [(0, 7)].into() }))
         }),
         row("table", Gradcheck::new([[3usize]]), |x| x[0].tape().table(&[1.5, -2.0, 0.25], x[0].dtype()) * x[0] * x[0]),
+        row("segment_norm: of nothing", Gradcheck::new([[0usize]]), |x| {
+            x[0].segment_norm(&std::sync::Arc::new(Segments { total: 0, ranges: [(0, 0)].into() }))
+        }),
+        row("segment_norm: of one", Gradcheck::new([[1usize]]), |x| {
+            x[0].segment_norm(&std::sync::Arc::new(Segments { total: 1, ranges: [(0, 1)].into() }))
+        }),
+        row("segment_max: of nothing", Gradcheck::new([[0usize]]), |x| {
+            x[0].segment_max(&std::sync::Arc::new(Segments { total: 0, ranges: [].into() }))
+        }),
+        row("segment_max: of one", Gradcheck::new([[1usize]]), |x| {
+            x[0].segment_max(&std::sync::Arc::new(Segments { total: 1, ranges: [(0, 1)].into() }))
+        }),
+        row("table: of one", Gradcheck::new([[1usize]]), |x| x[0].tape().table(&[0.1], x[0].dtype()) * x[0] * x[0]),
         row("table: of nothing", Gradcheck::new([[0usize]]), |x| x[0].tape().table(&[], x[0].dtype()) * x[0]),
         row("segment_broadcast", Gradcheck::new([[3usize]]), move |x| x[0].segment_broadcast(&broadcast)),
         row("random", Gradcheck::new([[3usize, 3]]), |x| {

@@ -42,15 +42,15 @@ impl All {
 }
 
 /// A parameter of the shape of an input without its first dimensions, and the extents of these.
-fn inner(inputs: &[(String, Array)], name: &str, dims: usize) -> Attempt<(Vec<usize>, [(String, Array); 1])> {
+fn inner(inputs: &[(String, Array)], name: &str, dims: usize) -> Attempt<(Vec<usize>, Array)> {
     let (_, g) = find(inputs, name)?;
     let (extents, shape) = without_leading(g, dims)?;
-    Ok((extents, [("p".to_string(), Array::zeros(&shape[..], g.dtype()))]))
+    Ok((extents, Array::zeros(&shape[..], g.dtype())))
 }
 
 fn accumulate(vector: &Vector<'_>) -> Attempt<Results> {
     let (inputs, attrs) = (vector.inputs("in/")?, vector.attrs());
-    let (extents, params) = inner(&inputs, "gk", 1)?;
+    let (extents, param) = inner(&inputs, "gk", 1)?;
     let (count, window) = (attrs.extent("micro_batches")?, attrs.extent("window")?);
     if count != extents[0] {
         return Err(Refusal::Misfit(format!("it has {} gradients for {count} micro-batches", extents[0])));
@@ -59,7 +59,7 @@ fn accumulate(vector: &Vector<'_>) -> Attempt<Results> {
     recorded(
         vector,
         &inputs,
-        &params,
+        &[("p".into(), param)],
         |store, params| All::new(store, params, "acc"),
         |r, all| {
             let (gk, param) = (r.input("gk")?, r.params[0]);
@@ -116,7 +116,7 @@ fn mean<'t>(r: &Recording<'t>, ranks: Vec<Grads<'t>>) -> Attempt<Tensor<'t>> {
 
 fn all_reduce(vector: &Vector<'_>) -> Attempt<Results> {
     let (inputs, attrs) = (vector.inputs("in/")?, vector.attrs());
-    let (extents, params) = inner(&inputs, "g", 2)?;
+    let (extents, param) = inner(&inputs, "g", 2)?;
     let (ranks, count) = (attrs.extent("ranks")?, attrs.extent("micro_batches")?);
     if extents != [ranks, count] {
         return Err(Refusal::Misfit(format!("its gradients are of {extents:?}, not of {ranks} times {count}")));
@@ -124,7 +124,7 @@ fn all_reduce(vector: &Vector<'_>) -> Attempt<Results> {
     let declare = |store: &mut Store, params: &ParamSet| -> Vec<All> {
         (0..ranks).map(|rank| All::new(store, params, &format!("rank{rank}"))).collect()
     };
-    recorded(vector, &inputs, &params, declare, |r, all| {
+    recorded(vector, &inputs, &[("p".into(), param)], declare, |r, all| {
         let (g, n, param) = (r.input("g")?, r.input("n")?, r.params[0]);
         for (rank, all) in all.iter().enumerate() {
             for k in 0..count {
@@ -144,7 +144,7 @@ fn all_reduce(vector: &Vector<'_>) -> Attempt<Results> {
 /// Replicas reduced before a clip, and after.
 fn clip_before(vector: &Vector<'_>) -> Attempt<Results> {
     let (inputs, attrs) = (vector.inputs("in/")?, vector.attrs());
-    let (extents, params) = inner(&inputs, "g", 1)?;
+    let (extents, param) = inner(&inputs, "g", 1)?;
     let (max_norm, ranks) = (attrs.number("max_norm")?, attrs.extent("ranks")?);
     if extents != [ranks] {
         return Err(Refusal::Misfit(format!("its gradients are of {extents:?}, not of {ranks} replicas")));
@@ -152,7 +152,7 @@ fn clip_before(vector: &Vector<'_>) -> Attempt<Results> {
     recorded(
         vector,
         &inputs,
-        &params,
+        &[("p".into(), param)],
         |_, _| (),
         |r, ()| {
             let g = r.input("g")?;
