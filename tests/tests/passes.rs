@@ -245,6 +245,20 @@ fn a_policy_decides_whether_a_norm_makes_a_verdict() {
 }
 
 #[test]
+fn nodes_of_a_pass_name_the_line_that_asks_for_it() {
+    let mut store = Store::new();
+    let model = Linear::new(&mut store, &values(1.0));
+    let tape = Tape::new(std::sync::Arc::new(store.layout().clone()));
+    let grads = model.grads(&tape);
+    let line = line!() + 1;
+    tape.tap("g", grads.agc(0.01).flat().tensors()[0]);
+    let program = tape.finish();
+    let pass = program.passes().iter().find(|pass| pass.name == "agc").expect("recorded");
+    let nodes = &program.nodes()[pass.nodes.start as usize..pass.nodes.end as usize];
+    assert!(!nodes.is_empty() && nodes.iter().all(|node| node.site.file() == file!() && node.site.line() == line));
+}
+
+#[test]
 fn norms_of_any_order_neither_overflow_nor_vanish() {
     for p in [0.5, 1.0, 1.5, 2.0, 3.0, 8.0, f64::INFINITY] {
         for size in [1e30f32, 1e-30, 1e-42] {

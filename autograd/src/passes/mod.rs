@@ -37,8 +37,10 @@ impl<'t, S> Grads<'t, S> {
         f: impl FnOnce(&Flat<'t>) -> (Flat<'t>, Vec<Tensor<'t>>),
     ) -> (Flat<'t>, Vec<Tensor<'t>>) {
         let mut result = None;
+        // The body is recorded within a closure: its nodes name the line that asked for the pass all the same.
+        let site = std::panic::Location::caller();
         self.tape.pass(name, parameters, &self.flat.tensors(), || {
-            let (flat, extra) = f(&self.flat);
+            let (flat, extra) = self.tape.at_site(site, || f(&self.flat));
             let outputs = flat.tensors().into_iter().chain(extra.iter().copied()).collect();
             result = Some((flat, extra));
             outputs
