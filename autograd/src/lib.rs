@@ -55,6 +55,9 @@ pub use grads::{Grads, Scaled, Unscaled};
 pub use half::f16_from_f64;
 pub use hook::Vjp;
 pub use optimizer::{Optimizer, OptimizerStates, Rule};
+pub use passes::{
+    Accumulator, Agc, Centralize, ClipGroups, ClipNorm, Draw, FiniteGuard, Noise, NonFinite, OnGiveUp, Weighting,
+};
 pub use program::{InputDecl, Pass, Program, TapDecl};
 pub use random::Rng;
 pub use scaler::{LossScaler, ScaledLoss};

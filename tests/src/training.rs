@@ -234,6 +234,7 @@ fn is_computed(program: &Program, i: usize) -> bool {
             | Op::Input(_)
             | Op::State(_)
             | Op::Iota(_)
+            | Op::Table(_)
             | Op::Detach
             | Op::Barrier(_)
             | Op::Hook(_)

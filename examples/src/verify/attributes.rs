@@ -52,6 +52,11 @@ impl<'a> Attributes<'a> {
         self.want(name, "a list", |value| value.as_array().map(Vec::as_slice))
     }
 
+    /// A list of numbers.
+    pub fn numbers(self, name: &str) -> Attempt<Vec<f64>> {
+        self.want(name, "a list of numbers", |value| value.as_array()?.iter().map(Value::as_f64).collect())
+    }
+
     /// A list of texts.
     pub fn texts(self, name: &str) -> Attempt<Vec<&'a str>> {
         self.want(name, "a list of texts", |value| value.as_array()?.iter().map(Value::as_str).collect())

@@ -1,6 +1,6 @@
 //! The kinds of vectors, and what runs each.
 
-use super::{Attempt, Attributes, Case, Refusal, Tensors, ops};
+use super::{Attempt, Attributes, Case, Refusal, Tensors, ops, passes};
 use crate::{Result, device, device::Device};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use wgrad::{Array, Session, Store};
@@ -19,7 +19,7 @@ pub struct Kind {
 /// The kinds that a set may hold.
 pub const KINDS: [Kind; 7] = [
     Kind { name: "op", run: Some(ops::run) },
-    Kind { name: "pass", run: None },
+    Kind { name: "pass", run: Some(passes::run) },
     Kind { name: "optim", run: None },
     Kind { name: "scaler", run: None },
     Kind { name: "schedule", run: None },

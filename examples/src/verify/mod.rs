@@ -8,6 +8,7 @@ mod compare;
 mod index;
 mod kind;
 mod ops;
+mod passes;
 mod refusal;
 mod report;
 mod tensors;
