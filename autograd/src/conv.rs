@@ -57,7 +57,7 @@ impl Conv2d {
     }
 
     /// The shape of the result.
-    fn output(&self, x: &Shape, w: &Shape) -> Result<Shape, String> {
+    pub(crate) fn output(&self, x: &Shape, w: &Shape) -> Result<Shape, String> {
         if x.rank() != 4 || w.rank() != 4 {
             return Err("needs images [batch, channels, height, width] and weights [out, channels, kh, kw]".into());
         }

@@ -42,6 +42,19 @@ fn no_value_outgrows_the_indices() {
     }
 }
 
+/// Neither does a convolution whose padding makes it larger than its images, even one that is then left out.
+#[test]
+fn no_convolution_outgrows_other_values() {
+    let leaf = Leaf { shape: [2, 3].into(), values: vec![0.5; 6] };
+    let channels_and_images = (0..16).flat_map(|n0| [14, 15].map(|n1| [n0, n1]));
+    let kernels = || (0..8).flat_map(|n2| [0, 8, 24, 63].map(|n3| [n2, n3]));
+    for ([n0, n1], [n2, n3]) in channels_and_images.flat_map(|images| kernels().map(move |kernel| (images, kernel))) {
+        let steps = vec![Step { kind: Kind::Convolution, key: 9, a: 0, b: 0, n: [n0, n1, n2, n3] }];
+        let program = record(&Recipe { dtype: DType::F64, leaves: vec![leaf.clone()], steps }, Mode::Plain);
+        assert!(program.nodes().iter().all(|node| node.shape.numel() <= 128), "{n0} {n1} {n2} {n3}\n{program}");
+    }
+}
+
 #[test]
 fn recipes_meet_every_op() {
     let mut runner = TestRunner::deterministic();

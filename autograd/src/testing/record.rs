@@ -378,12 +378,13 @@ impl<'t> Player<'t> {
             let reach = (weights[2 + d] - 1) * dilation[d] + 1;
             reach.saturating_sub(images[2 + d]).div_ceil(2) + n3 / 8 % 2
         });
-        if images.numel() > MAX_NUMEL {
+        let conv = Conv2d { stride: [1 + n3 % 2, 1 + n3 / 2 % 4 % 3], padding, dilation, groups };
+        let result = conv.output(&images, &weights).expect("the padding is enough");
+        if images.numel().max(result.numel()) > MAX_NUMEL {
             return None;
         }
-        let conv = Conv2d { stride: [1 + n3 % 2, 1 + n3 / 2 % 4 % 3], padding, dilation, groups };
         let y = resize(x, &images).conv2d(resize(w, &weights), conv);
-        (y.numel() <= MAX_NUMEL).then(|| (y, bx * bw * weights[1..].iter().product::<usize>() as f64))
+        Some((y, bx * bw * weights[1..].iter().product::<usize>() as f64))
     }
 
     /// One to three steps of a recurrent layer of one or two units over one or two rows.
