@@ -7,11 +7,12 @@ use crate::{
     DType, Tensor,
     grad::{reaches, reads_whole},
     op::Place,
+    pass_state::{Action, PassState},
     scaler::LossScaler,
     store::{Flat, Param, ParamSet},
     tape::Tape,
 };
-use std::marker::PhantomData;
+use std::{cell::RefCell, marker::PhantomData};
 
 /// Marks gradients multiplied by a loss scale.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +33,8 @@ pub struct Grads<'t, S = Unscaled> {
     /// Bool scalar: whether the step may be taken.
     pub(crate) verdict: Option<Tensor<'t>>,
     pub(crate) scaler: LossScaler,
+    /// What has been done to them.
+    pub(crate) passes: RefCell<PassState>,
     pub(crate) scale: PhantomData<S>,
 }
 
@@ -81,7 +84,8 @@ impl<'t, S> Grads<'t, S> {
         };
         let scope = tape.child_scope(tape.current_scope(), "backward", None);
         let flat = tape.in_scope(scope, || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect()));
-        Self { tape, flat, present, absent, verdict: None, scaler: LossScaler::none(), scale: PhantomData }
+        let (scaler, passes) = (LossScaler::none(), PassState::of_one_batch(false).into());
+        Self { tape, flat, present, absent, verdict: None, scaler, passes, scale: PhantomData }
     }
 
     /// The tape.
@@ -138,6 +142,17 @@ impl<'t, S> Grads<'t, S> {
         let norm = |param| self.get(param).expect("present").norm().cast(DType::F32).reshape([1]);
         let norms: Vec<Tensor<'t>> = self.present.iter().map(norm).collect();
         if norms.is_empty() { self.tape.full([0], 0.0, DType::F32) } else { Tensor::concat(&norms, 0) }
+    }
+
+    /// Notes what is done to the gradients.
+    ///
+    /// # Panics
+    /// If that is a mistake.
+    #[track_caller]
+    pub(crate) fn apply(&self, action: Action) {
+        if let Err(pitfall) = self.passes.borrow_mut().apply(action) {
+            panic!("{pitfall}{}", self.tape.recorded_at());
+        }
     }
 
     /// Joins another condition to the verdict.

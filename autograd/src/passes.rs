@@ -6,6 +6,7 @@
 use crate::{
     DType, Operand, Tensor,
     grads::{Grads, Scaled, Unscaled},
+    pass_state::Action,
     scaler::LossScaler,
     store::Flat,
 };
@@ -20,6 +21,7 @@ impl<'t, S> Grads<'t, S> {
         parameters: &[(&'static str, String)],
         f: impl FnOnce(&Flat<'t>) -> (Flat<'t>, Vec<Tensor<'t>>),
     ) -> (Flat<'t>, Vec<Tensor<'t>>) {
+        Action::of_pass(name).into_iter().for_each(|action| self.apply(action));
         let mut result = None;
         self.tape.pass(name, parameters, &self.flat.tensors(), || {
             let (flat, extra) = f(&self.flat);
@@ -51,15 +53,14 @@ impl<'t> Grads<'t, Scaled> {
     pub fn unscale(self, scaler: &LossScaler) -> Grads<'t, Unscaled> {
         assert!(
             self.scaler == *scaler,
-            "unscale: the loss was scaled by {:?}, and this scaler has {:?}",
-            self.scaler.scale_value(),
-            scaler.scale_value()
+            "unscale: the loss was scaled by {}, and this scaler has {scaler}",
+            self.scaler
         );
-        let scale = scaler.scale_value();
-        let parameters = [("scale", scale.map_or("none".to_string(), |s| s.to_string()))];
-        let (flat, checked) = self.pass("unscale", &parameters, |flat| {
-            let inverse = scale.map(|s| (1.0 / s) as f32 as f64);
-            (flat.map(|_, g| inverse.map_or(g, |inverse| g * inverse)), vec![self.all_finite()])
+        scaler.actions().iter().for_each(|action| self.apply(*action));
+        let (flat, checked) = self.pass("unscale", &[("scale", scaler.to_string())], |flat| {
+            let finite = self.all_finite();
+            scaler.judge(finite);
+            (flat.map(|_, g| scaler.unscaled(g)), vec![finite])
         });
         let mut grads = Grads {
             tape: self.tape,
@@ -68,6 +69,7 @@ impl<'t> Grads<'t, Scaled> {
             absent: self.absent,
             verdict: self.verdict,
             scaler: LossScaler::none(),
+            passes: self.passes,
             scale: PhantomData,
         };
         grads.and_verdict(checked[0]);
