@@ -1,7 +1,7 @@
 //! Convolution: its geometry, the shapes of the three ops, and the methods that record them.
 
 use crate::{
-    Shape, Tensor,
+    DType, Shape, Tensor,
     op::{Op, Typed},
 };
 
@@ -139,6 +139,9 @@ impl<'t> Tensor<'t> {
     /// If the shapes or types do not fit each other, or the kernel is larger than the padded image.
     #[track_caller]
     pub fn conv2d(self, weight: Tensor<'t>, conv: Conv2d) -> Self {
+        if let Some(half) = self.tape.autocasts(self, weight) {
+            return self.cast(half).conv2d(weight.cast(half), conv).cast(DType::F32);
+        }
         self.tape.push(Op::Conv2d(conv), &[self, weight])
     }
 

@@ -80,6 +80,7 @@ pub(crate) struct Inner {
     scope_ids: HashMap<Scope, ScopeId>,
     scope: Option<ScopeId>,
     site: Option<&'static Location<'static>>,
+    autocast: Option<DType>,
     inputs: Vec<InputDecl>,
     states: BTreeMap<StateId, NodeId>,
     /// Every value that a state has been given, in order.
@@ -427,6 +428,33 @@ impl Tape {
         let result = f();
         self.inner.borrow_mut().scope = before;
         result
+    }
+
+    /// Records contractions (matrix products and convolutions) of f32 tensors in another float type: operands and result
+    /// are rounded to it, and the result is f32 again. Everything else stays as it is: reductions, norms, soft-max, losses,
+    /// recurrent layers. Gradients follow: what flows back through such a contraction is rounded too, so that gradients
+    /// smaller than the type can hold are lost unless the loss is scaled (Micikevicius et al. 2018, "Mixed precision
+    /// training"). Within, `F32` switches it off again.
+    ///
+    /// # Panics
+    /// If the type is neither f16 nor f32.
+    #[track_caller]
+    pub fn autocast<R>(&self, dtype: DType, f: impl FnOnce() -> R) -> R {
+        let half = match dtype {
+            DType::F16 => Some(dtype),
+            DType::F32 => None,
+            _ => panic!("autocast: contractions in {dtype}: needs f16, or f32 for none{}", self.recorded_at()),
+        };
+        let before = std::mem::replace(&mut self.inner.borrow_mut().autocast, half);
+        let result = f();
+        self.inner.borrow_mut().autocast = before;
+        result
+    }
+
+    /// The type that a contraction of these is to be computed in, if that is another than theirs.
+    pub(crate) fn autocasts(&self, a: Tensor<'_>, b: Tensor<'_>) -> Option<DType> {
+        let half = self.inner.borrow().autocast?;
+        (a.dtype() == DType::F32 && b.dtype() == DType::F32).then_some(half)
     }
 
     /// Attributes what `f` records to another source line.

@@ -464,6 +464,9 @@ impl<'t> Tensor<'t> {
 
     #[track_caller]
     fn matmul_broadcast(self, other: Tensor<'t>, tb: bool) -> Self {
+        if let Some(half) = self.tape.autocasts(self, other) {
+            return self.cast(half).matmul_broadcast(other.cast(half), tb).cast(DType::F32);
+        }
         let (a, b) = (self.shape(), other.shape());
         let (ra, rb) = (a.rank(), b.rank());
         if ra > 2 && rb == 2 {

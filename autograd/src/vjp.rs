@@ -94,10 +94,6 @@ pub(crate) fn vjp<'t>(
             let axes: Vec<usize> = (0..to.rank()).filter(|&d| from[d] != to[d]).collect();
             some(g.sum_axes(&axes).reshape(from))
         }
-        Op::Slice { axis, start, step, .. } => {
-            let place = Place { start: *start, step: *step };
-            some(Tensor::assemble(&[(place, g)], *axis, x[0].shape()[*axis]))
-        }
         Op::Assemble { axis, places, .. } => {
             let part = |(place, x): (&Place, &Tensor<'t>)| {
                 Some(g.slice_step(*axis, place.start, x.shape()[*axis], place.step))
@@ -126,6 +122,7 @@ pub(crate) fn vjp<'t>(
             cotangents[0] = Some(tape.run_hooks(*hook, g, &x[1..]));
             cotangents
         }
+        Op::Slice { .. } => unreachable!("the sweep deals with slices: disjoint ones become one assembly"),
         Op::Custom { .. } | Op::Sequence { .. } | Op::SequenceGrad { .. } => {
             unreachable!("handled above: the rule may want a cotangent of any output")
         }

@@ -276,3 +276,15 @@ fn what_is_no_kind_or_no_option_here_is_wrong_usage() {
     verify(dir.path(), "--device gpu").fails(1, &["no device gpu"]);
     assert_eq!(wgrad_in(dir.path(), "verify").status, Some(2));
 }
+
+/// The vectors that are kept with the tests, of each kind that is verified.
+#[test]
+fn the_golden_vectors_pass() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+    const KINDS: [(&str, usize); 1] = [("op", 364)];
+    for (kind, count) in KINDS {
+        let outcome = wgrad_in(&golden, &format!("verify . --kind {kind}"));
+        let last = format!("{count} passed, 0 failed");
+        assert_eq!((outcome.status, outcome.stdout.trim_end().lines().last()), (Some(0), Some(&*last)));
+    }
+}
