@@ -104,8 +104,9 @@ impl LossScaler {
         assert!(positive(init), "loss scale: init is {init}, and must be positive and finite in f32");
         assert!(positive(growth) && growth >= 1.0, "loss scale: growth is {growth}, and must be at least 1 and finite");
         assert!(positive(backoff) && backoff <= 1.0, "loss scale: backoff is {backoff}, and must be in (0, 1]");
-        let interval = i32::try_from(interval).ok().filter(|interval| *interval > 0);
-        let interval = interval.expect("loss scale: the interval must be in 1 ..= 2^31 - 1");
+        let counted = i32::try_from(interval).ok().filter(|interval| *interval > 0);
+        let interval =
+            counted.unwrap_or_else(|| panic!("loss scale: interval is {interval}, and must be in 1 ..= {}", i32::MAX));
         assert!(
             min_scale >= 0.0 && min_scale <= init,
             "loss scale: min_scale is {min_scale}, and must be in [0, init]"
@@ -221,8 +222,9 @@ impl LossScaler {
             let due = counted.equals(f64::from(d.interval));
             let smaller = (scale * d.backoff).maximum(d.min_scale);
             let grows = due.and(scale.less_equal(d.room));
-            let kept = grows.select(scale, tape.scalar(0.0, DType::F32)) * d.growth;
-            let scale = found.select(smaller, grows.select(kept, scale));
+            // What would overflow is not multiplied at all, not even in the branch that is not taken.
+            let larger = grows.select(scale, tape.scalar(0.0, DType::F32)) * d.growth;
+            let scale = found.select(smaller, grows.select(larger, scale));
             let zero = tape.scalar(0.0, DType::I32);
             let tracker = found.or(due).select(zero, counted);
             tape.assign(d.scale, scale);
