@@ -21,7 +21,9 @@ impl<'t, S> Grads<'t, S> {
         parameters: &[(&'static str, String)],
         f: impl FnOnce(&Flat<'t>) -> (Flat<'t>, Vec<Tensor<'t>>),
     ) -> (Flat<'t>, Vec<Tensor<'t>>) {
-        Action::of_pass(name).into_iter().for_each(|action| self.apply(action));
+        if let Some(action) = Action::of_pass(name) {
+            self.apply(action);
+        }
         let mut result = None;
         self.tape.pass(name, parameters, &self.flat.tensors(), || {
             let (flat, extra) = f(&self.flat);
@@ -56,7 +58,10 @@ impl<'t> Grads<'t, Scaled> {
             "unscale: the loss was scaled by {}, and this scaler has {scaler}",
             self.scaler
         );
-        scaler.actions().iter().for_each(|action| self.apply(*action));
+        scaler.check_window(self.tape);
+        for action in scaler.actions() {
+            self.apply(*action);
+        }
         let (flat, checked) = self.pass("unscale", &[("scale", scaler.to_string())], |flat| {
             let finite = self.all_finite();
             scaler.judge(finite);

@@ -173,17 +173,20 @@ impl LossScaler {
         ScaledLoss { loss: scaled, scaler: self }
     }
 
-    /// `gradient / scale`, as a multiplication by `1 / scale` rounded to f32.
+    /// Refuses to unscale by another value than the loss was scaled by.
     ///
     /// # Panics
     /// If the scale has changed on this tape since a loss was scaled by it.
     #[track_caller]
+    pub(crate) fn check_window(self, tape: &Tape) {
+        let same = self.as_dynamic().is_none_or(|d| tape.scale_is_noted(d.scale));
+        assert!(same, "unscale: {}{}", Pitfall::P12, tape.recorded_at());
+    }
+
+    /// `gradient / scale`, as a multiplication by `1 / scale` rounded to f32.
+    #[track_caller]
     pub(crate) fn unscaled<'t>(self, gradient: Tensor<'t>) -> Tensor<'t> {
-        let tape = gradient.tape();
-        if let Some(d) = self.as_dynamic() {
-            assert!(tape.scale_is_noted(d.scale), "unscale: {}{}", Pitfall::P12, tape.recorded_at());
-        }
-        match self.factor(tape) {
+        match self.factor(gradient.tape()) {
             None => gradient,
             Some(Operand::Value(scale)) => gradient * (1.0 / scale) as f32 as f64,
             Some(Operand::Tensor(scale)) => gradient * scale.recip().cast(gradient.dtype()),

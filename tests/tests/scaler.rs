@@ -94,7 +94,8 @@ fn the_scale_is_divided_out_exactly() {
     assert!(same_bits(&plain, &unscaled));
     assert_eq!(scaled.to_f64(), plain.to_f64().iter().map(|g| g * 4096.0).collect::<Vec<f64>>());
     let (_, odd) = gradients(Some(1000.0));
-    let close = plain.to_f64().iter().zip(odd.to_f64()).all(|(a, b)| (a - b).abs() <= 1e-6 * a.abs());
+    let largest = plain.to_f64().into_iter().fold(0.0, |largest: f64, g| largest.max(g.abs()));
+    let close = plain.to_f64().iter().zip(odd.to_f64()).all(|(a, b)| (a - b).abs() <= 1e-6 * largest);
     assert!(close && !same_bits(&plain, &odd));
 }
 

@@ -167,7 +167,7 @@ macro_rules! common {
         fn parameters(&self) -> Vec<(&'static str, String)> {
             let c = &self.config;
             let own = [("betas", format!("{:?}", c.betas)), ("eps", c.eps.to_string())];
-            [&self.settings().printed()[..], &own].concat()
+            self.settings().printed(&own)
         }
     };
 }

@@ -146,9 +146,11 @@ impl Settings<'_> {
         self.weight_decay(rule).map_or(rule.grads, |decay| rule.grads + rule.params * flat(rule, decay))
     }
 
-    /// The settings as a program prints them.
-    pub fn printed(&self) -> Vec<(&'static str, String)> {
-        let mut printed = vec![("lr", self.lr.to_string()), ("weight_decay", self.weight_decay.to_string())];
+    /// The settings as a program prints them, with the optimizer's own.
+    pub fn printed(&self, own: &[(&'static str, String)]) -> Vec<(&'static str, String)> {
+        let mut printed = vec![("lr", self.lr.to_string())];
+        printed.extend_from_slice(own);
+        printed.push(("weight_decay", self.weight_decay.to_string()));
         if !self.groups.is_empty() {
             let groups: Vec<String> = self.groups.iter().map(Group::to_string).collect();
             printed.push(("groups", format!("[{}]", groups.join(", "))));

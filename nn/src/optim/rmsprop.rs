@@ -102,7 +102,7 @@ impl Optimizer for RmsProp {
             ("momentum", c.momentum.to_string()),
             ("centered", c.centered.to_string()),
         ];
-        [&self.settings().printed()[..], &own].concat()
+        self.settings().printed(&own)
     }
 
     #[track_caller]

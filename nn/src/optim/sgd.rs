@@ -92,7 +92,7 @@ impl Optimizer for Sgd {
             ("dampening", c.dampening.to_string()),
             ("nesterov", c.nesterov.to_string()),
         ];
-        [&self.settings().printed()[..], &own].concat()
+        self.settings().printed(&own)
     }
 
     #[track_caller]

@@ -321,7 +321,7 @@ fn settings_are_printed() {
     let program = tape.finish();
     let pass = program.passes().iter().find(|pass| pass.name == "adam").expect("recorded");
     assert_eq!(pass.parameters[0], ("lr", "warmup(0.1, steps 10, offset 1)".to_string()));
-    assert_eq!(pass.parameters[2], ("betas", "(0.9, 0.999)".to_string()));
+    assert_eq!(pass.parameters[1], ("betas", "(0.9, 0.999)".to_string()));
 }
 
 /// Builds an optimizer over one parameter.
