@@ -7,7 +7,9 @@
 //! - [`Tape`] and [`Tensor`] record; [`Program`] is what was recorded; [`plan::Plan`] is what a device compiles.
 //! - [`Store`] declares what outlives a step; [`Session`] runs programs over it on a [`Backend`].
 //! - [`random`] numbers are a function of seed and position; an [`Rng`] keeps the seed and a counter in the store.
-//! - [`Grads`] carries gradients through the passes to an [`Optimizer`].
+//! - [`Grads`] carries gradients through the passes to an [`Optimizer`]; [`PassState`] refuses what is known to be wrong,
+//!   by number: [`Pitfall`].
+//! - [`LossScaler`] scales a loss, by a constant or by a scale that adapts itself on the device.
 //!
 //! This crate knows no device. `wgrad-cpu` runs plans on CPU threads.
 
