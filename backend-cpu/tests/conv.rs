@@ -2,7 +2,10 @@
 //! the same bits on any number of threads.
 
 use proptest::prelude::*;
-use wgrad::{Array, Conv2d, DType, Data, Program, Session, Shape, Store, Tape, Tensor};
+use wgrad::{
+    Array, Conv2d, DType, Data, Program, Session, Shape, Store, Tape, Tensor,
+    plan::{Kernel, Plan},
+};
 use wgrad_cpu::{CpuBackend, reference};
 
 /// How an input lies in memory.
@@ -252,5 +255,17 @@ fn each_gradient_is_the_transpose_of_the_convolution() {
         let (y, dx, dw) = (dot(g, &out[0]), dot(&out[1], x), dot(&out[2], w));
         let scale = dot(g, g).sqrt() * dot(&out[0], &out[0]).sqrt();
         assert!((y - dx).abs() < 1e-13 * scale && (y - dw).abs() < 1e-13 * scale, "{y} {dx} {dw} of {case:?}");
+    }
+}
+
+#[test]
+fn a_plan_counts_the_multiplications_of_all_three_alike() {
+    for case in large() {
+        let (program, _) = case.program();
+        let want = 2 * case.result().iter().product::<usize>() * case.w[1..].iter().product::<usize>();
+        let plan = Plan::new(&program);
+        let counted: Vec<usize> =
+            plan.kernels.iter().filter(|kernel| kernel.name().starts_with("conv")).map(Kernel::flops).collect();
+        assert_eq!(counted, [want; 3], "{case:?}");
     }
 }

@@ -62,7 +62,7 @@ pub struct RnnArgs {
     /// What is wrong with the run (temporal order, tanh RNN)
     #[arg(long, value_enum, default_value_t = Case::Healthy, value_name = "CASE")]
     pub case: Case,
-    /// What cures it; exploding: clip-norm; vanishing: omega, lstm
+    /// What cures it; exploding: clip-norm, meta-clip; vanishing: omega, lstm
     #[arg(long, value_enum, default_value_t = Fix::None, value_name = "FIX")]
     pub fix: Fix,
     /// The task
@@ -74,6 +74,9 @@ pub struct RnnArgs {
     /// The number of time steps of a generated task; default: 50 for temporal-order, 30 for adding
     #[arg(long, value_name = "T")]
     pub length: Option<usize>,
+    /// The bound of clip-norm; or where that of meta-clip begins; default: 1, and 0.001
+    #[arg(long, value_name = "NORM")]
+    pub max_norm: Option<f64>,
 }
 
 /// Options of `wgrad rnn`.

@@ -36,7 +36,8 @@ impl Kernel {
     }
 
     /// The arithmetic that it does, a multiplication being as much as an addition or an exponential. Of a fused op the
-    /// matrix products are counted, and one operation for each element that it writes.
+    /// matrix products are counted, and one operation for each element that it writes; of a convolution what it
+    /// multiplies and adds, padding included.
     pub fn flops(&self) -> usize {
         let arithmetic = |body: &Body| -> usize {
             let each = |value: &super::Value| match &value.instr {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     cut::Sizes,
-    memory::{Element, Target},
+    memory::{Element, Target, aligned_mut},
     pool::Pool,
     scratch::{Files, Workers},
 };
@@ -93,15 +93,13 @@ impl Correlation {
             for task in range {
                 let (image, group, block) = (task / count / groups, task / count % groups, task % count);
                 let mut scratch = workers.mine();
-                let to = T::Sum::slice_mut(&mut scratch.registers[self.room[1]]);
+                let to = aligned_mut(T::Sum::slice_mut(&mut scratch.registers[self.room[1]]));
                 let first = (image * groups + group) * ins;
-                for channel in 0..ins {
-                    let from = &source[(first + channel) * height * width..][..height * width];
-                    let to = &mut to[channel * self.blocks.channel..][..self.blocks.channel];
-                    pack::channel(&self.axes, &self.blocks, block, from, to);
-                }
+                let from = &source[first * height * width..][..ins * height * width];
+                let channel = self.blocks.channel;
+                pack::channels(&self.axes, &self.blocks, block, from, (&mut to[..ins * channel], channel));
                 // Vectors look beyond the last position.
-                to[ins * self.blocks.channel..][..self.machine.lanes].fill(Element::from_f64(0.0));
+                to[ins * channel..][..self.machine.lanes].fill(Element::from_f64(0.0));
                 let plane: usize = self.geometry.plane(self.backward);
                 let result = start + (image * groups + group) * outs * plane;
                 Arch::new().dispatch(Task::<T> { of: self, packed: to, weights: packed, group, block, target, result });
@@ -178,37 +176,27 @@ impl<T: Stored> WithSimd for Task<'_, T> {
             let vectors = blocks.vectors_of(rows, machine.lanes);
             let len = ins * phase.offsets.len();
             let weights = &self.weights[phase.weights + self.group * len * outs..][..len * outs];
-            let mut at = 0;
-            // Positions first: what they read stays in the first cache while all results take their turn.
-            while at < vectors {
-                let mut next = vectors;
-                for (first, size) in self.of.tiles() {
-                    let most = machine.tile(size)[1];
-                    let mut v = at;
-                    next = next.min(at + SPAN);
-                    while v < next {
-                        let products = Products {
-                            weights: &weights[first * len..][..size * len],
-                            packed: self.packed,
-                            bases: &blocks.vectors[v..next],
-                            channels: *ins,
-                            stride: blocks.channel,
-                            taps: &phase.offsets,
-                        };
-                        let done = products.sums(simd, size, most, sums);
-                        let place = Place { phase, first, size, vectors: v..v + done, extents: [rows, columns] };
-                        self.store(&place, sums);
-                        v += done;
-                    }
+            for (first, size) in self.of.tiles() {
+                let most = machine.tile(size)[1];
+                let mut v = 0;
+                while v < vectors {
+                    let products = Products {
+                        weights: &weights[first * len..][..size * len],
+                        packed: self.packed,
+                        bases: &blocks.vectors[v..vectors],
+                        channels: *ins,
+                        stride: blocks.channel,
+                        taps: &phase.offsets,
+                    };
+                    let done = products.sums(simd, size, most, sums);
+                    let place = Place { phase, first, size, vectors: v..v + done, extents: [rows, columns] };
+                    self.store(&place, sums);
+                    v += done;
                 }
-                at = next;
             }
         }
     }
 }
-
-/// Vectors that all results are computed for before the next ones: a multiple of what tiles have.
-const SPAN: usize = 12;
 
 /// The results of a tile, and the positions of a block that write something.
 struct Place<'a> {

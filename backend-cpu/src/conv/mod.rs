@@ -1,5 +1,13 @@
-//! Convolutions and their gradients, by loops over tiles of sums that stay in registers, over copies of the images that
-//! have the padding around them: no element is copied more than once for each element of the kernel it meets.
+//! Convolutions and their gradients, as direct sums.
+//!
+//! A block of an image is copied once, with zeros around it, into scratch that fits into a cache. There every element of
+//! the kernel reads at a fixed distance from the position at hand, so that a vector of neighbouring positions is one
+//! load: nothing is laid out once for each element of the kernel, as for a matrix product. Tiles of sums stay in
+//! registers: some channels by a few vectors of positions; for a weight gradient, some channels by a few elements of
+//! the kernel. Strides are taken out by taking images apart ([`lattice`]). Halves are widened as they are copied, and
+//! what they sum to is rounded once.
+//!
+//! Padding takes part as zeros: beside it, a weight that is infinite gives NaN.
 
 mod correlate;
 mod lattice;

@@ -70,13 +70,36 @@ pub(crate) trait Stored: Element {
     fn nearest(sum: Self::Sum) -> Self;
 }
 
+/// Copies. Short rows, of which there are many, are not worth a call.
+#[inline(always)]
+fn copy<T: Copy>(from: &[T], to: &mut [T]) {
+    let len = from.len();
+    match len {
+        0 => {}
+        1..4 => {
+            to[len / 2] = from[len / 2];
+            to[0] = from[0];
+            to[len - 1] = from[len - 1];
+        }
+        4..8 => {
+            to[..4].copy_from_slice(&from[..4]);
+            to[len - 4..].copy_from_slice(&from[len - 4..]);
+        }
+        8..=16 => {
+            to[..8].copy_from_slice(&from[..8]);
+            to[len - 8..].copy_from_slice(&from[len - 8..]);
+        }
+        _ => to.copy_from_slice(from),
+    }
+}
+
 macro_rules! stored {
     ($($t:ty),*) => { $(
         impl Stored for $t {
             type Sum = $t;
             #[inline(always)]
             fn read(from: &[$t], to: &mut [$t]) {
-                to.copy_from_slice(from);
+                copy(from, to);
             }
             #[inline(always)]
             fn one(self) -> $t {
@@ -84,7 +107,7 @@ macro_rules! stored {
             }
             #[inline(always)]
             fn write(from: &[$t], to: &mut [$t]) {
-                to.copy_from_slice(from);
+                copy(from, to);
             }
             #[inline(always)]
             fn nearest(sum: $t) -> $t {

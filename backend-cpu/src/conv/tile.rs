@@ -51,6 +51,7 @@ unsafe fn load<S: Simd, A: Real>(from: *const A) -> A::Vector<S> {
 /// For each channel and each tap there are `M` weights; a vector's elements lie at each `x + base + tap` and at that
 /// `stride` elements further on for each channel; `out` has room for `M V` vectors.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "indices of constant extent, so that all sums stay in registers")]
 unsafe fn correlate<S: Simd, A: Real, const M: usize, const V: usize>(
     simd: S,
     mut w: *const A,
@@ -139,23 +140,21 @@ impl<A: Real> Products<'_, A> {
     }
 }
 
-/// A block of a convolution's weight gradient: units of packed cotangents and images.
+/// Packed cotangents and images, of some blocks one behind the other.
 pub(super) struct Pairs<'a, A> {
     pub cotangents: &'a [A],
-    /// Elements of a unit's cotangents, and of those of one result.
-    pub cotangent: [usize; 2],
+    /// Elements of the cotangents of one result.
+    pub cotangent: usize,
     pub images: &'a [A],
-    /// Elements of a unit's images.
-    pub image: usize,
-    pub units: usize,
-    /// Where each vector of a plane begins, ascending.
+    /// Where in a channel of the images each vector begins, ascending.
     pub vectors: &'a [usize],
 }
 
 impl<A: Real> Pairs<'_, A> {
-    /// Adds, for `M` results from `result` on and `T` taps, products summed over all positions of all units to
+    /// Adds, for `M` results from `result` on and `T` taps, products summed over all positions to
     /// `out[m * width + t]`.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "indices of constant extent, so that all sums stay in registers")]
     pub fn add<S: Simd, const M: usize, const T: usize>(
         &self,
         simd: S,
@@ -164,35 +163,32 @@ impl<A: Real> Pairs<'_, A> {
         (out, width): (&mut [A], usize),
     ) {
         let lanes = A::lanes::<S>();
-        if self.units == 0 || self.vectors.is_empty() {
+        if self.vectors.is_empty() {
             return;
         }
         let mut reads = [0; T];
         reads.copy_from_slice(&taps[..T]);
         let farthest = self.vectors[self.vectors.len() - 1] + reads.iter().max().expect("some") + lanes;
-        assert!((self.units - 1) * self.image + farthest <= self.images.len());
-        let cotangents = (result + M - 1) * self.cotangent[1] + self.vectors.len() * lanes;
-        assert!((self.units - 1) * self.cotangent[0] + cotangents <= self.cotangents.len());
+        assert!(farthest <= self.images.len());
+        assert!((result + M - 1) * self.cotangent + self.vectors.len() * lanes <= self.cotangents.len());
         let zero = A::splat(simd, A::from_f64(0.0));
         let mut sums = [[zero; T]; M];
-        for unit in 0..self.units {
-            // SAFETY: within both slices, by the assertions.
-            unsafe {
-                let mut g = self.cotangents.as_ptr().add(unit * self.cotangent[0] + result * self.cotangent[1]);
-                let x = self.images.as_ptr().add(unit * self.image);
-                for &base in self.vectors {
-                    let mut gs = [zero; M];
-                    for m in 0..M {
-                        gs[m] = load::<S, A>(g.add(m * self.cotangent[1]));
-                    }
-                    for t in 0..T {
-                        let x = load::<S, A>(x.add(base + reads[t]));
-                        for m in 0..M {
-                            sums[m][t] = A::mul_add(simd, gs[m], x, sums[m][t]);
-                        }
-                    }
-                    g = g.add(lanes);
+        // SAFETY: within both slices, by the assertions.
+        unsafe {
+            let mut g = self.cotangents.as_ptr().add(result * self.cotangent);
+            let x = self.images.as_ptr();
+            for &base in self.vectors {
+                let mut xs = [zero; T];
+                for t in 0..T {
+                    xs[t] = load::<S, A>(x.add(base + reads[t]));
                 }
+                for m in 0..M {
+                    let g = load::<S, A>(g.add(m * self.cotangent));
+                    for t in 0..T {
+                        sums[m][t] = A::mul_add(simd, g, xs[t], sums[m][t]);
+                    }
+                }
+                g = g.wrapping_add(lanes);
             }
         }
         for (sums, out) in sums.iter().zip(out.chunks_mut(width)) {

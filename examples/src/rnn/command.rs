@@ -1,7 +1,7 @@
 //! `wgrad rnn` and `wgrad tape rnn`: what they print.
 
 use super::{
-    config::{Case, CellName, Config, Fix, TaskName},
+    config::{BAD_BOUND, Case, CellName, Config, Fix, TaskName},
     table::{FlowColumn, flow_table},
     train::{Files, Finished, Watch, check, program, run},
 };
@@ -76,7 +76,11 @@ fn comparison(args: &RnnArgs, common: &Common) -> Result<Option<(&'static str, C
             ("the tanh network", RnnArgs { cell: Some(CellName::Rnn), ..args.clone() })
         }
         (Fix::None, ..) => return Ok(None),
-        _ => ("without the cure", RnnArgs { fix: Fix::None, ..args.clone() }),
+        (Fix::MetaClip, ..) => {
+            let max_norm = Some(args.max_norm.unwrap_or(BAD_BOUND));
+            ("with the bound that it begins with", RnnArgs { fix: Fix::ClipNorm, max_norm, ..args.clone() })
+        }
+        _ => ("without the cure", RnnArgs { fix: Fix::None, max_norm: None, ..args.clone() }),
     };
     Ok(Some((title, Config::new(&other, common.steps)?)))
 }
@@ -96,6 +100,9 @@ fn show(args: &RnnArgs, beside: Option<Beside>, finished: &Finished) {
     say!("\nMean |dL/dz| per time step, at the step of the largest gradient:\n{peak}");
     say!("Mean |dL/dz| per time step, the median over the last tenth of steps:\n{typical}");
     say!("flow ratio, first third over last third: {:.1e}", finished.report.flow_ratio);
+    if let Some(bound) = finished.bound {
+        say!("bound on the gradient norm: {bound:.2}, from {}", args.max_norm.unwrap_or(BAD_BOUND));
+    }
     say!("verdict: {}", finished.report.verdict);
     match (args.case, args.fix) {
         (Case::Exploding, Fix::None) => say!("The cure is one flag away: --fix clip-norm"),

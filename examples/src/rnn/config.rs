@@ -27,6 +27,8 @@ pub enum Fix {
     None,
     /// Clip the global gradient norm to 1.
     ClipNorm,
+    /// Clip the global gradient norm to a bound that gradient descent finds.
+    MetaClip,
     /// Pascanu's regulariser, which keeps the error's norm on its way back.
     Omega,
     /// An LSTM in place of the tanh network, with Adam.
@@ -108,6 +110,8 @@ pub struct Config {
     pub update: Update,
     /// The bound on the global gradient norm.
     pub clip: Option<f64>,
+    /// Whether that bound is where gradient descent on it begins.
+    pub learn_clip: bool,
     /// The weight of Pascanu's regulariser.
     pub omega: Option<f64>,
     /// The most training steps.
@@ -126,10 +130,13 @@ pub struct Config {
 fn cures(case: Case) -> &'static [Fix] {
     match case {
         Case::Healthy => &[],
-        Case::Exploding => &[Fix::ClipNorm],
+        Case::Exploding => &[Fix::ClipNorm, Fix::MetaClip],
         Case::Vanishing => &[Fix::Omega, Fix::Lstm],
     }
 }
+
+/// Where a learned bound begins: so small that with it nothing else is learned.
+pub(crate) const BAD_BOUND: f64 = 1e-3;
 
 const ACCURACY: &str = "accuracy";
 
@@ -164,6 +171,15 @@ impl Config {
             }
             _ => {}
         }
+        match args.max_norm {
+            Some(_) if !matches!(fix, Fix::ClipNorm | Fix::MetaClip) => {
+                return usage("--max-norm is about --fix clip-norm and --fix meta-clip".into());
+            }
+            Some(bound) if !(bound > 0.0 && bound.is_finite()) => {
+                return usage(format!("--max-norm {bound}: expected a positive number"));
+            }
+            _ => {}
+        }
         if steps == Some(0) {
             return usage("--steps 0: expected at least 1".into());
         }
@@ -171,7 +187,7 @@ impl Config {
         config.steps = steps.unwrap_or(config.steps);
         (config.case, config.fix) = (case, fix);
         config.break_with(case);
-        config.mend_with(fix);
+        config.mend_with(fix, args.max_norm);
         Ok(config)
     }
 
@@ -192,6 +208,7 @@ impl Config {
             batch: 20,
             update: Update::Adam(1e-3),
             clip: Some(1.0),
+            learn_clip: false,
             omega: None,
             steps: 8000,
             evaluate_every: 250,
@@ -257,10 +274,11 @@ impl Config {
         }
     }
 
-    fn mend_with(&mut self, fix: Fix) {
+    fn mend_with(&mut self, fix: Fix, max_norm: Option<f64>) {
         match fix {
             Fix::None => {}
-            Fix::ClipNorm => self.clip = Some(1.0),
+            Fix::ClipNorm => self.clip = Some(max_norm.unwrap_or(1.0)),
+            Fix::MetaClip => (self.clip, self.learn_clip) = (Some(max_norm.unwrap_or(BAD_BOUND)), true),
             // Soon after the task is solved the loss is next to nothing, with peaks, and never settles again: look often
             // enough to end before that.
             Fix::Omega => (self.omega, self.evaluate_every) = (Some(5.0), 25),

@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
-use wgrad::{Array, Optimizer, ParamSet, Session, Step, Store, Tape, Tensor};
+use wgrad::{Array, Optimizer, ParamSet, Session, StateId, Step, Store, Tape, Tensor};
 use wgrad_nn::{
     checkpoint::{self, Metadata},
     data::Task,
@@ -41,6 +41,8 @@ pub struct Finished {
     pub report: Report,
     /// What it is based on.
     pub history: History,
+    /// The bound on the gradient norm that was learned, if one was.
+    pub bound: Option<f64>,
     /// How long it took, without building and evaluation of the model before the first step.
     pub seconds: f64,
     /// Whether Ctrl-C ended it.
@@ -61,7 +63,13 @@ struct Recipe {
     model: Model,
     params: ParamSet,
     optimizer: Box<dyn Optimizer>,
+    /// The logarithm of the bound on the gradient norm, where it is learned.
+    bound: Option<StateId>,
 }
+
+/// How much the logarithm of a learned bound changes in one update: little, since the bound that serves one update best is
+/// larger than the one that serves many.
+const BOUND_RATE: f64 = 0.01;
 
 impl Recipe {
     fn new(store: &mut Store, config: &Config, data: &dyn Task, seed: u64) -> Self {
@@ -73,7 +81,9 @@ impl Recipe {
                 Box::new(Adam::new(store, &params, AdamConfig { lr: lr.into(), ..AdamConfig::default() }))
             }
         };
-        Self { model, params, optimizer }
+        let start = config.clip.filter(|_| config.learn_clip);
+        let bound = start.map(|start| store.state("meta-clip/log_max_norm", &Array::new([], vec![start.ln() as f32])));
+        Self { model, params, optimizer, bound }
     }
 
     /// Records one training step, forward to optimizer.
@@ -90,13 +100,32 @@ impl Recipe {
             None => loss,
         };
         let raw = objective.grad(&self.params);
-        let grads = match config.clip {
-            Some(max_norm) => raw.clone().clip_by_global_norm(max_norm),
-            None => raw.clone(),
+        let log_bound = self.bound.map(|bound| t.state(bound));
+        let grads = match (log_bound, config.clip) {
+            (Some(log_bound), _) => raw.clone().clip_by_global_norm(log_bound.exp()),
+            (None, Some(max_norm)) => raw.clone().clip_by_global_norm(max_norm),
+            (None, None) => raw.clone(),
         };
         t.tap("grad_norm", raw.norm());
         t.tap("applied_norm", grads.norm());
         self.optimizer.step(grads);
+        if let (Some(state), Some(log_bound)) = (self.bound, log_bound) {
+            self.learn_bound(t, state, log_bound, (x, y));
+        }
+    }
+
+    /// Records a step of gradient descent on the bound, by the sign of the gradient: that of the loss that the example has
+    /// after the update which has just been recorded, through that update and the clipping before it.
+    fn learn_bound<'t>(&self, t: &'t Tape, state: StateId, log_bound: Tensor<'t>, (x, y): (Tensor<'t>, Tensor<'t>)) {
+        t.scoped("meta-clip", || {
+            // The parameters are by now what the optimizer has made of them.
+            let loss = self.model.loss(self.model.forward(x).1, y);
+            let slope = loss.grad_wrt(&[log_bound])[0].expect("the new parameters depend on the bound");
+            let rate = t.scalar(BOUND_RATE, slope.dtype());
+            let up = slope.less(0.0).select(rate, rate.zeros_like());
+            let down = slope.greater(0.0).select(rate, rate.zeros_like());
+            t.assign(state, log_bound + up - down);
+        });
     }
 
     /// Records the metric on held-out data.
@@ -148,6 +177,7 @@ struct Run<'a> {
     evaluation: Step,
     held_out: wgrad_nn::data::Batch,
     history: History,
+    bound: Option<StateId>,
     /// Time per training step made by this process.
     times: Vec<Duration>,
 }
@@ -207,7 +237,8 @@ pub fn run(config: &Config, common: &Common, files: &Files, watch: Watch) -> Res
     let ending =
         Ending { metric: config.metric, value, finite_params: run.finite_params()?, ms_per_step: run.ms_per_step() };
     let report = Report::new(run.identity(), &run.history, &ending);
-    Ok(Finished { report, history: run.history, seconds: start.elapsed().as_secs_f64(), interrupted })
+    let bound = run.bound.map(|bound| Ok::<_, Error>(run.session.read(bound)?.item(0).exp())).transpose()?;
+    Ok(Finished { report, bound, history: run.history, seconds: start.elapsed().as_secs_f64(), interrupted })
 }
 
 impl<'a> Run<'a> {
@@ -227,13 +258,14 @@ impl<'a> Run<'a> {
         let data = config.data(common.seed);
         let mut store = Store::new();
         let recipe = Recipe::new(&mut store, config, &*data, common.seed);
+        let bound = recipe.bound;
         let mut session = Session::new(device::open(common.device, common.threads.into())?, store)?;
         let batch = data.train(config.batch, 0);
         let held_out = data.held_out(config.held_out);
         let training = session.record(|t| recipe.step(t, config, (&batch.x, &batch.y)))?;
         let evaluation = session.record(|t| recipe.evaluation(t, (&held_out.x, &held_out.y)))?;
         let (history, times) = (History::default(), vec![]);
-        Ok(Self { config, common, data, session, training, evaluation, held_out, history, times })
+        Ok(Self { config, common, data, session, training, evaluation, held_out, history, bound, times })
     }
 
     /// Whether the run is at a step after which it is evaluated and saved.

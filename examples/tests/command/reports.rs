@@ -19,6 +19,18 @@ fn an_exploding_run_explodes_and_clipping_heals_it() {
 }
 
 #[test]
+fn a_bound_that_is_learned_beats_the_bad_one_that_it_begins_with() {
+    let run =
+        |args: &str| wgrad(&format!("rnn --case exploding {args} --length 20 --steps 1000 --threads 1 --json")).json();
+    let constant = run("--fix clip-norm --max-norm 0.001");
+    assert_eq!((&constant["verdict"], &constant["reached"]), (&"stalled".into(), &false.into()), "{constant:?}");
+    let learned = run("--fix meta-clip --max-norm 0.001");
+    assert_eq!((&learned["verdict"], &learned["reached"]), (&"healthy".into(), &true.into()), "{learned:?}");
+    let applied = learned["applied_norm_max"].as_f64().expect("a number");
+    assert!(applied > 0.01 && applied < learned["grad_norm_max"].as_f64().expect("a number"), "{learned:?}");
+}
+
+#[test]
 fn a_vanishing_run_vanishes() {
     let report = wgrad("rnn --case vanishing --length 20 --steps 100 --threads 1 --json").json();
     assert_eq!(report["verdict"], "vanishing", "{report:?}");
