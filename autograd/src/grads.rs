@@ -23,6 +23,50 @@ pub enum Scaled {}
 pub enum Unscaled {}
 
 /// The gradient of a loss with respect to a set of parameters.
+///
+/// ```
+/// # use wgrad::{Grads, LossScaler, Optimizer, Scaled};
+/// fn update(g: Grads<'_, Scaled>, scaler: &LossScaler, optimizer: &dyn Optimizer) {
+///     optimizer.step(g.unscale(scaler).clip_by_global_norm(1.0));
+/// }
+/// ```
+///
+/// Some mistakes do not compile. [`crate::Pitfall::P1`], a pass after the step:
+///
+/// ```compile_fail,E0382
+/// # use wgrad::{Grads, Optimizer};
+/// fn update(g: Grads<'_>, optimizer: &dyn Optimizer) {
+///     optimizer.step(g);
+///     let _ = g.clip_by_global_norm(1.0);
+/// }
+/// ```
+///
+/// [`crate::Pitfall::P2`], a clip of scaled gradients:
+///
+/// ```compile_fail,E0599
+/// # use wgrad::{Grads, Scaled};
+/// fn update(g: Grads<'_, Scaled>) {
+///     let _ = g.clip_by_global_norm(1.0);
+/// }
+/// ```
+///
+/// [`crate::Pitfall::P3`], unscaling twice:
+///
+/// ```compile_fail,E0599
+/// # use wgrad::{Grads, LossScaler, Scaled};
+/// fn update(g: Grads<'_, Scaled>, scaler: &LossScaler) {
+///     let _ = g.unscale(scaler).unscale(scaler);
+/// }
+/// ```
+///
+/// [`crate::Pitfall::P11`], a step past the scaler:
+///
+/// ```compile_fail,E0308
+/// # use wgrad::{Grads, Optimizer, Scaled};
+/// fn update(g: Grads<'_, Scaled>, optimizer: &dyn Optimizer) {
+///     optimizer.step(g);
+/// }
+/// ```
 #[derive(Clone)]
 #[must_use = "gradients do nothing until an optimizer steps with them"]
 pub struct Grads<'t, S = Unscaled> {
