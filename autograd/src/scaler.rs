@@ -39,6 +39,8 @@ struct Dynamic {
     scale: StateId,
     /// How many updates in a row were finite since the scale last changed (i32 scalar).
     tracker: StateId,
+    /// Whether a verdict has been given under the present scale (bool scalar).
+    judged: StateId,
     /// Whether something was not finite under the present scale (bool scalar).
     found: StateId,
 }
@@ -92,8 +94,8 @@ impl LossScaler {
     }
 
     /// A scale that grows while gradients are finite and backs off where they are not (Micikevicius et al. 2018, "Mixed
-    /// precision training"; PyTorch's `GradScaler`). Declares `<name>/scale` (f32), `<name>/growth_tracker` (i32) and
-    /// `<name>/found_inf` (bool).
+    /// precision training"; PyTorch's `GradScaler`). Declares `<name>/scale` (f32), `<name>/growth_tracker` (i32),
+    /// `<name>/judged` and `<name>/found_inf` (bool).
     ///
     /// # Panics
     /// If a setting is outside its range, or a name is taken.
@@ -123,9 +125,10 @@ impl LossScaler {
         let mut state = |kind: &str, value: Array| store.state(&format!("{name}/{kind}"), &value);
         let scale = state("scale", Array::new([], vec![init as f32]));
         let tracker = state("growth_tracker", Array::zeros([], DType::I32));
-        let found = state("found_inf", Array::zeros([], DType::Bool));
+        let [judged, found] = ["judged", "found_inf"].map(|kind| state(kind, Array::zeros([], DType::Bool)));
         let room = room.into();
-        Self { scale: Scale::Dynamic(Dynamic { growth, backoff, interval, min_scale, room, scale, tracker, found }) }
+        let dynamic = Dynamic { growth, backoff, interval, min_scale, room, scale, tracker, judged, found };
+        Self { scale: Scale::Dynamic(dynamic) }
     }
 
     /// The constant scale; `None` without one.
@@ -198,6 +201,7 @@ impl LossScaler {
     pub(crate) fn judge(self, finite: Tensor<'_>) {
         if let Some(d) = self.as_dynamic() {
             let tape = finite.tape();
+            tape.assign(d.judged, tape.scalar(1.0, DType::Bool));
             tape.assign(d.found, tape.state(d.found).or(!finite));
         }
     }
@@ -209,30 +213,31 @@ impl LossScaler {
     /// otherwise:             tracker += 1; at the interval scale *= growth where that stays finite, and tracker = 0
     /// ```
     ///
-    /// A constant scale, and none, stay as they are.
+    /// Where nothing has been unscaled since the last update, nothing is known, and nothing changes. A constant scale, and
+    /// none, stay as they are.
     #[track_caller]
     pub fn update(self, tape: &Tape) {
         let Some(d) = self.as_dynamic() else { return };
-        let (scale, tracker, found) = (tape.state(d.scale), tape.state(d.tracker), tape.state(d.found));
+        let [scale, tracker, judged, found] = [d.scale, d.tracker, d.judged, d.found].map(|state| tape.state(state));
         let parameters = [
             ("growth", d.growth.to_string()),
             ("backoff", d.backoff.to_string()),
             ("interval", d.interval.to_string()),
             ("min_scale", d.min_scale.to_string()),
         ];
-        tape.pass("scaler_update", &parameters, &[scale, tracker, found], || {
+        tape.pass("scaler_update", &parameters, &[scale, tracker, judged, found], || {
             let counted = tracker + 1.0;
             let due = counted.equals(f64::from(d.interval));
             let smaller = (scale * d.backoff).maximum(d.min_scale);
             let grows = due.and(scale.less_equal(d.room));
             // What would overflow is not multiplied at all, not even in the branch that is not taken.
             let larger = grows.select(scale, tape.scalar(0.0, DType::F32)) * d.growth;
-            let scale = found.select(smaller, grows.select(larger, scale));
-            let zero = tape.scalar(0.0, DType::I32);
-            let tracker = found.or(due).select(zero, counted);
+            let adapted = found.select(smaller, grows.select(larger, scale));
+            let restarted = found.or(due).select(tape.scalar(0.0, DType::I32), counted);
+            let (scale, tracker) = (judged.select(adapted, scale), judged.select(restarted, tracker));
             tape.assign(d.scale, scale);
             tape.assign(d.tracker, tracker);
-            tape.assign(d.found, tape.scalar(0.0, DType::Bool));
+            [d.judged, d.found].map(|state| tape.assign(state, tape.scalar(0.0, DType::Bool)));
             vec![scale, tracker]
         });
     }

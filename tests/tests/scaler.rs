@@ -169,6 +169,30 @@ fn the_scale_backs_off_if_any_optimizer_found_something() {
     assert_eq!(two_optimizers([true, true]), (16.0, [0.0, 0.0]));
 }
 
+#[test]
+fn an_update_without_a_verdict_changes_nothing() {
+    let mut store = Store::new();
+    let model = Linear::new(&mut store, &[f32s(&[1.0])]);
+    let params = store.params();
+    let scaler = LossScaler::dynamic(&mut store, settings());
+    let (_, tracker) = scaler.states().expect("it is dynamic");
+    let mut cpu = Machine::poisoned(1, store);
+    let unscale = cpu.session.record(|t| {
+        let grads = scaler.scale(model.loss(t)).grad(&params).unscale(&scaler);
+        t.tap("verdict", grads.verdict().expect("given"));
+    });
+    let unscale = unscale.expect("the plan compiles");
+    let update = cpu.session.record(|t| scaler.update(t)).expect("the plan compiles");
+    let start = cpu.states();
+    cpu.run(&update, &[]);
+    assert!(cpu.states_are(&start), "nothing is known yet");
+    cpu.run(&unscale, &Linear::inputs(&[f32s(&[1.0])]));
+    cpu.run(&update, &[]);
+    assert_eq!(read(&mut cpu, tracker), 1.0);
+    cpu.run(&update, &[]);
+    assert_eq!(read(&mut cpu, tracker), 1.0, "one verdict counts once");
+}
+
 /// What a recording panics with.
 fn refused(record: impl FnOnce(&Tape, Grads<'_, Scaled>, LossScaler)) -> String {
     let mut store = Store::new();
