@@ -221,7 +221,7 @@ impl<'t> Sweep<'t> {
                     *copies.entry(id).or_insert_with(|| {
                         let original = self.recomputed.get(&id).copied().unwrap_or(Tensor { tape, id });
                         // Leaves too: what reads only leaves would be found equal to the original, and kept after all.
-                        let constant = matches!(tape.node(id).op, Op::Const(_) | Op::Iota(_));
+                        let constant = matches!(tape.node(id).op, Op::Const(_) | Op::Iota(_) | Op::Table(_));
                         if constant { original } else { tape.at_site(node.site, || original.barrier()) }
                     })
                 })

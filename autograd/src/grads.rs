@@ -6,13 +6,14 @@
 use crate::{
     DType, Tensor,
     grad::{reaches, reads_whole},
-    op::Place,
+    op::{Place, Segments},
     pass_state::{Action, PassState},
+    random::Rng,
     scaler::LossScaler,
     store::{Flat, Param, ParamSet},
     tape::Tape,
 };
-use std::{cell::RefCell, marker::PhantomData};
+use std::{cell::RefCell, marker::PhantomData, sync::Arc};
 
 /// Marks gradients multiplied by a loss scale.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +73,8 @@ pub enum Unscaled {}
 pub struct Grads<'t, S = Unscaled> {
     pub(crate) tape: &'t Tape,
     pub(crate) flat: Flat<'t>,
+    /// The arenas as they were where the gradient was taken.
+    pub(crate) values: Flat<'t>,
     pub(crate) present: ParamSet,
     pub(crate) absent: ParamSet,
     /// Bool scalar: whether the step may be taken.
@@ -79,6 +82,10 @@ pub struct Grads<'t, S = Unscaled> {
     pub(crate) scaler: LossScaler,
     /// What has been done to them.
     pub(crate) passes: RefCell<PassState>,
+    /// How many tokens the gradient is a mean over (scalar), where it is weighted by them.
+    pub(crate) weight: Option<Tensor<'t>>,
+    /// The generators that a step moves on.
+    pub(crate) generators: Vec<Rng>,
     pub(crate) scale: PhantomData<S>,
 }
 
@@ -89,11 +96,13 @@ impl<'t, S> Grads<'t, S> {
         let tape = loss.tape();
         // What stands for each parameter in the sweep: its slice of the arena, or the arena where the loss reads it whole.
         let mut stands: Vec<(Param, Tensor<'t>, bool)> = vec![];
+        let mut values = vec![];
         for arena in params.arenas(&tape.layout) {
             // A loss recorded before a step reads the parameters as they were then: take the newest value of the arena
             // that the loss reaches.
             let versions = tape.versions(arena);
             let version = *versions.iter().find(|version| reaches(loss, **version)).unwrap_or(&versions[0]);
+            values.push((arena, version));
             let whole = reads_whole(loss, version);
             for param in params.iter().filter(|p| tape.layout.param(*p).arena == arena) {
                 stands.push((param, if whole { version } else { tape.param_within(param, version) }, whole));
@@ -128,8 +137,10 @@ impl<'t, S> Grads<'t, S> {
         };
         let scope = tape.child_scope(tape.current_scope(), "backward", None);
         let flat = tape.in_scope(scope, || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect()));
-        let (scaler, passes) = (LossScaler::none(), PassState::of_one_batch(false).into());
-        Self { tape, flat, present, absent, verdict: None, scaler, passes, scale: PhantomData }
+        let (values, scaler) = (Flat::new(values), LossScaler::none());
+        let (verdict, weight, generators) = (None, None, vec![]);
+        let passes = PassState::of_one_batch(false).into();
+        Self { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: PhantomData }
     }
 
     /// The tape.
@@ -168,24 +179,34 @@ impl<'t, S> Grads<'t, S> {
     /// The Euclidean norm over all present gradients, in the widest of their types. Finite wherever the true norm is.
     #[track_caller]
     pub fn norm(&self) -> Tensor<'t> {
-        let norms: Vec<Tensor<'t>> = self.flat.tensors().into_iter().map(Tensor::norm).collect();
-        match norms[..] {
-            [] => self.tape.scalar(0.0, DType::F32),
-            [norm] => norm,
-            _ => {
-                let widest = norms.iter().map(|n| n.dtype()).min().expect("not empty");
-                let row: Vec<Tensor<'t>> = norms.iter().map(|n| n.cast(widest).reshape([1])).collect();
-                Tensor::concat(&row, 0).norm()
-            }
-        }
+        self.p_norm(2.0)
     }
 
     /// The Euclidean norm of each present parameter's gradient, in the order of declaration, as one f32 vector.
     #[track_caller]
     pub fn segment_norms(&self) -> Tensor<'t> {
-        let norm = |param| self.get(param).expect("present").norm().cast(DType::F32).reshape([1]);
-        let norms: Vec<Tensor<'t>> = self.present.iter().map(norm).collect();
-        if norms.is_empty() { self.tape.full([0], 0.0, DType::F32) } else { Tensor::concat(&norms, 0) }
+        let layout = &self.tape.layout;
+        // Arena by arena; then in the order of declaration, where that is another.
+        let (mut norms, mut order) = (vec![], vec![]);
+        for &(arena, g) in self.flat.parts() {
+            let members = layout.members(arena).into_iter().filter(|param| self.present.contains(*param));
+            let members: Vec<Param> = members.collect();
+            let range = |param: &Param| (layout.param(*param).offset, layout.param(*param).shape.numel());
+            let segments = Segments { total: g.numel(), ranges: members.iter().map(range).collect() };
+            norms.push(g.segment_norm(&Arc::new(segments)).cast(DType::F32));
+            order.extend(members);
+        }
+        if norms.is_empty() {
+            return self.tape.full([0], 0.0, DType::F32);
+        }
+        let all = Tensor::concat(&norms, 0);
+        if order.is_sorted() {
+            return all;
+        }
+        let mut places: Vec<usize> = (0..order.len()).collect();
+        places.sort_unstable_by_key(|place| order[*place]);
+        let places: Vec<f64> = places.into_iter().map(|place| place as f64).collect();
+        all.gather(self.tape.table(&places, DType::U32), 0)
     }
 
     /// Notes what is done to the gradients.

@@ -59,7 +59,10 @@ pub use grads::{Grads, Scaled, Unscaled};
 pub use half::f16_from_f64;
 pub use hook::Vjp;
 pub use optimizer::{Optimizer, OptimizerStates, Rule};
-pub use pass_state::{Action, PassConfig, PassState, Weighting};
+pub use pass_state::{Action, PassConfig, PassState};
+pub use passes::{
+    Accumulator, Agc, Centralize, ClipGroups, ClipNorm, Draw, FiniteGuard, Noise, NonFinite, OnGiveUp, Weighting,
+};
 pub use pitfall::{Pitfall, Severity};
 pub use program::{InputDecl, Pass, Program, TapDecl};
 pub use random::Rng;

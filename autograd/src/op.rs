@@ -111,6 +111,8 @@ pub enum Op {
     State(StateId),
     /// `0, 1, 2, ..` along the last axis of a rank-1 tensor of this length.
     Iota(usize),
+    /// A constant vector: the bits of f64 values, rounded to the node's dtype. Facts of the layout, one per segment.
+    Table(Arc<[u64]>),
     /// Random words (u32) of this shape: a pure function of the key (`u32[2]`) and the counter (u32), its inputs, of the
     /// stream and of the position. See [`crate::random`].
     Random {
@@ -178,8 +180,8 @@ pub enum Op {
         /// The extent of the result along it.
         len: usize,
     },
-    /// One sum per segment of a flat vector.
-    SegmentSum(Arc<Segments>),
+    /// A reduction of each segment of a flat vector, to one element per segment.
+    SegmentReduce(Reduce, Arc<Segments>),
     /// Repeats element `s` over segment `s` of a flat vector; gaps are 0.
     SegmentBroadcast(Arc<Segments>),
     // Contraction.
@@ -282,7 +284,9 @@ impl Op {
             (_, false) => Err(format!("the types differ: {} and {}", x[i].1, x[j].1)),
         };
         Ok(match self {
-            Op::Const(_) | Op::Input(_) | Op::State(_) => return Err("a leaf states its own shape".into()),
+            Op::Const(_) | Op::Input(_) | Op::State(_) | Op::Table(_) => {
+                return Err("a leaf states its own shape".into());
+            }
             Op::Iota(len) if u32::try_from(*len).is_err() => return Err(format!("{len} exceeds u32")),
             Op::Iota(len) => ([*len].into(), DType::U32),
             Op::Random { shape: to, .. } => {
@@ -327,14 +331,9 @@ impl Op {
             Op::Cast(to) => (shape(0), *to),
             Op::Reduce(kind, axes) => {
                 axes.iter().try_for_each(|&a| axis_in(a))?;
+                kind.takes(dtype(0))?;
                 if !axes.is_sorted_by(|a, b| a < b) {
                     return Err("an axis is named twice".into());
-                }
-                if *kind == Reduce::Norm {
-                    float(0)?;
-                }
-                if *kind == Reduce::Sum && dtype(0) == DType::Bool {
-                    return Err("bools have no arithmetic: cast them first".into());
                 }
                 (x[0].0.without(axes), dtype(0))
             }
@@ -404,9 +403,14 @@ impl Op {
                 }
                 (x[0].0.with(*axis, len), dtype(0))
             }
-            Op::SegmentSum(s) if *x[0].0 == [s.total] => ([s.ranges.len()].into(), dtype(0)),
+            Op::SegmentReduce(kind, s) if *x[0].0 == [s.total] => {
+                kind.takes(dtype(0))?;
+                ([s.ranges.len()].into(), dtype(0))
+            }
             Op::SegmentBroadcast(s) if *x[0].0 == [s.ranges.len()] => ([s.total].into(), dtype(0)),
-            Op::SegmentSum(_) | Op::SegmentBroadcast(_) => return Err("the length does not match the segments".into()),
+            Op::SegmentReduce(..) | Op::SegmentBroadcast(_) => {
+                return Err("the length does not match the segments".into());
+            }
             Op::MatMul { ta, tb } => {
                 let (a, b) = (&x[0].0, &x[1].0);
                 let r = a.rank();
@@ -429,6 +433,17 @@ impl Op {
             Op::Detach | Op::Barrier(_) | Op::Recomputed | Op::Hook(_) => (shape(0), dtype(0)),
             Op::Custom { args, out, .. } => (shape(args + out), dtype(args + out)),
         })
+    }
+}
+
+impl Reduce {
+    /// Whether elements of a type can be reduced.
+    fn takes(self, dtype: DType) -> Result<(), String> {
+        match self {
+            Reduce::Norm if !dtype.is_float() => Err(format!("needs floats, not {dtype}")),
+            Reduce::Sum if dtype == DType::Bool => Err("bools have no arithmetic: cast them first".into()),
+            _ => Ok(()),
+        }
     }
 }
 

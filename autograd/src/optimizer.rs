@@ -138,7 +138,8 @@ pub trait Optimizer {
         (Flat::new(new_params), Flat::new(new_states))
     }
 
-    /// Updates the parameters and the optimizer's state, and consumes the gradients.
+    /// Updates the parameters and the optimizer's state, and consumes the gradients. Generators of gradient noise move on
+    /// with them.
     #[track_caller]
     fn step(&self, grads: Grads<'_, Unscaled>) {
         let tape = grads.tape();
@@ -148,6 +149,12 @@ pub trait Optimizer {
             let (params, states) = self.update(&params, &grads, &self.current(tape, grads.flat()));
             let all = || params.parts().iter().chain(states.parts());
             all().for_each(|&(state, value)| tape.assign(state, value));
+            for generator in &grads.generators {
+                match grads.verdict() {
+                    Some(verdict) => generator.advance_if(verdict),
+                    None => generator.advance(tape),
+                }
+            }
             all().map(|(_, value)| *value).collect()
         });
     }

@@ -4,21 +4,11 @@
 //! carries a loss scale, whether it has been checked, and whether a step has consumed it. Each [`Action`] needs some of
 //! them and changes others; [`PassState::apply`] is the one place that knows the rules.
 
-use crate::pitfall::{Pitfall, Pitfall::*, Severity};
+use crate::{
+    passes::Weighting,
+    pitfall::{Pitfall, Pitfall::*, Severity},
+};
 use std::collections::BTreeMap;
-
-/// How a window's micro-batches are weighted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Weighting {
-    /// All alike.
-    Mean,
-    /// By their numbers of tokens.
-    Token,
-    /// Not at all: the losses are expected to be divided already.
-    Sum,
-    /// Nobody has said.
-    Unset,
-}
 
 /// What does not change while a pipeline runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,8 +19,8 @@ pub struct PassConfig {
     pub ranks: usize,
     /// Whether a loss scaler is in use, static or dynamic.
     pub scaler: bool,
-    /// How micro-batches are weighted.
-    pub weighting: Weighting,
+    /// How micro-batches are weighted; `None` if nobody has said.
+    pub weighting: Option<Weighting>,
 }
 
 /// What can be done to gradients, or because of them.
@@ -84,7 +74,7 @@ impl Action {
     /// What a pass of this name does to the tags; `None` for one that says so itself.
     pub(crate) fn of_pass(name: &str) -> Option<Self> {
         Some(match name {
-            "check_finite" => Action::FiniteCheck,
+            "check_finite" | "skip_if_not_finite" => Action::FiniteCheck,
             "centralize" => Action::Centralize,
             "add_noise" => Action::Noise { rank_key: false },
             "agc" | "agc_per_tensor" => Action::Agc,
@@ -159,7 +149,7 @@ impl PassConfig {
 ///
 /// ```
 /// use wgrad::{Action, PassConfig, PassState, Pitfall, Weighting};
-/// let config = PassConfig { micro_batches: 2, ranks: 1, scaler: false, weighting: Weighting::Mean };
+/// let config = PassConfig { micro_batches: 2, ranks: 1, scaler: false, weighting: Some(Weighting::Mean) };
 /// let mut state = PassState::new(config);
 /// assert_eq!(state.apply(Action::Backward), Ok(()));
 /// assert_eq!(state.apply(Action::ClipNorm), Err(Pitfall::P7));
@@ -190,16 +180,16 @@ impl PassState {
             refused: None,
         };
         match config.weighting {
-            Weighting::Unset => state.report_if(config.micro_batches > 1, P4),
-            Weighting::Sum => state.report_as(config.micro_batches > 1, P4, Severity::Warning),
-            Weighting::Mean | Weighting::Token => {}
+            None => state.report_if(config.micro_batches > 1, P4),
+            Some(Weighting::Sum) => state.report_as(config.micro_batches > 1, P4, Severity::Warning),
+            Some(Weighting::Mean | Weighting::TokenWeighted) => {}
         }
         state
     }
 
     /// The state of gradients of one batch on one replica, after their backward.
     pub(crate) fn of_one_batch(scaler: bool) -> Self {
-        let weighting = Weighting::Mean;
+        let weighting = Some(Weighting::Mean);
         let mut state = Self::new(PassConfig { micro_batches: 1, ranks: 1, scaler, weighting });
         state.backward();
         state

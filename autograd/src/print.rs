@@ -69,6 +69,7 @@ impl Op {
             Op::Input(_) => "input",
             Op::State(_) => "state",
             Op::Iota(_) => "iota",
+            Op::Table(_) => "table",
             Op::Random { .. } => "random",
             Op::Unary(unary) => unary.name(),
             Op::Binary(binary) => binary.name(),
@@ -84,7 +85,9 @@ impl Op {
             Op::Assemble { .. } => "assemble",
             Op::Gather(_) => "gather",
             Op::ScatterAdd { .. } => "scatter_add",
-            Op::SegmentSum(_) => "segment_sum",
+            Op::SegmentReduce(Reduce::Sum, _) => "segment_sum",
+            Op::SegmentReduce(Reduce::Max, _) => "segment_max",
+            Op::SegmentReduce(Reduce::Norm, _) => "segment_norm",
             Op::SegmentBroadcast(_) => "segment_broadcast",
             Op::MatMul { .. } => "matmul",
             Op::Conv2d(_) => "conv2d",
@@ -116,7 +119,7 @@ impl Op {
             Op::Slice { axis, start, len, step: 1 } => format!(" axis {axis} at {start}..{}", start + len),
             Op::Slice { axis, start, len, step } => format!(" axis {axis}: {len} from {start} by {step}"),
             Op::Assemble { axis, places, .. } => format!(" axis {axis}, {} parts", places.len()),
-            Op::SegmentSum(s) | Op::SegmentBroadcast(s) => format!(" of {}", s.ranges.len()),
+            Op::SegmentReduce(_, s) | Op::SegmentBroadcast(s) => format!(" of {}", s.ranges.len()),
             Op::Custom { out, outs, .. } => format!(" output {out} of {outs}"),
             Op::Sequence { cell, out } | Op::SequenceGrad { cell, out } => {
                 format!(" {}: {} of", cell.name(), self.fused_outputs()[*out].0)

@@ -105,6 +105,19 @@ impl Rng {
         tape.assign(self.counter, tape.state(self.counter) + 1.0);
     }
 
+    /// The counter's latest value on a tape (u32 scalar).
+    #[track_caller]
+    pub fn counter(self, tape: &Tape) -> Tensor<'_> {
+        tape.state(self.counter)
+    }
+
+    /// Moves the counter on by one where a condition (bool scalar) holds: see [`Rng::advance`].
+    #[track_caller]
+    pub fn advance_if(self, condition: Tensor<'_>) {
+        let (tape, now) = (condition.tape(), self.counter(condition.tape()));
+        tape.assign(self.counter, condition.select(now + 1.0, now));
+    }
+
     /// Random words (u32), each bit 0 or 1 with probability 1/2.
     ///
     /// # Panics

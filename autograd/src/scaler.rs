@@ -237,7 +237,9 @@ impl LossScaler {
             let (scale, tracker) = (judged.select(adapted, scale), judged.select(restarted, tracker));
             tape.assign(d.scale, scale);
             tape.assign(d.tracker, tracker);
-            [d.judged, d.found].map(|state| tape.assign(state, tape.scalar(0.0, DType::Bool)));
+            let no = tape.scalar(0.0, DType::Bool);
+            tape.assign(d.judged, no);
+            tape.assign(d.found, no);
             vec![scale, tracker]
         });
     }

@@ -162,6 +162,11 @@ impl<'t> Flat<'t> {
         Self { parts: self.parts.iter().map(|&(arena, x)| (arena, f(arena, x))).collect() }
     }
 
+    /// As [`Flat::map`], for a function that keeps something of each.
+    pub(crate) fn map_mut(&self, mut f: impl FnMut(StateId, Tensor<'t>) -> Tensor<'t>) -> Self {
+        Self { parts: self.parts.iter().map(|&(arena, x)| (arena, f(arena, x))).collect() }
+    }
+
     /// The vector of an arena.
     pub fn get(&self, arena: StateId) -> Option<Tensor<'t>> {
         self.parts.iter().find(|(a, _)| *a == arena).map(|(_, x)| *x)

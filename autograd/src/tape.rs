@@ -130,6 +130,11 @@ impl Tape {
         Self { layout, inner: RefCell::new(Inner { scopes: vec![root], ..Inner::default() }) }
     }
 
+    /// The declarations of the store that it is recorded over.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// The program recorded so far, without the closures that recorded it.
     pub fn finish(self) -> Program {
         let inner = self.inner.into_inner();
@@ -229,14 +234,17 @@ impl Tape {
         self.scalar(value, dtype).broadcast_to(shape)
     }
 
-    /// A small constant vector, one node per element: for tables of a few values. Give data as an input.
+    /// A constant vector, rounded to a float type: for facts of the program, which are part of it. Give data as an input.
+    ///
+    /// # Panics
+    /// If an integer type, or bool, does not hold a value.
     #[track_caller]
     pub fn table(&self, values: &[f64], dtype: DType) -> Tensor<'_> {
-        let mut parts = Vec::with_capacity(values.len());
-        for &value in values {
-            parts.push(self.scalar(value, dtype).reshape([1]));
-        }
-        if parts.is_empty() { self.full([0], 0.0, dtype) } else { Tensor::concat(&parts, 0) }
+        let held = Array::new([values.len()], values.to_vec()).cast(dtype).to_f64();
+        let lost = values.iter().zip(held).find(|(value, held)| !dtype.is_float() && **value != *held);
+        assert!(lost.is_none(), "table: {dtype} does not hold {}{}", lost.map_or(0.0, |(v, _)| *v), self.recorded_at());
+        let bits = values.iter().map(|value| value.to_bits()).collect();
+        self.push_typed(Op::Table(bits), [].into(), ([values.len()].into(), dtype))
     }
 
     /// `0, 1, .., len - 1` (u32).
@@ -479,6 +487,12 @@ impl Tape {
     pub fn tap(&self, name: &str, value: Tensor<'_>) {
         let node = self.own(value, "tap");
         self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node });
+    }
+
+    /// Forgets what has been tapped so far.
+    #[cfg(feature = "testing")]
+    pub(crate) fn forget_taps(&self) {
+        self.inner.borrow_mut().taps.clear();
     }
 
     /// Records a gradient pass as a region: what `f` records, under the pass's name, with its parameters. The nodes

@@ -433,7 +433,19 @@ impl<'t> Tensor<'t> {
     /// One sum per segment of a flat vector.
     #[track_caller]
     pub fn segment_sum(self, segments: &Arc<Segments>) -> Self {
-        self.tape.push(Op::SegmentSum(segments.clone()), &[self])
+        self.tape.push(Op::SegmentReduce(Reduce::Sum, segments.clone()), &[self])
+    }
+
+    /// The maximum of each segment of a flat vector. Equal maxima share the gradient.
+    #[track_caller]
+    pub fn segment_max(self, segments: &Arc<Segments>) -> Self {
+        self.tape.push(Op::SegmentReduce(Reduce::Max, segments.clone()), &[self])
+    }
+
+    /// The Euclidean norm of each segment of a flat vector: see [`Tensor::norm`].
+    #[track_caller]
+    pub fn segment_norm(self, segments: &Arc<Segments>) -> Self {
+        self.tape.push(Op::SegmentReduce(Reduce::Norm, segments.clone()), &[self])
     }
 
     /// Repeats element `s` over segment `s` of a flat vector; the gaps are 0.

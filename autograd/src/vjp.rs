@@ -26,7 +26,7 @@ pub(crate) fn vjp<'t>(
     let tape = y.tape;
     let some = |d: Tensor<'t>| vec![Some(d)];
     match op {
-        Op::Const(_) | Op::Input(_) | Op::State(_) | Op::Iota(_) => vec![],
+        Op::Const(_) | Op::Input(_) | Op::State(_) | Op::Iota(_) | Op::Table(_) => vec![],
         Op::Random { .. } => vec![None, None],
         Op::Unary(unary) => some(match unary {
             Unary::Neg => -g,
@@ -102,8 +102,19 @@ pub(crate) fn vjp<'t>(
         }
         Op::Gather(axis) => vec![Some(g.scatter_add(x[1], *axis, x[0].shape()[*axis])), None],
         Op::ScatterAdd { axis, .. } => vec![Some(g.gather(x[1], *axis)), None],
-        Op::SegmentSum(segments) => some(tape.push(Op::SegmentBroadcast(segments.clone()), &[g])),
-        Op::SegmentBroadcast(segments) => some(tape.push(Op::SegmentSum(segments.clone()), &[g])),
+        Op::SegmentReduce(Reduce::Sum, segments) => some(g.segment_broadcast(segments)),
+        Op::SegmentReduce(Reduce::Max, segments) => {
+            let winners = x[0].equals(y.segment_broadcast(segments)).cast(g.dtype());
+            some(winners * (g / winners.segment_sum(segments)).segment_broadcast(segments))
+        }
+        Op::SegmentReduce(Reduce::Norm, segments) => {
+            // As above; between segments the norm is taken for 1, too, and no gradient flows.
+            let norm = y.segment_broadcast(segments);
+            let zero = norm.equals(0.0);
+            let unit = zero.select(x[0].zeros_like(), x[0]) / zero.select(norm.ones_like(), norm);
+            some(g.segment_broadcast(segments) * unit)
+        }
+        Op::SegmentBroadcast(segments) => some(g.segment_sum(segments)),
         Op::MatMul { ta, tb } => {
             let (a, b) = (x[0], x[1]);
             let da = if *ta { b.matmul_with(g, *tb, true) } else { g.matmul_with(b, false, !*tb) };

@@ -133,6 +133,10 @@ impl Executable {
             Home::Transient => room(slot.dtype, slot.len),
             Home::Const(value) => (Data::from_f64(slot.dtype, &[value]), 0),
             Home::Iota => (Data::U32((0..slot.len as u32).collect()), 0),
+            Home::Table(table) => {
+                let values: Vec<f64> = plan.tables[table].iter().map(|&bits| f64::from_bits(bits)).collect();
+                (Data::from_f64(slot.dtype, &values), 0)
+            }
             Home::State(state) => (nothing(slot.dtype), extents[states[state.index()].0].0),
             Home::Input(_) => (nothing(slot.dtype), 0),
         });
@@ -140,7 +144,7 @@ impl Executable {
         plan.operands().for_each(|operand| operand.offset += starts[operand.slot]);
         let plan = &plan;
         let place = |slot: usize| match plan.slots[slot].home {
-            Home::Transient | Home::Const(_) | Home::Iota => Source::Slot(slot),
+            Home::Transient | Home::Const(_) | Home::Iota | Home::Table(_) => Source::Slot(slot),
             Home::State(state) => Source::Buffer(states[state.index()].0),
             Home::Input(input) => Source::Input(input),
         };

@@ -240,6 +240,11 @@ pub(crate) fn rows<T: Copy, M: Monoid<T>>(x: &[T], columns: usize, acc: &mut [St
     Arch::new().dispatch(Rows::<T, M>(x, columns, M::A::view_mut(acc)));
 }
 
+/// Combines all elements of a row into an accumulator.
+pub(crate) fn row<T: Copy, M: Monoid<T>>(x: &[T], acc: &mut M::A) {
+    Arch::new().dispatch(Rows::<T, M>(x, x.len().max(1), std::slice::from_mut(acc)));
+}
+
 struct Columns<'a, T, M: Monoid<T>>(&'a [T], &'a mut [M::A]);
 
 impl<T: Copy, M: Monoid<T>> NullaryFnOnce for Columns<'_, T, M> {

@@ -194,6 +194,7 @@ pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f
         Op::Input(_) | Op::State(_) => unreachable!("leaves with data are handled by the caller"),
         Op::Const(bits) => vec![round(dtype, f64::from_bits(*bits))],
         Op::Iota(len) => (0..*len).map(|i| i as f64).collect(),
+        Op::Table(values) => values.iter().map(|&bits| round(dtype, f64::from_bits(bits))).collect(),
         Op::Random { stream, .. } => {
             let key = random::stream_key([x[0][0] as u32, x[0][1] as u32], *stream);
             (0..shape.numel()).map(|i| random::word(key, x[1][0] as u32, i) as f64).collect()
@@ -312,11 +313,8 @@ pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f
             }
             out
         }
-        Op::SegmentSum(segments) => {
-            let sum = |&(start, len): &(usize, usize)| {
-                x[0][start..start + len].iter().fold(0.0, |sum, &v| binary(Binary::Add, dtype, sum, v))
-            };
-            segments.ranges.iter().map(sum).collect()
+        Op::SegmentReduce(kind, segments) => {
+            segments.ranges.iter().map(|&(start, len)| reduce(*kind, dtype, &x[0][start..start + len])).collect()
         }
         Op::SegmentBroadcast(segments) => {
             let mut out = vec![0.0; segments.total];
@@ -355,4 +353,17 @@ pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f
             indices(shape).map(element).collect()
         }
     })
+}
+
+/// A reduction of some elements to one, in an order that no device need keep.
+pub(crate) fn reduce(kind: Reduce, dtype: DType, x: &[f64]) -> f64 {
+    match kind {
+        Reduce::Sum => x.iter().fold(0.0, |a, &b| binary(Binary::Add, dtype, a, b)),
+        Reduce::Max => x.iter().fold(least(dtype), |a, &b| larger(a, b)),
+        Reduce::Norm => {
+            let most = x.iter().fold(0.0, |a, b| larger(a, b.abs()));
+            let scale = if most == 0.0 || !most.is_finite() { 1.0 } else { most };
+            x.iter().fold(0.0, |sum, v| sum + (v / scale).powi(2)).sqrt() * scale
+        }
+    }
 }

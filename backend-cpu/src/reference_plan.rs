@@ -1,9 +1,8 @@
 //! Plans, element by element in f64: slow, and plain enough to tell whether a plan or the executor of it is at fault.
 
-use crate::reference::{Outcome, binary, eval, indices, larger, least, round, unary};
+use crate::reference::{Outcome, binary, eval, indices, reduce, round, unary};
 use wgrad::{
     Array, DType, Data, Error, Node, Program, Result, Shape,
-    op::{Binary, Reduce},
     plan::{Body, Home, Instr, Kernel, Kind, Level, MatMul, Operand, Plan},
     random,
 };
@@ -21,6 +20,7 @@ pub fn run(plan: &Plan, program: &Program, states: &[Data], inputs: &[(&str, &Ar
             Home::Transient => vec![f64::NAN; slot.len],
             Home::Const(value) => vec![round(slot.dtype, value); slot.len],
             Home::Iota => (0..slot.len).map(|i| i as f64).collect(),
+            Home::Table(i) => plan.tables[i].iter().map(|&bits| round(slot.dtype, f64::from_bits(bits))).collect(),
             Home::State(state) => after[state.index()].clone(),
             Home::Input(i) => {
                 let decl = &program.inputs()[i];
@@ -151,16 +151,4 @@ fn run_body(body: &Body, x: &[Vec<f64>], product: &[f64]) -> Vec<Vec<f64>> {
         });
     }
     body.stores.iter().map(|&value| values[value].clone()).collect()
-}
-
-fn reduce(kind: Reduce, dtype: DType, x: &[f64]) -> f64 {
-    match kind {
-        Reduce::Sum => x.iter().fold(0.0, |a, &b| binary(Binary::Add, dtype, a, b)),
-        Reduce::Max => x.iter().fold(least(dtype), |a, &b| larger(a, b)),
-        Reduce::Norm => {
-            let most = x.iter().fold(0.0, |a, b| larger(a, b.abs()));
-            let scale = if most == 0.0 || !most.is_finite() { 1.0 } else { most };
-            x.iter().fold(0.0, |sum, v| sum + (v / scale).powi(2)).sqrt() * scale
-        }
-    }
 }

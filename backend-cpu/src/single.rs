@@ -2,7 +2,7 @@
 
 use crate::{
     cumsum::CumSum,
-    fold::{self, Monoid, Sum},
+    fold::{self, Monoid, with_monoid},
     half::{narrow, widen},
     lanes::{Lanes, Number, map1},
     memory::{Element, Env, Source, with_type},
@@ -16,7 +16,7 @@ use std::sync::{
 };
 use wgrad::{
     DType, f16,
-    op::{Op, Place, Segments},
+    op::{Op, Place, Reduce, Segments},
     plan::{Kernel, Operand},
 };
 
@@ -63,7 +63,7 @@ enum Action {
     Assemble { parts: Vec<Nest<2>>, gaps: bool },
     Gather(Nest<2>, Axis),
     ScatterAdd(Nest<3>, Axis, Mutex<Vec<f32>>),
-    SegmentSum { segments: Arc<Segments>, offset: usize, stride: isize },
+    SegmentReduce { kind: Reduce, segments: Arc<Segments>, offset: usize, stride: isize },
     SegmentBroadcast { segments: Arc<Segments>, offset: usize, stride: isize },
     Fill(Vec<(usize, usize)>),
 }
@@ -129,9 +129,12 @@ impl Single {
                 let room = if dtype == DType::F16 { write.shape.numel() } else { 0 };
                 Action::ScatterAdd(nest, along, Mutex::new(vec![0.0; room]))
             }
-            Op::SegmentSum(segments) => {
-                Action::SegmentSum { segments: segments.clone(), offset: x[0].offset, stride: x[0].strides[0] }
-            }
+            Op::SegmentReduce(kind, segments) => Action::SegmentReduce {
+                kind: *kind,
+                segments: segments.clone(),
+                offset: x[0].offset,
+                stride: x[0].strides[0],
+            },
             Op::SegmentBroadcast(segments) => {
                 Action::SegmentBroadcast { segments: segments.clone(), offset: x[0].offset, stride: x[0].strides[0] }
             }
@@ -201,18 +204,16 @@ impl Single {
                 }
                 return first.result(index(), nest, axis.extent);
             }
-            Action::SegmentSum { segments, offset, stride } => with_summand!(self.dtype, T => {
+            Action::SegmentReduce { kind, segments, offset, stride } => with_monoid!(*kind, self.dtype, T, M => {
                 pool.each(self.len, segments.total, |range| {
                     let out = self.out(env, range.start, range.len());
-                    segment_sum::<T>(&segments.ranges[range], T::slice(data(0)), (*offset, *stride), out);
+                    segment_reduce::<T, M>(&segments.ranges[range], T::slice(data(0)), (*offset, *stride), out);
                 });
             }),
             Action::SegmentBroadcast { segments, offset, stride } => with_type!(self.dtype, T => {
-                let (x, out) = (T::slice(data(0)), self.out::<T>(env, 0, self.len));
-                out.fill(T::default());
-                for (s, &(start, len)) in segments.ranges.iter().enumerate() {
-                    out[start..][..len].fill(x[at(*offset as isize, s, *stride)]);
-                }
+                self.split::<T>(env, pool, 1, |start, out| {
+                    segment_broadcast(&segments.ranges, T::slice(data(0)), (*offset, *stride), start, out);
+                });
             }),
         }
         Ok(())
@@ -357,25 +358,46 @@ fn argmax<T: Number>(kept: &Nest<1>, axis: Axis, x: &[T], start: usize, out: &mu
     });
 }
 
-/// The sums of some segments of a strided vector.
-fn segment_sum<T: Number>(ranges: &[(usize, usize)], x: &[T], (offset, stride): (usize, isize), out: &mut [T])
-where
-    Sum: Monoid<T>,
-{
+/// The elements from `start` on of a strided vector's elements, each repeated over its segment; zeros in the gaps.
+fn segment_broadcast<T: Element>(
+    ranges: &[(usize, usize)],
+    x: &[T],
+    (offset, stride): (usize, isize),
+    start: usize,
+    out: &mut [T],
+) {
+    let end = start + out.len();
+    let first = ranges.partition_point(|(from, len)| from + len <= start);
+    let mut done = start;
+    for (s, &(from, len)) in ranges.iter().enumerate().skip(first).take_while(|(_, (from, _))| *from < end) {
+        let (from, to) = (from.max(start), (from + len).min(end));
+        out[done - start..from - start].fill(T::default());
+        out[from - start..to - start].fill(x[at(offset as isize, s, stride)]);
+        done = to;
+    }
+    out[done - start..].fill(T::default());
+}
+
+/// The reductions of some segments of a strided vector.
+fn segment_reduce<T: Element, M: Monoid<T>>(
+    ranges: &[(usize, usize)],
+    x: &[T],
+    (offset, stride): (usize, isize),
+    out: &mut [T],
+) {
     let mut part = [T::default(); 256];
     for (&(start, len), out) in ranges.iter().zip(out) {
-        let mut sum = [fold::Store::<T, Sum>::default()];
-        fold::start::<T, Sum>(&mut sum);
+        let mut acc = M::START;
         let first = at(offset as isize, start, stride);
         if stride == 1 {
-            fold::rows::<T, Sum>(&x[first..][..len], len.max(1), &mut sum);
+            fold::row::<T, M>(&x[first..][..len], &mut acc);
         } else {
             for done in (0..len).step_by(part.len()) {
                 let part = &mut part[..(len - done).min(256)];
                 part.iter_mut().enumerate().for_each(|(i, to)| *to = x[at(first as isize, done + i, stride)]);
-                fold::rows::<T, Sum>(part, part.len(), &mut sum);
+                fold::row::<T, M>(part, &mut acc);
             }
         }
-        fold::finish::<T, Sum>(&sum, std::slice::from_mut(out));
+        *out = M::finish(acc);
     }
 }

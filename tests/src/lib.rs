@@ -20,7 +20,7 @@ pub use gradcheck::{Domain, Gradcheck, Setting};
 pub use model::{Linear, Mlp};
 pub use optimizer::{AnyOptimizer, MakeOptimizer, Step};
 pub use properties::{Around, Failure, Property, hold, properties};
-pub use run::{Machine, Outputs, named, reference};
+pub use run::{Machine, Outputs, Point, named, reference};
 pub use sound::sound;
 pub use training::{Training, Update, agree, tape, training};
 

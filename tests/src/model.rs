@@ -65,9 +65,19 @@ impl Mlp {
 
     /// Records the loss.
     pub fn loss<'t>(&self, tape: &'t Tape) -> Tensor<'t> {
+        let (x, y) = self.inputs(tape);
+        self.loss_of(tape, x, y)
+    }
+
+    /// The inputs that a batch is given as: what goes in, and what is wanted.
+    pub fn inputs<'t>(&self, tape: &'t Tape) -> (Tensor<'t>, Tensor<'t>) {
+        let input = |name, columns| tape.input(name, [Self::ROWS, columns], self.dtype);
+        (input("x", Self::SIZES[0]), input("y", Self::SIZES[2]))
+    }
+
+    /// Records the loss of some rows.
+    pub fn loss_of<'t>(&self, tape: &'t Tape, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
         let [w1, b1, w2] = self.params.map(|param| tape.param(param));
-        let x = tape.input("x", [Self::ROWS, Self::SIZES[0]], self.dtype);
-        let y = tape.input("y", [Self::ROWS, Self::SIZES[2]], self.dtype);
         let hidden = tape.scoped("first", || (x.matmul_t(w1) + b1).tanh());
         tape.scoped("second", || hidden.matmul_t(w2)).mse(y)
     }

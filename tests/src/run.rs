@@ -42,6 +42,61 @@ pub fn reference(program: &Program, states: &[Data], inputs: &[(String, Array)])
     wgrad_cpu::reference::run(program, states, &named(inputs)).expect("the reference runs")
 }
 
+/// How far floats are moved, relatively, to see whether rounding decides a branch in f64.
+const NUDGE: f64 = 1e-12;
+/// In how many directions. A tie falls to either side in half of them.
+const NUDGES: u64 = 32;
+
+/// Where a program is evaluated: the states and inputs that it starts from.
+#[derive(Clone, Copy)]
+pub struct Point<'a> {
+    /// The program.
+    pub program: &'a Program,
+    /// The states that it declares.
+    pub states: &'a [Data],
+    /// Its inputs.
+    pub inputs: &'a [(String, Array)],
+}
+
+impl Point<'_> {
+    /// What the reference gives there. See [`reference`] for panics.
+    pub fn reference(&self) -> Outcome {
+        reference(self.program, self.states, self.inputs)
+    }
+
+    /// What the reference gives there and near by, each float moved by up to [`NUDGE`] of itself. A branch that these
+    /// do not all take alike is decided by rounding. See [`reference`] for panics.
+    pub fn near(&self) -> Vec<Outcome> {
+        std::iter::once(self.reference()).chain((0..NUDGES).map(|seed| self.nudged(seed))).collect()
+    }
+
+    /// Whether any element of a tapped `branch` is decided by rounding.
+    pub fn has_ties(&self) -> bool {
+        let near = self.near();
+        let branches = |i: usize| near[i].taps.iter().filter(|(name, ..)| name == "branch");
+        (1..near.len()).any(|i| !branches(i).eq(branches(0)))
+    }
+
+    fn nudged(&self, seed: u64) -> Outcome {
+        let mut random = seed;
+        let mut element = |x: f64| {
+            // Knuth's linear congruential generator, of MMIX.
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            x * (1.0 + NUDGE * ((random >> 33) as f64 / f64::from(1 << 30) - 1.0))
+        };
+        let mut nudged = |data: &Data| match data.dtype() {
+            dtype if dtype.is_float() => {
+                Data::from_f64(dtype, &data.to_f64().into_iter().map(&mut element).collect::<Vec<f64>>())
+            }
+            _ => data.clone(),
+        };
+        let states: Vec<Data> = self.states.iter().map(&mut nudged).collect();
+        let array = |(name, array): &(String, Array)| (name.clone(), Array::new(array.shape(), nudged(array.data())));
+        let inputs: Vec<(String, Array)> = self.inputs.iter().map(array).collect();
+        reference(self.program, &states, &inputs)
+    }
+}
+
 /// A session on the CPU, with its states at hand.
 pub struct Machine {
     /// The session.

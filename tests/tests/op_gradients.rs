@@ -11,7 +11,7 @@ use wgrad_tests::{Gradcheck, catalogue::catalogue};
 /// The name of an op in the catalogue; a new op does not compile here until it has one.
 fn listed(op: &Op) -> &'static str {
     match op {
-        Op::Const(_) | Op::Input(_) | Op::Iota(_) | Op::Random { .. } => op.name(),
+        Op::Const(_) | Op::Input(_) | Op::Iota(_) | Op::Table(_) | Op::Random { .. } => op.name(),
         // States are inputs that live longer: tests of programs have them.
         Op::State(_) => "input",
         Op::Unary(u) => match u {
@@ -25,7 +25,8 @@ fn listed(op: &Op) -> &'static str {
         Op::Reduce(Reduce::Sum | Reduce::Max | Reduce::Norm, _) | Op::ArgMax(_) | Op::CumSum { .. } => op.name(),
         Op::Select | Op::Cast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) => op.name(),
         Op::Slice { .. } | Op::Assemble { .. } | Op::Gather(_) | Op::ScatterAdd { .. } => op.name(),
-        Op::SegmentSum(_) | Op::SegmentBroadcast(_) | Op::MatMul { .. } => op.name(),
+        Op::SegmentReduce(Reduce::Sum | Reduce::Max | Reduce::Norm, _) => op.name(),
+        Op::SegmentBroadcast(_) | Op::MatMul { .. } => op.name(),
         Op::Conv2d(_) | Op::ConvInputGrad(..) | Op::ConvWeightGrad(..) => op.name(),
         Op::Sequence { .. } | Op::SequenceGrad { .. } => op.name(),
         Op::Detach | Op::Barrier(_) | Op::Recomputed | Op::Hook(_) | Op::Custom { .. } => op.name(),
@@ -80,6 +81,8 @@ fn the_catalogue_has_every_op() {
         "reshape",
         "scatter_add",
         "segment_broadcast",
+        "segment_max",
+        "segment_norm",
         "segment_sum",
         "select",
         "sequence",
@@ -88,6 +91,7 @@ fn the_catalogue_has_every_op() {
         "slice",
         "sqrt",
         "sub",
+        "table",
         "sum",
         "tanh",
     ];

@@ -108,8 +108,11 @@ A number says on how many kinds of arguments (the rows of `tests/src/catalogue`)
 
 ";
 
-/// Functions of one number, whose values at special points are documented.
-const FUNCTIONS: &[(&str, fn(Tensor<'_>) -> Tensor<'_>)] = &[
+/// A function of one number.
+type Function = fn(Tensor<'_>) -> Tensor<'_>;
+
+/// Functions whose values at special points are documented.
+const FUNCTIONS: &[(&str, Function)] = &[
     ("-x", |x| -x),
     ("recip", |x| x.recip()),
     ("sqrt", |x| x.sqrt()),

@@ -6,7 +6,7 @@ use wgrad::{
 };
 
 fn config(micro_batches: usize, ranks: usize, scaler: bool) -> PassConfig {
-    PassConfig { micro_batches, ranks, scaler, weighting: Weighting::Mean }
+    PassConfig { micro_batches, ranks, scaler, weighting: Some(Weighting::Mean) }
 }
 
 /// The codes that a sequence runs into, joined by blanks.
@@ -106,9 +106,12 @@ fn accumulation_must_be_weighted() {
             .into_iter()
             .collect::<Vec<_>>()
     };
-    assert_eq!(of(4, Weighting::Unset), [(Pitfall::P4, Severity::Error)]);
-    assert_eq!(of(4, Weighting::Sum), [(Pitfall::P4, Severity::Warning)]);
-    assert_eq!([of(4, Weighting::Mean), of(4, Weighting::Token), of(1, Weighting::Unset)], [vec![], vec![], vec![]]);
+    assert_eq!(of(4, None), [(Pitfall::P4, Severity::Error)]);
+    assert_eq!(of(4, Some(Weighting::Sum)), [(Pitfall::P4, Severity::Warning)]);
+    assert_eq!(
+        [of(4, Some(Weighting::Mean)), of(4, Some(Weighting::TokenWeighted)), of(1, None)],
+        [vec![], vec![], vec![]]
+    );
 }
 
 #[test]

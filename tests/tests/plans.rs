@@ -5,7 +5,7 @@ use wgrad::{
     plan::{Grouping, Plan},
 };
 use wgrad_cpu::reference_plan;
-use wgrad_tests::{Tolerance, agree, named, reference, sound};
+use wgrad_tests::{Point, Tolerance, agree, named, sound};
 
 /// Groups that merge, of which one computes again what the other sees turned: `second` says how.
 #[test]
@@ -24,12 +24,14 @@ fn a_group_that_merges_with_another_keeps_its_own_looks() {
         let program = t.finish();
         let value = |k: f64| Array::new([5, 5], (0..25).map(|i| (i as f64 * k).sin()).collect::<Vec<f64>>());
         let inputs = [("x".to_string(), value(0.7)), ("y".to_string(), value(1.3))];
-        let want = reference(&program, &[], &inputs);
+        let point = Point { program: &program, states: &[], inputs: &inputs };
+        let want = point.reference();
         for row_limit in [0, 4, 16 * 1024] {
             let grouping = Grouping { row_limit, ..Grouping::default() };
             let plan = Plan::with(&program, &grouping);
             let have = reference_plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
-            agree(&have, &want, Tolerance::F64).unwrap_or_else(|why| panic!("{why}\n{}", plan.describe(&program)));
+            agree(&have, &want, &point, Tolerance::F64)
+                .unwrap_or_else(|why| panic!("{why}\n{}", plan.describe(&program)));
         }
     }
 }
@@ -62,6 +64,7 @@ fn nothing_is_read_from_a_later_group() {
         sound(&program, &grouping).unwrap_or_else(|why| panic!("{why}"));
         let plan = Plan::with(&program, &grouping);
         let have = reference_plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
-        agree(&have, &reference(&program, &[], &inputs), Tolerance::F64).unwrap_or_else(|why| panic!("{why}"));
+        let point = Point { program: &program, states: &[], inputs: &inputs };
+        agree(&have, &point.reference(), &point, Tolerance::F64).unwrap_or_else(|why| panic!("{why}"));
     }
 }

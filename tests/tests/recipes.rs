@@ -7,9 +7,9 @@ use proptest::{
 };
 use std::collections::BTreeSet;
 use wgrad::{
-    DType, Program, Tape,
+    Conv2d, DType, Node, Program, Tape,
     op::{Op, Unary},
-    testing::{Kind, Leaf, Mode, Recipe, Step, array, broadcastable, recipe, recipe_of, shape},
+    testing::{Kind, Leaf, Mode, Recipe, Step, array, broadcastable, operation, recipe, recipe_of, shape},
 };
 use wgrad_tests::proptest_config as config;
 
@@ -138,5 +138,70 @@ fn kinds_can_be_chosen_and_left_out() {
         let recipe = recipe_of(&SOME, 6).new_tree(&mut runner).expect("generated").current();
         assert!(recipe.steps.iter().all(|step| SOME.contains(&step.kind)));
         assert!(recipe.without(&[Kind::Add]).steps.iter().all(|step| step.kind == Kind::MatMul));
+    }
+}
+
+#[test]
+fn single_operations_are_of_every_kind_and_compute_something() {
+    let mut runner = TestRunner::deterministic();
+    let mut seen = BTreeSet::new();
+    let mut of_two_leaves = 0;
+    for _ in 0..2000 {
+        let operation = operation().new_tree(&mut runner).expect("generated").current();
+        let [step] = operation.steps[..] else { panic!("{operation:?}") };
+        seen.insert(format!("{:?}", step.kind));
+        let tape = Tape::default();
+        let recorded = operation.record(&tape, Mode::Plain);
+        let fresh = recorded.unused.last().expect("there is a result");
+        assert!(recorded.leaves.iter().all(|leaf| leaf.id() != fresh.id()), "{operation:?}");
+        of_two_leaves += usize::from(recorded.unused.len() < recorded.leaves.len());
+    }
+    let missing = |kind: &&Kind| !seen.contains(&format!("{kind:?}"));
+    assert_eq!(Kind::ALL.iter().filter(missing).collect::<Vec<_>>(), [&Kind::Checkpoint]);
+    assert!(of_two_leaves > 200, "{of_two_leaves}");
+}
+
+/// The failing single operation that a strategy's failing ones shrink to.
+fn smallest_operation(fails: fn(&Program) -> bool) -> Recipe {
+    let config = Config { cases: 10_000, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRunner::deterministic().new_rng());
+    let result = runner.run(&operation(), |operation| {
+        prop_assert!(!fails(&record(&operation, Mode::Plain)));
+        Ok(())
+    });
+    let Err(TestError::Fail(_, smallest)) = result else { panic!("none fails") };
+    assert_eq!(smallest.steps.len(), 1, "{smallest:?}");
+    smallest
+}
+
+#[test]
+fn a_convolution_shrinks_to_the_simplest_that_fails() {
+    fn convolution(program: &Program) -> Option<&Node> {
+        program.nodes().iter().find(|node| matches!(node.op, Op::Conv2d(_)))
+    }
+    fn conv(program: &Program) -> Option<Conv2d> {
+        convolution(program).map(|node| match node.op {
+            Op::Conv2d(conv) => conv,
+            _ => unreachable!("it is a convolution"),
+        })
+    }
+    type Fails = fn(&Program) -> bool;
+    let simplest = Conv2d { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 1 };
+    let table: [(Fails, Conv2d); 5] = [
+        (|program| conv(program).is_some(), simplest),
+        (|program| conv(program).is_some_and(|conv| conv.padding[1] > 0), Conv2d { padding: [1, 1], ..simplest }),
+        (|program| conv(program).is_some_and(|conv| conv.stride[1] > 1), Conv2d { stride: [1, 2], ..simplest }),
+        (|program| conv(program).is_some_and(|conv| conv.dilation[1] > 1), Conv2d { dilation: [1, 2], ..simplest }),
+        (|program| conv(program).is_some_and(|conv| conv.groups > 1), Conv2d { groups: 2, ..simplest }),
+    ];
+    for (fails, want) in table {
+        let smallest = smallest_operation(fails);
+        let program = record(&smallest, Mode::Plain);
+        assert_eq!(conv(&program), Some(want), "{smallest:?}");
+        let node = convolution(&program).expect("it fails");
+        let weights = &program.node(node.inputs[1]).shape;
+        let channels = want.groups;
+        assert_eq!(weights[..], [channels, 1, 1, 1], "{smallest:?}");
+        assert_eq!(program.node(node.inputs[0]).shape[..], [1, channels, 1, 1], "{smallest:?}");
     }
 }

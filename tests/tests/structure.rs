@@ -166,6 +166,7 @@ fn without_grouping_there_is_a_kernel_per_node() {
                 | Op::Input(_)
                 | Op::State(_)
                 | Op::Iota(_)
+                | Op::Table(_)
                 | Op::Reshape(_)
                 | Op::Permute(_)
                 | Op::Expand(_)

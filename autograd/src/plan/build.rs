@@ -218,6 +218,10 @@ impl Builder<'_> {
                     Op::Input(input) => (node.shape.numel(), Home::Input(input.0 as usize)),
                     Op::State(state) => (node.shape.numel(), Home::State(*state)),
                     Op::Iota(len) => (*len, Home::Iota),
+                    Op::Table(values) => {
+                        plan.tables.push(values.clone());
+                        (values.len(), Home::Table(plan.tables.len() - 1))
+                    }
                     _ => (node.shape.numel(), Home::Transient),
                 };
                 plan.slot(node.dtype, len, home)

@@ -190,7 +190,7 @@ impl<'a> Groups<'a> {
         let alias = |k: usize| (Class::View, self.views[node.inputs[k].index()].clone());
         let class = match &node.op {
             Op::Const(_) => Class::Const,
-            Op::Input(_) | Op::State(_) | Op::Iota(_) => Class::Leaf,
+            Op::Input(_) | Op::State(_) | Op::Iota(_) | Op::Table(_) => Class::Leaf,
             Op::Detach | Op::Barrier(_) | Op::Hook(_) => return alias(0),
             Op::Recomputed => return alias(1),
             Op::Custom { args, out, .. } => return alias(args + out),

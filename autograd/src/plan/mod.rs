@@ -19,7 +19,7 @@ use crate::{
     store::StateId,
     tape::{NodeId, ScopeId},
 };
-use std::panic::Location;
+use std::{panic::Location, sync::Arc};
 
 /// What the planner may do. Everything is on by default; each part can be switched off, and changes nothing but speed
 /// and the rounding of sums.
@@ -95,6 +95,8 @@ pub enum Home {
     Const(f64),
     /// `0, 1, 2, ..` (u32).
     Iota,
+    /// A constant vector, by its position in [`Plan::tables`].
+    Table(usize),
 }
 
 /// A stretch of memory.
@@ -178,6 +180,8 @@ pub struct Plan {
     pub kernels: Vec<Kernel>,
     /// The memory they use.
     pub slots: Vec<Slot>,
+    /// Constant vectors: the bits of f64 values, which a slot holds rounded to its type.
+    pub tables: Vec<Arc<[u64]>>,
     /// What the host is shown after the kernels have run, and before the commits.
     pub taps: Vec<Operand>,
     /// The states that change after everything else, by a copy. Other states are written by kernels in place: after

@@ -69,7 +69,7 @@ impl Kernel {
             Kind::Op(Op::ConvWeightGrad(..)) => {
                 2 * self.reads[0].shape.numel() * self.writes[0].shape[1..].iter().product::<usize>()
             }
-            Kind::Op(Op::ScatterAdd { .. } | Op::SegmentSum(_) | Op::ArgMax(_)) => self.reads[0].shape.numel(),
+            Kind::Op(Op::ScatterAdd { .. } | Op::SegmentReduce(..) | Op::ArgMax(_)) => self.reads[0].shape.numel(),
             Kind::Op(_) => written(),
         }
     }
@@ -126,6 +126,7 @@ impl Described<'_> {
             Home::Const(value) if f64::from(value as f32) == value => format!("{}", value as f32),
             Home::Const(value) => format!("{value}"),
             Home::Iota => "iota".into(),
+            Home::Table(_) => "table".into(),
         }
     }
 

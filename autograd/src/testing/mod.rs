@@ -1,4 +1,5 @@
-//! Proptest strategies for fuzzing whatever runs or transforms programs: shapes, arrays and whole random tapes.
+//! Proptest strategies for fuzzing whatever runs or transforms programs: shapes, arrays, single operations and whole random
+//! tapes.
 //!
 //! A backend is tested by recording a [`Recipe`] and comparing what it computes with the reference interpreter; a
 //! gradient rule by comparing the recorded gradient with finite differences of the recipe's [`Mode::Explicit`] form.
@@ -29,7 +30,7 @@ pub use gradcheck::{
     assert_detects_wrong_gradient, assert_rejects, central_difference, gradcheck,
 };
 pub use grouping::grouping;
-pub use recipe::{Kind, Leaf, Recipe, Step, recipe, recipe_of, step};
+pub use recipe::{Kind, Leaf, Recipe, Step, operation, recipe, recipe_of, step};
 pub use record::{Mode, Recorded};
 pub use shapes::{
     array, away_from_zero, broadcastable, matmul_shapes, shape, shape_up_to, special_array, special_floats,

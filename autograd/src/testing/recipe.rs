@@ -5,7 +5,7 @@
 //! nothing refers to leaves the others as they were.
 
 use super::{
-    record::Mode,
+    record::{Mode, Recorded},
     shapes::{away_from_zero, narrowed, shape},
     shrink::Shrinking,
 };
@@ -172,19 +172,51 @@ pub fn recipe(steps: usize) -> impl Strategy<Value = Recipe> {
 
 /// A recipe in f64, of up to this many steps of these kinds. Most leaves broadcast with each other.
 pub fn recipe_of(kinds: &'static [Kind], steps: usize) -> impl Strategy<Value = Recipe> {
+    let recipes = (vec(step(kinds), 0..=steps), leaves());
+    let recipes = recipes.prop_map(|(steps, leaves)| Recipe { dtype: DType::F64, leaves, steps });
+    Shrinking { recipes, kinds }
+}
+
+/// A single operation: a recipe in f64 of exactly one step, whose operands are leaves. It is of any kind that computes
+/// something of a leaf, so of all but `Checkpoint`, and fits its operands: a scalar has no axis to take an argmax along.
+/// It shrinks to a simpler one.
+///
+/// ```
+/// use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
+/// use wgrad::{Tape, testing::{Mode, operation}};
+/// let mut runner = TestRunner::deterministic();
+/// let operation = operation().new_tree(&mut runner).unwrap().current();
+/// let tape = Tape::default();
+/// let recorded = operation.record(&tape, Mode::Plain);
+/// assert!(operation.steps.len() == 1 && recorded.unused.len() <= operation.leaves.len());
+/// ```
+pub fn operation() -> impl Strategy<Value = Recipe> {
+    // The keys of the leaves count from 1. Any leaf is as likely as another.
+    let recipes = (step(Kind::ALL), leaves()).prop_map(|(step, leaves)| {
+        let leaf = |key: u8| 1 + key % leaves.len() as u8;
+        let steps = vec![Step { a: leaf(step.a), b: leaf(step.b), ..step }];
+        Recipe { dtype: DType::F64, leaves, steps }
+    });
+    let computes = |recipe: &Recipe| {
+        let tape = Tape::default();
+        let Recorded { unused, leaves, .. } = recipe.record(&tape, Mode::Plain);
+        recipe.steps.len() == 1 && unused.iter().any(|x| leaves.iter().all(|leaf| leaf.id() != x.id()))
+    };
+    Shrinking { recipes, kinds: Kind::ALL }.prop_filter("a step that computes nothing", computes)
+}
+
+/// The leaves of a recipe: from one to three.
+fn leaves() -> impl Strategy<Value = Vec<Leaf>> {
     let leaf_shapes = (shape(), vec((any::<(u8, u8)>(), shape(), 0..4u8), 1..=3)).prop_map(|(base, others)| {
         let pick = |((ones, drop), other, own): ((u8, u8), Shape, u8)| {
             if own == 0 { other } else { narrowed(&base, ones & ones >> 4, drop) }
         };
         others.into_iter().map(pick).collect::<Vec<Shape>>()
     });
-    let leaves = leaf_shapes.prop_flat_map(|shapes| {
+    leaf_shapes.prop_flat_map(|shapes| {
         let leaf = |shape: Shape| {
             vec(away_from_zero(), shape.numel()).prop_map(move |values| Leaf { shape: shape.clone(), values })
         };
         shapes.into_iter().map(leaf).collect::<Vec<_>>()
-    });
-    let recipes = (vec(step(kinds), 0..=steps), leaves);
-    let recipes = recipes.prop_map(|(steps, leaves)| Recipe { dtype: DType::F64, leaves, steps });
-    Shrinking { recipes, kinds }
+    })
 }

@@ -210,7 +210,7 @@ impl<'t> Player<'t> {
             Kind::Div => (x / (y * y + 0.5), bx * 2.0),
             Kind::Pow => ((x * x + 0.5).pow(y.tanh()), (bx * bx + 0.5).max(2.0)),
             _ => {
-                self.branches.extend([x.less(y), x.equals(y)]);
+                self.branches.extend(sides(x, y));
                 (x.maximum(y), bx.max(by))
             }
         }
@@ -219,13 +219,17 @@ impl<'t> Player<'t> {
     fn select(&mut self, step: &Step, x: Tensor<'t>, bx: f64) -> (Tensor<'t>, f64) {
         let (y, by) = self.pick(step.b);
         let y = fit(y, &x.shape());
+        let bound = bx.max(by).max(1.0);
         let condition = match step.kind {
+            Kind::SelectEqual => {
+                self.branches.extend(sides(x, y));
+                return (x.equals(y).select(x, y.sin()), bound);
+            }
             Kind::SelectLess => x.less(y),
-            Kind::SelectEqual => !x.equals(y),
             _ => x.is_finite().and(y.less(1.0)),
         };
         self.branches.push(condition);
-        (condition.select(y.sin(), x), bx.max(by).max(1.0))
+        (condition.select(y.sin(), x), bound)
     }
 
     fn cast(&mut self, step: &Step, x: Tensor<'t>, b: f64) -> (Tensor<'t>, f64) {
@@ -360,23 +364,24 @@ impl<'t> Player<'t> {
         Some((x.matmul_with(y, ta, tb), bound))
     }
 
-    /// A convolution of one or two small images, in one or two groups.
+    /// A convolution of one or two small images, in one or two groups. Each freedom has bits of its own, so that clearing
+    /// them shrinks it to one product.
     fn convolution(&mut self, step: &Step, x: Tensor<'t>, bx: f64) -> Option<(Tensor<'t>, f64)> {
         let (w, bw) = self.pick(step.b);
         let [n0, n1, n2, n3] = step.n.map(usize::from);
         let groups = 1 + n0 % 2;
         let images = Shape::from([1 + n0 / 2 % 2, groups * (1 + n0 / 4 % 2), 1 + n1 % 4, 1 + n1 / 4 % 4]);
-        let weights = Shape::from([groups * (1 + n0 / 8 % 2), images[1] / groups, 1 + n2 % 3, 1 + n2 / 3 % 2]);
-        let dilation = [1 + n3 / 12 % 2, 1 + n3 / 24 % 2];
+        let weights = Shape::from([groups * (1 + n0 / 8 % 2), images[1] / groups, 1 + n2 % 4 % 3, 1 + n2 / 4 % 2]);
+        let dilation = [1 + n3 / 16 % 2, 1 + n3 / 32 % 2];
         // As much padding as the kernel needs, or more.
         let padding = [0, 1].map(|d| {
             let reach = (weights[2 + d] - 1) * dilation[d] + 1;
-            reach.saturating_sub(images[2 + d]).div_ceil(2) + n3 / 6 % 2
+            reach.saturating_sub(images[2 + d]).div_ceil(2) + n3 / 8 % 2
         });
         if images.numel() > MAX_NUMEL {
             return None;
         }
-        let conv = Conv2d { stride: [1 + n3 % 2, 1 + n3 / 2 % 3], padding, dilation, groups };
+        let conv = Conv2d { stride: [1 + n3 % 2, 1 + n3 / 2 % 4 % 3], padding, dilation, groups };
         let y = resize(x, &images).conv2d(resize(w, &weights), conv);
         (y.numel() <= MAX_NUMEL).then(|| (y, bx * bw * weights[1..].iter().product::<usize>() as f64))
     }
@@ -456,6 +461,12 @@ impl<'t> Player<'t> {
             _ => (outputs[0] - outputs[1], by + bx * bx),
         }
     }
+}
+
+/// Which of two values is the less. Equality would be no branch that can be taken both ways: hardly any value near one
+/// that is equal to another is equal to it too.
+fn sides<'t>(x: Tensor<'t>, y: Tensor<'t>) -> [Tensor<'t>; 2] {
+    [x.less(y), y.less(x)]
 }
 
 /// Movement of one value.

@@ -113,12 +113,14 @@ fn edits(recipe: &Recipe, kinds: &[Kind]) -> Vec<Recipe> {
     all
 }
 
-/// A kind that is earlier among all, the latest value as operand, and zeros. Keys mean nothing but which value is which.
+/// A kind that is earlier among all, the latest value as operand, smaller numbers and fewer bits. Keys mean nothing but which value is which.
 fn simpler_steps(step: &Step, kinds: &[Kind]) -> Vec<Step> {
     let earlier = kinds.iter().take_while(|kind| **kind != step.kind).map(|&kind| Step { kind, ..*step });
     let operands = [Step { a: 0, ..*step }, Step { b: 0, ..*step }];
     let numbers = (0..4).flat_map(|i| {
-        [0, step.n[i] / 2, step.n[i].saturating_sub(1)].map(|number| {
+        let number = step.n[i];
+        let fewer = (0..u8::BITS).map(move |bit| number & !(1 << bit));
+        [0, number / 2, number.saturating_sub(1)].into_iter().chain(fewer).map(move |number| {
             let mut n = step.n;
             n[i] = number;
             Step { n, ..*step }

@@ -47,11 +47,6 @@ impl<'a> Attributes<'a> {
         if self.get(name).is_some() { self.flag(name) } else { Ok(default) }
     }
 
-    /// A list of numbers.
-    pub fn numbers(self, name: &str) -> Attempt<Vec<f64>> {
-        self.want(name, "a list of numbers", |value| value.as_array()?.iter().map(Value::as_f64).collect())
-    }
-
     /// Refuses attributes with other names: one that is not read would be one that is not tested.
     pub fn only(self, names: &[&str], of: &str) -> Attempt<()> {
         let unknown = self.0.keys().find(|name| !names.contains(&name.as_str()));
@@ -66,6 +61,11 @@ impl<'a> Attributes<'a> {
     /// A list.
     pub fn list(self, name: &str) -> Attempt<&'a [Value]> {
         self.want(name, "a list", |value| value.as_array().map(Vec::as_slice))
+    }
+
+    /// A list of numbers.
+    pub fn numbers(self, name: &str) -> Attempt<Vec<f64>> {
+        self.want(name, "a list of numbers", |value| value.as_array()?.iter().map(Value::as_f64).collect())
     }
 
     /// A list of texts.

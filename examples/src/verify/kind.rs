@@ -1,6 +1,6 @@
 //! The kinds of vectors, and what runs each.
 
-use super::{Attempt, Attributes, Case, Refusal, Tensors, ops, optim, scaler, schedule};
+use super::{Attempt, Attributes, Case, Refusal, Tensors, ops, optim, passes, scaler, schedule};
 use crate::{Result, device, device::Device};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use wgrad::{Array, DType, Session, Store};
@@ -19,7 +19,7 @@ pub struct Kind {
 /// The kinds that a set may hold.
 pub const KINDS: [Kind; 7] = [
     Kind { name: "op", run: Some(ops::run) },
-    Kind { name: "pass", run: None },
+    Kind { name: "pass", run: Some(passes::run) },
     Kind { name: "optim", run: Some(optim::run) },
     Kind { name: "scaler", run: Some(scaler::run) },
     Kind { name: "schedule", run: Some(schedule::run) },

@@ -9,6 +9,7 @@ mod index;
 mod kind;
 mod ops;
 mod optim;
+mod passes;
 mod refusal;
 mod report;
 mod scaler;

@@ -40,8 +40,12 @@ fn named<T: Copy>(table: &[(&str, T)], what: &str, name: &str) -> Attempt<T> {
 /// Why it cannot be run.
 pub fn run(trace: Attributes<'_>) -> Attempt<Option<String>> {
     let config = trace.object("config")?;
-    let weightings =
-        [("mean", Weighting::Mean), ("token", Weighting::Token), ("sum", Weighting::Sum), ("unset", Weighting::Unset)];
+    let weightings = [
+        ("mean", Some(Weighting::Mean)),
+        ("token", Some(Weighting::TokenWeighted)),
+        ("sum", Some(Weighting::Sum)),
+        ("unset", None),
+    ];
     let mut state = PassState::new(PassConfig {
         micro_batches: config.extent("K")?,
         ranks: config.extent("R")?,

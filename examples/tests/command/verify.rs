@@ -217,6 +217,36 @@ fn what_cannot_be_run_fails_and_says_why() {
 }
 
 #[test]
+fn passes_are_vectors_too() {
+    let mut set = Set::default();
+    for id in ["clip", "order", "bound", "other", "short"] {
+        set.tensor(&format!("{id}/in/g0"), &[2], &[3.0f32, 4.0]).tensor(
+            &format!("{id}/out/total_norm"),
+            &[],
+            &[5.0f32],
+        );
+        set.tensor(&format!("{id}/out/o0"), &[2], &[1.5f32, 2.0]);
+        let attrs = json!({"max_norm": 2.5, "norm_type": 2.0, "eps": 0.0, "frozen": [1]});
+        set.case(id, "clip_global_norm", attrs, &[]);
+    }
+    set.cases.iter_mut().for_each(|case| case["kind"] = "pass".into());
+    set.cases[1]["attrs"]["norm_type"] = "second".into();
+    set.cases[2]["attrs"]["max_norm"] = json!(-1.0);
+    set.cases[3]["op"] = "frobnicate".into();
+    set.cases[4]["op"] = "accumulate".into();
+    set.verify("--kind pass").tells(
+        1,
+        &[
+            "order: its attribute \"norm_type\" must be a number, and is \"second\"",
+            "bound: clip_by_global_norm: max_norm is -1, and must be at least 0",
+            "other: this version has no operation \"frobnicate\"",
+            "short: it has no input \"gk\"",
+            "1 passed, 4 failed",
+        ],
+    );
+}
+
+#[test]
 fn traces_are_vectors_too() {
     let mut set = Set::default();
     set.good("good");
@@ -324,7 +354,8 @@ fn an_attribute_that_is_not_read_is_refused() {
 #[test]
 fn the_golden_vectors_pass() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
-    const KINDS: &[(&str, usize)] = &[("op", 364), ("optim", 40), ("scaler", 17), ("schedule", 7), ("traces", 58)];
+    const KINDS: &[(&str, usize)] =
+        &[("op", 364), ("pass", 130), ("optim", 40), ("scaler", 17), ("schedule", 7), ("traces", 58)];
     for (kind, count) in KINDS {
         let outcome = wgrad_in(&golden, &format!("verify . --kind {kind}"));
         let last = format!("{count} passed, 0 failed");

@@ -33,6 +33,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     fs::write(path("history", "three")?, serde_json::to_string(&history)?)?;
 
+    let index = concat!(
+        r#"{"schema":1,"traces":"t","cases":[{"id":"a","kind":"op","op":"sum","dtype":"f64","file":"f","#,
+        r#""attrs":{"n":2,"x":0.5,"inf":"inf","dim":-1,"dims":[0,-2],"pads":[[0,1],[2,0]],"keep":true,"#,
+        r#""none":null,"of":{"beta":0.9}},"diff":["x"],"inputs":["in/x","cot/y"],"#,
+        r#""expect":{"out/y":{"rtol":1e-12,"atol":0}}}]}"#
+    );
+    fs::write(path("golden_index", "index")?, index)?;
+    fs::write(path("golden_index", "traces")?, r#"[{"id":"a","steps":[{"op":"backward"}]},{"id":"b"}]"#)?;
+    for (name, [x, y, z]) in [
+        ("floats", [("F64", 8), ("F32", 4), ("F16", 2)]),
+        ("integers", [("I64", 8), ("I32", 4), ("U32", 4)]),
+        ("bytes", [("BOOL", 1), ("U8", 1), ("BF16", 2)]),
+    ] {
+        let (second, third, end) = (2 * x.1, 2 * x.1 + 2 * y.1, 2 * (x.1 + y.1 + z.1));
+        let header = format!(
+            concat!(
+                r#"{{"x":{{"dtype":"{}","shape":[2,1],"data_offsets":[0,{}]}},"#,
+                r#""y":{{"dtype":"{}","shape":[2],"data_offsets":[{},{}]}},"#,
+                r#""z":{{"dtype":"{}","shape":[1,2],"data_offsets":[{},{}]}}}}"#
+            ),
+            x.0, second, y.0, second, third, z.0, third, end
+        );
+        fs::write(path("golden_tensors", name)?, safetensors(&header, &vec![1; end]))?;
+    }
+
     for (name, line) in [
         ("cure", "rnn --case exploding --fix clip-norm --device cpu --threads 2 --seed 7 --json"),
         ("resume", "--quiet rnn --task adding --cell gru --length 12 --steps 3 --save a --resume b"),

@@ -11,7 +11,7 @@ pub(super) fn index(shape: impl Into<Shape>, values: &[u32]) -> Array {
 pub(super) fn indexing() -> Vec<Row> {
     let ranges: Box<[(usize, usize)]> = [(0, 2), (2, 0), (3, 4)].into();
     let segments = std::sync::Arc::new(Segments { total: 8, ranges });
-    let (sum, broadcast) = (segments.clone(), segments);
+    let [sum, max, norm, broadcast] = [(); 4].map(|()| segments.clone());
     let matrix = |indices: Array| Gradcheck::new([[3usize, 4]]).indices(vec![indices]);
     vec![
         row("gather: rows", matrix(index([2, 4], &[0, 2, 1, 0, 2, 2, 0, 1])), |x| x[0].gather(x[1], 0)),
@@ -80,6 +80,19 @@ pub(super) fn indexing() -> Vec<Row> {
             x[0].segment_broadcast(&std::sync::Arc::new(Segments { total: 2, ranges: [(1, 1)].into() }))
         }),
         row("segment_sum", Gradcheck::new([[8usize]]), move |x| x[0].segment_sum(&sum)),
+        row("segment_max", Gradcheck::new([[8usize]]), move |x| {
+            // Of an empty segment the maximum is infinite.
+            x[0].segment_max(&max).maximum(-1e3)
+        }),
+        row("segment_norm", Gradcheck::new([[8usize]]), move |x| x[0].segment_norm(&norm)),
+        row("segment_norm: of all", Gradcheck::new([[7usize]]), |x| {
+            x[0].segment_norm(&std::sync::Arc::new(Segments { total: 7, ranges: [(0, 7)].into() }))
+        }),
+        row("segment_max: of all", Gradcheck::new([[7usize]]), |x| {
+            x[0].segment_max(&std::sync::Arc::new(Segments { total: 7, ranges: [(0, 7)].into() }))
+        }),
+        row("table", Gradcheck::new([[3usize]]), |x| x[0].tape().table(&[1.5, -2.0, 0.25], x[0].dtype()) * x[0] * x[0]),
+        row("table: of nothing", Gradcheck::new([[0usize]]), |x| x[0].tape().table(&[], x[0].dtype()) * x[0]),
         row("segment_broadcast", Gradcheck::new([[3usize]]), move |x| x[0].segment_broadcast(&broadcast)),
         row("random", Gradcheck::new([[3usize, 3]]), |x| {
             words(x[0].tape(), [3, 3]).cast(x[0].dtype()) * 2f64.powi(-32) * x[0] * x[0]

@@ -2,7 +2,7 @@
 //! bit depends on the number of threads.
 
 use super::Property;
-use crate::{Machine, Tolerance, Training, agree, same_bits, training};
+use crate::{Machine, Point, Tolerance, Training, agree, same_bits, training};
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use wgrad::{DType, plan::Grouping, testing::Kind, testing::grouping};
 
@@ -70,7 +70,9 @@ pub(super) fn properties() -> Vec<Property> {
             let case = case.clone().with_dtype(dtype).without(&CASTS);
             let run = |grouping| case.train(Machine::poisoned(1, case.store()).grouped(&grouping), 1)[0].outcome();
             let (fused, unfused) = (run(Grouping::default()), run(Grouping::none()));
-            agree(&fused, &unfused, Tolerance::of(dtype)).map_err(TestCaseError::fail)
+            let (program, states) = (case.record(), case.states());
+            let point = Point { program: &program, states: &states, inputs: &case.inputs(&program) };
+            agree(&fused, &unfused, &point, Tolerance::of(dtype)).map_err(TestCaseError::fail)
         }),
         Property::new(
             "threads_and_reruns_change_no_bit",

@@ -34,7 +34,7 @@ impl fmt::Debug for Differentiated {
             let program = tape.finish();
             // Of indices, a look at them is a leaf too.
             let leaf = |node: &Node| match node.op {
-                Op::Input(_) | Op::Const(_) | Op::Iota(_) => true,
+                Op::Input(_) | Op::Const(_) | Op::Iota(_) | Op::Table(_) => true,
                 Op::Slice { .. } | Op::Reshape(_) | Op::Expand(_) => !node.dtype.is_float(),
                 _ => false,
             };

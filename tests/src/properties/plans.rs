@@ -1,7 +1,7 @@
 //! Plans of random tapes, whatever the planner may do: they mean what the program means, and keep the rules of memory.
 
 use super::{Property, devices::CASTS};
-use crate::{Tolerance, Training, agree, named, reference, sound, tape, training};
+use crate::{Point, Tolerance, Training, agree, named, sound, tape, training};
 use proptest::prelude::*;
 use wgrad::{
     plan::{Grouping, Plan},
@@ -16,7 +16,8 @@ fn interpreted(case: &Training, grouping: &Grouping) -> Result<(), String> {
     let lowered = program.lowered(grouping.simplify, |_, _| false);
     let plan = Plan::with(&lowered, grouping);
     let have = reference_plan::run(&plan, &lowered, &states, &named(&inputs)).expect("the plan runs");
-    agree(&have, &reference(&program, &states, &inputs), Tolerance::F64)
+    let point = Point { program: &program, states: &states, inputs: &inputs };
+    agree(&have, &point.reference(), &point, Tolerance::F64)
         .map_err(|why| format!("{why}\n{}", plan.describe(&lowered)))
 }
 

@@ -4,10 +4,11 @@
 use super::error::GradcheckError;
 use crate::{
     Array, DType, NodeId, Program, Shape, Taps,
-    op::{Binary, Op, Reduce, Unary},
+    op::{Binary, Op, Reduce, Segments, Unary},
     program::TapDecl,
     tape::Node,
 };
+use std::sync::Arc;
 
 /// A program that shows one value, and everything that it decides on the way there.
 pub(super) struct Observed {
@@ -17,13 +18,19 @@ pub(super) struct Observed {
     looks: Vec<Look>,
 }
 
+/// What a norm is taken over.
+enum Over {
+    Axes(Box<[usize]>),
+    Segments(Arc<Segments>),
+}
+
 /// When a tapped value has switched.
 enum Look {
     /// When it differs.
     Differs,
-    /// It is what a norm over these axes is taken of: when all that is summed in one place changes sign, or is 0.
-    /// Anywhere but at 0 a norm is smooth.
-    Vanishes(Box<[usize]>),
+    /// It is what norms are taken of: when all that is summed in one place changes sign, or is 0. Anywhere but at 0 a norm
+    /// is smooth.
+    Vanishes(Over),
 }
 
 impl Observed {
@@ -48,7 +55,7 @@ impl Observed {
             let values: Vec<Array> = points.iter().map(|taps| tap(taps, i + 1)).collect();
             match look {
                 Look::Differs => values.iter().any(|v| *v != values[0]),
-                Look::Vanishes(axes) => vanishes(&values, axes),
+                Look::Vanishes(over) => vanishes(&values, over),
             }
         })
     }
@@ -88,7 +95,16 @@ impl Observer {
                 let winners = self.push(Op::Binary(Binary::Eq), &[inputs[0], spread], &whole, DType::Bool);
                 self.look(winners, Look::Differs);
             }
-            Op::Reduce(Reduce::Norm, axes) => self.look(inputs[0], Look::Vanishes(axes.clone())),
+            Op::Reduce(Reduce::Norm, axes) => self.look(inputs[0], Look::Vanishes(Over::Axes(axes.clone()))),
+            Op::SegmentReduce(Reduce::Max, segments) if dtype.is_float() => {
+                let whole = self.program.node(inputs[0]).shape.clone();
+                let spread = self.push(Op::SegmentBroadcast(segments.clone()), &[id], &whole, dtype);
+                let winners = self.push(Op::Binary(Binary::Eq), &[inputs[0], spread], &whole, DType::Bool);
+                self.look(winners, Look::Differs);
+            }
+            Op::SegmentReduce(Reduce::Norm, segments) => {
+                self.look(inputs[0], Look::Vanishes(Over::Segments(segments.clone())));
+            }
             _ => {}
         }
         Ok(())
@@ -120,21 +136,42 @@ impl Observer {
     }
 }
 
+impl Over {
+    /// Which norm each element is part of, if of any, and how many norms there are.
+    fn groups(&self, shape: &Shape) -> (Vec<Option<usize>>, usize) {
+        match self {
+            Over::Axes(axes) => {
+                let kept: Vec<usize> = (0..shape.rank()).filter(|d| !axes.contains(d)).collect();
+                let (strides, within) = (shape.strides(), shape.without(axes));
+                let group = |i: usize| {
+                    let place = kept.iter().zip(within.strides());
+                    place.map(|(&d, s)| i / strides[d] as usize % shape[d] * s as usize).sum::<usize>()
+                };
+                ((0..shape.numel()).map(|i| Some(group(i))).collect(), within.numel())
+            }
+            Over::Segments(segments) => {
+                let mut groups = vec![None; shape.numel()];
+                for (s, &(start, len)) in segments.ranges.iter().enumerate() {
+                    groups[start..start + len].fill(Some(s));
+                }
+                (groups, segments.ranges.len())
+            }
+        }
+    }
+}
+
 /// Whether the values that some norm is taken of move, and all of them change sign or are 0.
-fn vanishes(values: &[Array], axes: &[usize]) -> bool {
+fn vanishes(values: &[Array], over: &Over) -> bool {
     let shape = values[0].shape();
-    let kept: Vec<usize> = (0..shape.rank()).filter(|d| !axes.contains(d)).collect();
-    let (strides, within) = (shape.strides(), shape.without(axes));
-    let group = |i: usize| {
-        kept.iter().zip(within.strides()).map(|(&d, s)| i / strides[d] as usize % shape[d] * s as usize).sum::<usize>()
-    };
+    let (groups, count) = over.groups(shape);
     let values: Vec<Vec<f64>> = values.iter().map(Array::to_f64).collect();
-    let (mut holds, mut moves) = (vec![false; within.numel()], vec![false; within.numel()]);
-    for i in 0..shape.numel() {
+    let (mut holds, mut moves) = (vec![false; count], vec![false; count]);
+    for (i, group) in groups.into_iter().enumerate() {
+        let Some(group) = group else { continue };
         let first = values[0][i];
         let same_sign = |v: &Vec<f64>| (v[i] < 0.0 && first < 0.0) || (v[i] > 0.0 && first > 0.0);
-        holds[group(i)] |= values.iter().all(same_sign);
-        moves[group(i)] |= values.iter().any(|v| v[i] != first);
+        holds[group] |= values.iter().all(same_sign);
+        moves[group] |= values.iter().any(|v| v[i] != first);
     }
     holds.iter().zip(moves).any(|(holds, moves)| !holds && moves)
 }
@@ -145,6 +182,7 @@ mod tests {
 
     #[test]
     fn a_norm_vanishes_where_nothing_keeps_its_sign() {
+        let vanishes = |values: &[Array], axes: &[usize]| super::vanishes(values, &Over::Axes(axes.into()));
         let at = |values: [f64; 4]| Array::new([2, 2], values.to_vec());
         let base = [1.0, -1.0, 1e-9, 0.0];
         let moved = |i: usize, by: f64| {

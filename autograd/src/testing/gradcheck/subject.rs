@@ -90,6 +90,8 @@ impl<'a, F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>> Subject<'a, F> {
             .map(|(param, path, value)| (*param, tape.input_like(&Self::name(&Source::Param(path.clone())), value)))
             .collect();
         let y = tape.with_params(&arenas(tape, &moved), || (self.f)(tape, &x));
+        // The function may tap values of its own, which nobody here looks at.
+        tape.forget_taps();
         wide(|| "the result".into(), y.dtype())?;
         let floats = x.into_iter().filter(|x| x.dtype().is_float());
         let leaves: Vec<Tensor<'t>> = floats.chain(moved.into_iter().map(|(_, x)| x)).collect();
@@ -103,6 +105,8 @@ impl<'a, F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>> Subject<'a, F> {
                 slope = slope + (g * generic(tape, &g.shape(), i as f64)).sum();
             }
         }
+        // Hooks may have tapped what they saw.
+        tape.forget_taps();
         Ok(Recorded { leaves, value: slope })
     }
 
@@ -120,6 +124,7 @@ impl<'a, F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>> Subject<'a, F> {
         let Recorded { leaves, value } = self.record(&tape, order)?;
         let gradients = value.grad_wrt(&leaves);
         let reached: Vec<bool> = gradients.iter().map(Option::is_some).collect();
+        tape.forget_taps();
         gradients.into_iter().flatten().for_each(|g| tape.tap("gradient", g));
         let mut program = tape.finish();
         program.commits.clear();

@@ -13,7 +13,7 @@ use super::{
     kind::{Results, Vector},
 };
 use std::collections::BTreeMap;
-use wgrad::{Array, Grads, Param, ParamSet, Store, Tape, Tensor};
+use wgrad::{Array, Flat, Grads, Param, ParamSet, StateId, Store, Tape, Tensor};
 
 /// An operation that vectors name.
 pub struct Operation {
@@ -32,7 +32,9 @@ pub enum Form {
     One(for<'t> fn(&Call<'t, '_>) -> Attempt<Tensor<'t>>),
     /// Several results.
     Several(for<'t> fn(&Call<'t, '_>) -> Attempt<Outputs<'t>>),
-    /// Several results, by a gradient pass: those work on gradients of parameters.
+    /// `y`, by a gradient pass: those work on gradients of parameters.
+    PassOne(for<'t> fn(&Call<'t, '_>) -> Attempt<Tensor<'t>>),
+    /// Several results, by a gradient pass.
     Pass(for<'t> fn(&Call<'t, '_>) -> Attempt<Outputs<'t>>),
 }
 
@@ -68,7 +70,7 @@ pub struct Call<'t, 'a> {
     pub attrs: Attributes<'a>,
     /// Its inputs, by name.
     pub inputs: BTreeMap<String, Tensor<'t>>,
-    /// A parameter for each input that a gradient is taken of, in its shape; of a [`Form::Pass`] only.
+    /// A parameter for each input that a gradient is taken of, in its shape; of a pass only.
     params: BTreeMap<String, Param>,
 }
 
@@ -86,6 +88,25 @@ impl<'t, 'a> Call<'t, 'a> {
     /// Another call on the same tape.
     fn with(&self, inputs: BTreeMap<String, Tensor<'t>>, attrs: Attributes<'a>) -> Self {
         Self { tape: self.tape, attrs, inputs, params: BTreeMap::new() }
+    }
+
+    /// As [`Call::gradients`], of parameters named after inputs, at values that are given.
+    fn gradients_at(&self, tensors: &[(&str, Tensor<'t>, Tensor<'t>)]) -> Attempt<(Grads<'t>, Vec<Param>)> {
+        let layout = self.tape.layout();
+        let mut arenas: BTreeMap<StateId, Vec<(usize, Tensor<'t>)>> = BTreeMap::new();
+        for (name, value, _) in tensors {
+            let param = self.params.get(*name).ok_or_else(|| Refusal::Input(name.to_string()))?;
+            let decl = layout.param(*param);
+            arenas.entry(decl.arena).or_default().push((decl.offset, value.reshape([value.numel()])));
+        }
+        let flat = |(arena, values): (StateId, Vec<(usize, Tensor<'t>)>)| {
+            let len = layout.state(arena).shape.numel();
+            let placed = values.into_iter().map(|(at, value)| value.pad(0, at, len - at - value.numel()));
+            (arena, sum(placed).expect("an arena is there for a value"))
+        };
+        let values = Flat::new(arenas.into_iter().map(flat).collect());
+        let gradients: Vec<(&str, Tensor<'t>)> = tensors.iter().map(|(name, _, gradient)| (*name, *gradient)).collect();
+        self.tape.with_params(&values, || self.gradients(&gradients))
     }
 
     /// Tensors as gradients of parameters, for a pass to work on: those of `sum <param, tensor>`. Each is named after an
@@ -115,7 +136,7 @@ fn record<'t>(operation: &Operation, call: &Call<'t, '_>) -> Attempt<Outputs<'t>
     Ok(match operation.form {
         Form::Unary(f) => y(f(call.input("x")?)),
         Form::Binary(f) => y(f(call.input("a")?, call.input("b")?)),
-        Form::One(f) => y(f(call)?),
+        Form::One(f) | Form::PassOne(f) => y(f(call)?),
         Form::Several(f) | Form::Pass(f) => f(call)?,
     })
 }
@@ -128,7 +149,7 @@ pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
     let operation = find(&vector.case.op)?;
     let (inputs, cotangents) = (vector.inputs("in/")?, vector.inputs("cot/")?);
     let (mut store, mut params) = (Store::new(), BTreeMap::new());
-    if matches!(operation.form, Form::Pass(_)) {
+    if matches!(operation.form, Form::Pass(_) | Form::PassOne(_)) {
         for (name, value) in inputs.iter().filter(|(name, _)| vector.case.diff.contains(name)) {
             params.insert(name.clone(), store.param(name, &Array::zeros(value.shape(), value.dtype())));
         }

@@ -2,12 +2,12 @@
 
 use super::{
     Call,
-    Form::{One, Pass, Several},
+    Form::{One, Pass, PassOne, Several},
     Operation, Outputs, find, gradients, op, record, sum,
 };
 use crate::verify::{Attempt, Refusal};
 use std::collections::BTreeMap;
-use wgrad::Tensor;
+use wgrad::{Agc, ClipNorm, Tensor};
 
 pub const OPERATIONS: &[Operation] = &[
     op("double_backward", One(double_backward)),
@@ -15,6 +15,8 @@ pub const OPERATIONS: &[Operation] = &[
     op("hvp_tanh_mlp_ce", Several(hessian_vector_product)),
     op("tanh_derivatives", Several(tanh_derivatives)),
     op("vjp_clip_global_norm", Pass(clip_global_norm)),
+    op("vjp_centralize", PassOne(centralize)),
+    op("vjp_agc_unitwise", PassOne(agc)),
     op("meta_clip_sgd", Pass(meta_clip_sgd)),
 ];
 
@@ -78,20 +80,35 @@ fn tanh_derivatives<'t>(call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
 
 /// Clips `g0`, `g1`, .. by their global norm.
 fn clip_global_norm<'t>(call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
-    let (convention, order) = (call.attrs.text("convention")?, call.attrs.number("norm_type")?);
-    if convention != "torch" || order != 2.0 {
-        return Err(Refusal::Unsupported(format!("clipping by the global {order}-norm as in {convention:?}")));
-    }
+    let eps = match call.attrs.text("convention")? {
+        "torch" => 1e-6,
+        "optax" => 0.0,
+        other => return Err(Refusal::Unsupported(format!("clipping by the global norm as in {other:?}"))),
+    };
+    let clip = ClipNorm::new(call.attrs.number("max_norm")?).p(call.attrs.number("norm_type")?).eps(eps);
     let tensors: Vec<(&str, Tensor<'t>)> = call.inputs.iter().map(|(name, g)| (name.as_str(), *g)).collect();
     let (grads, params) = call.gradients(&tensors)?;
     let total_norm = grads.norm();
-    let clipped = grads.clip_by_global_norm(call.attrs.number("max_norm")?);
+    let clipped = grads.clip_by_global_norm(clip);
     let mut outputs = vec![("total_norm".to_string(), total_norm)];
     for ((name, _), param) in tensors.iter().zip(params) {
         let suffix = name.strip_prefix('g').unwrap_or(name);
         outputs.push((format!("o{suffix}"), clipped.get(param).expect("every gradient is present")));
     }
     Ok(outputs)
+}
+
+/// Centralizes `g`.
+fn centralize<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
+    let (grads, params) = call.gradients(&[("g", call.input("g")?)])?;
+    Ok(grads.centralize().get(params[0]).expect("the gradient is present"))
+}
+
+/// Clips `g` adaptively, for the weight `w`.
+fn agc<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
+    let agc = Agc::new(call.attrs.number("clipping")?).eps(call.attrs.number("eps")?);
+    let (grads, params) = call.gradients_at(&[("w", call.input("w")?, call.input("g")?)])?;
+    Ok(grads.agc(agc).get(params[0]).expect("the gradient is present"))
 }
 
 /// `|theta - lr clip(g) - t|^2` with the gradient `g` of `sum tanh(A theta)^2`: the loss after a clipped step.

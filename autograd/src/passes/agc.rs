@@ -1,0 +1,189 @@
+//! Adaptive gradient clipping: by the ratio of gradient to weight, unit by unit.
+
+use super::{
+    check_bound, check_norm,
+    clip::coefficient,
+    norm::{Over, norm},
+    units::{Units, row_dims},
+};
+use crate::{
+    DType, Operand, Tensor,
+    grads::{Grads, Unscaled},
+    store::{Param, ParamSet},
+};
+
+/// How to clip adaptively: `clipping`, `eps` 1e-3, `div_eps` 1e-6, the Euclidean norm. A number or a scalar tensor is an
+/// `Agc` with these defaults.
+#[derive(Clone, Debug)]
+pub struct Agc<'t> {
+    clipping: Operand<'t>,
+    eps: f64,
+    div_eps: f64,
+    p: f64,
+    exclude: ParamSet,
+    unit_dims: Vec<(ParamSet, usize)>,
+}
+
+impl<'t> Agc<'t> {
+    /// With this largest ratio of a unit's gradient to its weights. A tensor may be given, and gradients flow to it.
+    pub fn new(clipping: impl Into<Operand<'t>>) -> Self {
+        let (exclude, unit_dims) = (ParamSet::default(), vec![]);
+        Self { clipping: clipping.into(), eps: 1e-3, div_eps: 1e-6, p: 2.0, exclude, unit_dims }
+    }
+
+    /// The least norm that a unit's weights are taken for, so that those that start at zero can move.
+    #[must_use]
+    pub fn eps(self, eps: f64) -> Self {
+        Self { eps, ..self }
+    }
+
+    /// The least norm of a unit's gradient that is divided by.
+    #[must_use]
+    pub fn div_eps(self, div_eps: f64) -> Self {
+        Self { div_eps, ..self }
+    }
+
+    /// With another norm: any p above 0, or infinity.
+    #[must_use]
+    pub fn p(self, p: f64) -> Self {
+        Self { p, ..self }
+    }
+
+    /// Leaves these parameters alone: the paper does so with the last layer.
+    #[must_use]
+    pub fn exclude(self, params: &ParamSet) -> Self {
+        Self { exclude: self.exclude.iter().chain(params.iter()).collect(), ..self }
+    }
+
+    /// For these parameters, the first `dims` dimensions tell units apart: 2 for attention weights `[heads, dim, in]`, 0
+    /// for one unit.
+    #[must_use]
+    pub fn unit_dims(mut self, params: &ParamSet, dims: usize) -> Self {
+        self.unit_dims.push((params.clone(), dims));
+        self
+    }
+
+    /// How many leading dimensions of a parameter tell its units apart.
+    #[track_caller]
+    fn dims(&self, grads: &Grads<'t, Unscaled>, param: Param) -> usize {
+        let given = self.unit_dims.iter().rev().find(|(params, _)| params.contains(param));
+        let dims = given.map_or_else(|| row_dims(&grads.tape.layout, param), |(_, dims)| *dims);
+        let decl = grads.tape.layout.param(param);
+        let (path, shape) = (&decl.path, &decl.shape);
+        assert!(dims <= shape.rank(), "agc: parameter {path:?} of shape {shape} has no {dims} dimensions");
+        dims
+    }
+
+    fn parameters(&self) -> Vec<(&'static str, String)> {
+        let all = [("eps", self.eps, 1e-3), ("div_eps", self.div_eps, 1e-6), ("p", self.p, 2.0)];
+        let others = all.into_iter().filter(|(_, value, default)| value != default);
+        let excluded = (!self.exclude.is_empty()).then(|| ("excluded", self.exclude.len().to_string()));
+        let clipping = ("clipping", self.clipping.to_string());
+        std::iter::once(clipping)
+            .chain(others.map(|(name, value, _)| (name, value.to_string())))
+            .chain(excluded)
+            .collect()
+    }
+}
+
+impl From<f64> for Agc<'_> {
+    fn from(clipping: f64) -> Self {
+        Self::new(clipping)
+    }
+}
+
+impl<'t> From<Tensor<'t>> for Agc<'t> {
+    fn from(clipping: Tensor<'t>) -> Self {
+        Self::new(clipping)
+    }
+}
+
+impl<'t> Grads<'t, Unscaled> {
+    /// Adaptive gradient clipping, unit by unit (Brock et al. 2021, NFNets; timm's `adaptive_clip_grad`): for the
+    /// gradient G and the weights W of each unit,
+    ///
+    /// `m = clipping * max(|W|, eps)`, `G * m / max(|G|, div_eps)` where `|G| >= m`
+    ///
+    /// A unit is a row of a weight `[out, in]`, a filter `[out, in, ..]`, or the whole of a vector or scalar:
+    /// [`Agc::unit_dims`] says otherwise. W are the values that the gradient was taken at, and gradients flow to them. What
+    /// is within its bound keeps its bits; what is not finite spoils its own unit.
+    ///
+    /// Taps: `agc/clipped`, the number of units scaled down (u32).
+    ///
+    /// # Panics
+    /// If `clipping` is a number below 0, or NaN, or a tensor that is not a scalar; if p is not above 0, or an eps is
+    /// below; if a parameter has fewer dimensions than its units need.
+    #[track_caller]
+    pub fn agc(self, agc: impl Into<Agc<'t>>) -> Self {
+        const NAME: &str = "agc";
+        let agc = agc.into();
+        check_bound(NAME, "clipping", agc.clipping);
+        check_norm(NAME, agc.p, &[("eps", agc.eps), ("div_eps", agc.div_eps)]);
+        let (flat, clipped) = self.pass(NAME, &agc.parameters(), |flat| {
+            let mut count = self.tape.scalar(0.0, DType::U32);
+            let clipped = flat.map_mut(|arena, g| {
+                // What is left alone is one unit per parameter, so that one table serves all.
+                let excluded = |param| agc.exclude.contains(param);
+                let dims = |param| Some(if excluded(param) { 0 } else { agc.dims(&self, param) });
+                let units = Units::of(&self.tape.layout, arena, dims);
+                let w = self.values.get(arena).expect("every arena of a gradient has values");
+                let mut c = agc.coefficients(g, w, &units);
+                if units.params.iter().any(|param| excluded(*param)) {
+                    let table = units.table(|param, _| f64::from(excluded(param)));
+                    c = self.tape.table(&table, DType::Bool).select(c.ones_like(), c);
+                }
+                count = count + c.less(1.0).cast(DType::U32).sum();
+                g * c.segment_broadcast(&units.segments)
+            });
+            (clipped, vec![count])
+        });
+        self.tap_of(NAME, "clipped", clipped[0]);
+        self.with_flat(flat)
+    }
+
+    /// Adaptive clipping by one norm per parameter: a common simplification of [`Grads::agc`], which is what the paper
+    /// means.
+    ///
+    /// `G * min(1, clip_factor * max(|W|, param_eps) / (|G| + eps))`
+    ///
+    /// With a `param_eps` of 0, a parameter that starts at zero never moves.
+    ///
+    /// Taps: `agc_per_tensor/clipped`, the number of parameters scaled down (u32).
+    ///
+    /// # Panics
+    /// If a number is below 0, or a tensor no scalar.
+    #[track_caller]
+    pub fn agc_per_tensor(self, clip_factor: impl Into<Operand<'t>>, eps: f64, param_eps: f64) -> Self {
+        const NAME: &str = "agc_per_tensor";
+        let factor = clip_factor.into();
+        check_bound(NAME, "clip_factor", factor);
+        check_norm(NAME, 2.0, &[("eps", eps), ("param_eps", param_eps)]);
+        let parameters =
+            [("clip_factor", factor.to_string()), ("eps", eps.to_string()), ("param_eps", param_eps.to_string())];
+        let (flat, clipped) = self.pass(NAME, &parameters, |flat| {
+            let mut count = self.tape.scalar(0.0, DType::U32);
+            let clipped = flat.map_mut(|arena, g| {
+                let units = Units::of(&self.tape.layout, arena, |_| Some(0));
+                let w = self.values.get(arena).expect("every arena of a gradient has values");
+                let [n, w] = [g, w].map(|x| x.segment_norm(&units.segments));
+                let w = if param_eps > 0.0 { w.maximum(param_eps) } else { w };
+                let c = coefficient(w * factor.like(w).cast(w.dtype()), n, eps);
+                count = count + c.less(1.0).cast(DType::U32).sum();
+                g * c.segment_broadcast(&units.segments)
+            });
+            (clipped, vec![count])
+        });
+        self.tap_of(NAME, "clipped", clipped[0]);
+        self.with_flat(flat)
+    }
+}
+
+impl<'t> Agc<'t> {
+    /// What the gradient of each unit is multiplied by.
+    #[track_caller]
+    fn coefficients(&self, g: Tensor<'t>, w: Tensor<'t>, units: &Units) -> Tensor<'t> {
+        let [g, w] = [g, w].map(|x| norm(x, self.p, Over::Each(&units.segments)));
+        let most = w.maximum(self.eps) * self.clipping.like(w).cast(w.dtype());
+        g.less(most).select(g.ones_like(), most / g.maximum(self.div_eps))
+    }
+}

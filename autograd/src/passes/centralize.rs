@@ -1,0 +1,97 @@
+//! Gradient centralization: gradients of weights without their mean.
+
+use super::units::Units;
+use crate::{
+    grads::{Grads, Unscaled},
+    store::{Param, ParamSet},
+};
+
+/// What to centralize: weights of two dimensions or more.
+#[derive(Clone, Debug)]
+pub struct Centralize {
+    min_ndim: usize,
+    exclude: ParamSet,
+}
+
+impl Default for Centralize {
+    fn default() -> Self {
+        Self { min_ndim: 2, exclude: ParamSet::default() }
+    }
+}
+
+impl Centralize {
+    /// Weights of two dimensions or more.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Weights of so many dimensions or more: 4 for those of convolutions alone.
+    ///
+    /// # Panics
+    /// If that is below 2: a vector has no rows, and without its mean a bias could not shift anything.
+    #[must_use]
+    #[track_caller]
+    pub fn min_ndim(self, min_ndim: usize) -> Self {
+        assert!(min_ndim >= 2, "centralize: min_ndim is {min_ndim}, and must be at least 2: vectors have no rows");
+        Self { min_ndim, ..self }
+    }
+
+    /// Leaves these parameters alone: tables of embeddings, and weights with one input per output, whose gradient would
+    /// be 0.
+    #[must_use]
+    pub fn exclude(self, params: &ParamSet) -> Self {
+        Self { exclude: self.exclude.iter().chain(params.iter()).collect(), ..self }
+    }
+}
+
+impl<'t> Grads<'t, Unscaled> {
+    /// Subtracts from the gradient of each row of a weight its mean (Yong et al. 2020; optax's `centralize`):
+    ///
+    /// `g - mean(g over all dimensions but the first)`
+    ///
+    /// for weights of two dimensions or more. Biases and the scales of norms are left alone. It is a projection, which
+    /// only shortens the gradient: a clip after it sees what is applied.
+    ///
+    /// # Panics
+    /// If a weight has rows, and nothing in them.
+    #[track_caller]
+    pub fn centralize(self) -> Self {
+        self.centralize_with(&Centralize::new())
+    }
+
+    /// Centralizes some weights: see [`Grads::centralize`].
+    ///
+    /// # Panics
+    /// As [`Grads::centralize`].
+    #[track_caller]
+    pub fn centralize_with(self, what: &Centralize) -> Self {
+        let layout = &self.tape.layout;
+        let applies = |param: Param| {
+            let rank = layout.param(param).shape.rank();
+            rank >= what.min_ndim && self.present.contains(param) && !what.exclude.contains(param)
+        };
+        for param in self.present.iter().filter(|param| applies(*param)) {
+            let (path, shape) = (&layout.param(param).path, &layout.param(param).shape);
+            let nothing = shape[0] > 0 && shape.numel() == 0;
+            assert!(
+                !nothing,
+                "centralize: parameter {path:?} of shape {shape} has rows of nothing, which have no mean"
+            );
+        }
+        let mut parameters = vec![("min_ndim", what.min_ndim.to_string())];
+        parameters.extend((!what.exclude.is_empty()).then(|| ("excluded", what.exclude.len().to_string())));
+        let (flat, _) = self.pass("centralize", &parameters, |flat| {
+            let centred = flat.map(|arena, g| {
+                let units = Units::of(layout, arena, |param| applies(param).then_some(1));
+                if units.params.is_empty() {
+                    return g;
+                }
+                let lens = self.tape.table(&units.table(|_, len| len as f64), g.dtype());
+                // Zero outside the units: what is left alone keeps its bits.
+                g - (g.segment_sum(&units.segments) / lens).segment_broadcast(&units.segments)
+            });
+            (centred, vec![])
+        });
+        self.with_flat(flat)
+    }
+}

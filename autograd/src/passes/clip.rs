@@ -1,0 +1,169 @@
+//! Clipping by norms: of all gradients together.
+
+use super::{
+    check_bound, check_norm,
+    norm::{Over, norm},
+};
+use crate::{
+    DType, Operand, Tensor,
+    grads::{Grads, Unscaled},
+};
+
+/// What a clip does about a norm that is not finite.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum NonFinite {
+    /// The verdict becomes false: the step is not taken.
+    #[default]
+    Skip,
+    /// What arithmetic makes of it, as PyTorch does by default: a NaN spreads to all gradients; an infinity becomes NaN
+    /// and all others 0.
+    Propagate,
+}
+
+/// How to clip by a norm: `max_norm`, the Euclidean norm, `eps` 1e-6. A number or a scalar tensor is a `ClipNorm` with
+/// these defaults.
+///
+/// ```
+/// use wgrad::ClipNorm;
+/// let as_in_optax = ClipNorm::new(1.0).eps(0.0);
+/// let by_the_largest_element = ClipNorm::new(0.1).p(f64::INFINITY);
+/// # let _ = (as_in_optax, by_the_largest_element);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ClipNorm<'t> {
+    max_norm: Operand<'t>,
+    p: f64,
+    eps: f64,
+    non_finite: NonFinite,
+}
+
+impl<'t> ClipNorm<'t> {
+    /// With this bound, in the unit of the gradient. A tensor may be given, and gradients flow to it.
+    pub fn new(max_norm: impl Into<Operand<'t>>) -> Self {
+        Self { max_norm: max_norm.into(), p: 2.0, eps: 1e-6, non_finite: NonFinite::default() }
+    }
+
+    /// With another norm: any p above 0, or infinity, the largest magnitude.
+    #[must_use]
+    pub fn p(self, p: f64) -> Self {
+        Self { p, ..self }
+    }
+
+    /// What is added to the norm before the bound is divided by it. PyTorch's is 1e-6; optax has none, which is 0: then a
+    /// norm equal to the bound is left alone.
+    #[must_use]
+    pub fn eps(self, eps: f64) -> Self {
+        Self { eps, ..self }
+    }
+
+    /// What happens where the norm is not finite.
+    #[must_use]
+    pub fn non_finite(self, non_finite: NonFinite) -> Self {
+        Self { non_finite, ..self }
+    }
+
+    #[track_caller]
+    fn check(&self, pass: &str) {
+        check_bound(pass, "max_norm", self.max_norm);
+        check_norm(pass, self.p, &[("eps", self.eps)]);
+    }
+
+    /// The printed parameters: what differs from the default.
+    fn parameters(&self) -> Vec<(&'static str, String)> {
+        let all = [("p", self.p, 2.0), ("eps", self.eps, 1e-6)];
+        let others = all.into_iter().filter(|(_, value, default)| value != default);
+        let policy = (self.non_finite == NonFinite::Propagate).then(|| ("non_finite", "propagate".to_string()));
+        let bound = ("max_norm", self.max_norm.to_string());
+        std::iter::once(bound).chain(others.map(|(name, value, _)| (name, value.to_string()))).chain(policy).collect()
+    }
+
+    #[track_caller]
+    fn coefficient(&self, n: Tensor<'t>) -> Tensor<'t> {
+        if self.max_norm.value() == Some(f64::INFINITY) {
+            return n.ones_like();
+        }
+        coefficient(self.max_norm.like(n).cast(n.dtype()), n, self.eps)
+    }
+}
+
+/// `min(1, max_norm / (n + eps))`, for a finite bound.
+#[track_caller]
+pub(super) fn coefficient<'t>(max_norm: Tensor<'t>, n: Tensor<'t>, eps: f64) -> Tensor<'t> {
+    if eps > 0.0 {
+        return (max_norm / (n + eps)).minimum(1.0);
+    }
+    // Of a norm of 0 there is nothing to scale down, and no slope.
+    let zero = n.equals(0.0);
+    (zero.select(n.ones_like(), max_norm) / zero.select(n.ones_like(), n)).minimum(1.0)
+}
+
+impl From<f64> for ClipNorm<'_> {
+    fn from(max_norm: f64) -> Self {
+        Self::new(max_norm)
+    }
+}
+
+impl<'t> From<Tensor<'t>> for ClipNorm<'t> {
+    fn from(max_norm: Tensor<'t>) -> Self {
+        Self::new(max_norm)
+    }
+}
+
+impl<'t, S> Grads<'t, S> {
+    /// The p-norm over all present gradients, in the widest of their types: `(sum |g|^p)^(1/p)`, for infinite p the
+    /// largest magnitude. Finite wherever the true norm is; 0 of no gradients.
+    ///
+    /// # Panics
+    /// If p is not above 0.
+    #[track_caller]
+    pub fn p_norm(&self, p: f64) -> Tensor<'t> {
+        check_norm("p_norm", p, &[]);
+        let norms: Vec<Tensor<'t>> = self.flat.tensors().into_iter().map(|g| norm(g, p, Over::All)).collect();
+        match norms[..] {
+            [] => self.tape.scalar(0.0, DType::F32),
+            [norm] => norm,
+            _ => {
+                let widest = norms.iter().map(|n| n.dtype()).min().expect("not empty");
+                let row: Vec<Tensor<'t>> = norms.iter().map(|n| n.cast(widest).reshape([1])).collect();
+                norm(Tensor::concat(&row, 0), p, Over::All)
+            }
+        }
+    }
+}
+
+impl<'t> Grads<'t, Unscaled> {
+    /// Scales all gradients together so that their global norm is at most `max_norm` (Pascanu et al. 2013; PyTorch's
+    /// `clip_grad_norm_`):
+    ///
+    /// `n = |g|`, `g * min(1, max_norm / (n + eps))`
+    ///
+    /// Gradients within the bound keep their bits. A norm that is not finite makes the verdict false (see [`NonFinite`]),
+    /// also where it overflows though every element is finite: no step is better than one along zeros. `max_norm` is in
+    /// the unit of the gradient; a tensor may be given, and the gradient flows to it.
+    ///
+    /// Taps: `clip_by_global_norm/norm` (before clipping), `/coefficient`, `/clipped` (bool).
+    ///
+    /// # Panics
+    /// If `max_norm` is a number below 0, or NaN; or a tensor that is not a scalar; if p is not above 0, or eps is below.
+    #[track_caller]
+    pub fn clip_by_global_norm(mut self, clip: impl Into<ClipNorm<'t>>) -> Self {
+        const NAME: &str = "clip_by_global_norm";
+        let clip = clip.into();
+        clip.check(NAME);
+        let (flat, values) = self.pass(NAME, &clip.parameters(), |flat| {
+            let norm = self.p_norm(clip.p);
+            let coefficient = clip.coefficient(norm);
+            let clipped = flat.map(|_, g| g * coefficient.cast(g.dtype()));
+            let mut values = vec![norm, coefficient, coefficient.less(1.0)];
+            values.extend((clip.non_finite == NonFinite::Skip).then(|| norm.is_finite()));
+            (clipped, values)
+        });
+        self.tap_of(NAME, "norm", values[0]);
+        self.tap_of(NAME, "coefficient", values[1]);
+        self.tap_of(NAME, "clipped", values[2]);
+        if let Some(finite) = values.get(3) {
+            self.and_verdict(*finite);
+        }
+        self.with_flat(flat)
+    }
+}

@@ -1,0 +1,145 @@
+//! Passes that decide whether a step is taken: unscaling, and checks for NaN and infinity.
+
+use crate::{
+    Array, DType, Tensor,
+    grads::{Grads, Scaled, Unscaled},
+    scaler::LossScaler,
+    store::{StateId, Store},
+};
+use std::marker::PhantomData;
+
+impl<'t, S> Grads<'t, S> {
+    /// Bool scalar: whether every element is finite. Recorded on the values as they stand, before any arithmetic that
+    /// could hide or spread an infinity.
+    #[track_caller]
+    pub(super) fn all_finite(&self) -> Tensor<'t> {
+        let checks = self.flat.tensors().into_iter().map(Tensor::all_finite);
+        checks.reduce(Tensor::and).unwrap_or_else(|| self.tape.scalar(1.0, DType::Bool))
+    }
+
+    /// The same gradients under another type: the caller has done what that says.
+    pub(super) fn retyped<Z>(self) -> Grads<'t, Z> {
+        let Self { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: _ } = self;
+        Grads { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: PhantomData }
+    }
+}
+
+/// What happens after too many steps in a row that were not finite.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum OnGiveUp {
+    /// No such step is ever taken: the tap `skip_if_not_finite/gave_up` is true, for the host to end the run.
+    #[default]
+    Stop,
+    /// The next is taken all the same, as optax's `apply_if_finite` does: it destroys the parameters.
+    Accept,
+}
+
+/// Counts steps whose gradients were not finite, in a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FiniteGuard {
+    in_a_row: StateId,
+    total: StateId,
+    last_finite: StateId,
+    max_consecutive: Option<u32>,
+    on_give_up: OnGiveUp,
+}
+
+impl FiniteGuard {
+    /// Declares the states `<name>/notfinite_count` and `<name>/total_notfinite` (u32) and `<name>/last_finite` (bool). Of
+    /// more than `max_consecutive` in a row it gives up; without that number, never.
+    ///
+    /// # Panics
+    /// If the names are taken.
+    #[track_caller]
+    pub fn new(store: &mut Store, name: &str, max_consecutive: Option<u32>, on_give_up: OnGiveUp) -> Self {
+        let mut count = |of: &str| store.state(&format!("{name}/{of}"), &Array::zeros([], DType::U32));
+        let (in_a_row, total) = (count("notfinite_count"), count("total_notfinite"));
+        let last_finite = store.state(&format!("{name}/last_finite"), &Array::new([], vec![true]));
+        Self { in_a_row, total, last_finite, max_consecutive, on_give_up }
+    }
+
+    /// The state that counts those in a row (u32 scalar).
+    pub fn in_a_row(self) -> StateId {
+        self.in_a_row
+    }
+
+    /// The state that counts all (u32 scalar).
+    pub fn total(self) -> StateId {
+        self.total
+    }
+
+    /// The state that holds whether the last was finite (bool scalar).
+    pub fn last_finite(self) -> StateId {
+        self.last_finite
+    }
+}
+
+impl<'t> Grads<'t, Scaled> {
+    /// Divides by the loss scale, after checking the scaled values: a NaN or infinity among them makes the verdict
+    /// false, and the optimizer then leaves parameters, state and counters as they are.
+    ///
+    /// `g / s`, as a multiplication by `1 / s` rounded to f32 (Micikevicius et al. 2018; PyTorch's `GradScaler`).
+    ///
+    /// # Panics
+    /// If this is not the scaler that scaled the loss.
+    #[track_caller]
+    pub fn unscale(self, scaler: &LossScaler) -> Grads<'t, Unscaled> {
+        assert!(
+            self.scaler == *scaler,
+            "unscale: the loss was scaled by {}, and this scaler has {scaler}",
+            self.scaler
+        );
+        scaler.check_window(self.tape);
+        for action in scaler.actions() {
+            self.apply(*action);
+        }
+        let (flat, checked) = self.pass("unscale", &[("scale", scaler.to_string())], |flat| {
+            let finite = self.all_finite();
+            scaler.judge(finite);
+            (flat.map(|_, g| scaler.unscaled(g)), vec![finite])
+        });
+        let mut grads = Grads { scaler: LossScaler::none(), ..self.retyped() };
+        grads.and_verdict(checked[0]);
+        grads.with_flat(flat)
+    }
+}
+
+impl<'t> Grads<'t, Unscaled> {
+    /// Makes the step depend on every element being finite: a NaN or infinity skips it, and parameters, optimizer state
+    /// and counters stay as they are.
+    #[track_caller]
+    pub fn check_finite(mut self) -> Self {
+        let (_, checked) = self.pass("check_finite", &[], |flat| (flat.clone(), vec![self.all_finite()]));
+        self.and_verdict(checked[0]);
+        self
+    }
+
+    /// As [`Grads::check_finite`], and counts the steps that are not: the counters are updated whether the step is taken
+    /// or not (after optax's `apply_if_finite`).
+    ///
+    /// Taps: `skip_if_not_finite/count` (in a row), `skip_if_not_finite/gave_up`.
+    #[track_caller]
+    pub fn skip_if_not_finite(mut self, guard: &FiniteGuard) -> Self {
+        const NAME: &str = "skip_if_not_finite";
+        let most = guard.max_consecutive.map_or("none".to_string(), |most| most.to_string());
+        let (_, values) = self.pass(NAME, &[("max_consecutive", most)], |flat| {
+            let tape = self.tape;
+            let finite = self.all_finite();
+            let [in_a_row, total] = [guard.in_a_row, guard.total].map(|state| tape.state(state));
+            let in_a_row = finite.select(in_a_row.zeros_like(), in_a_row + 1.0);
+            let gave_up = match guard.max_consecutive {
+                Some(most) => in_a_row.greater(f64::from(most)),
+                None => tape.scalar(0.0, DType::Bool),
+            };
+            let taken = if guard.on_give_up == OnGiveUp::Accept { finite.or(gave_up) } else { finite };
+            tape.assign(guard.in_a_row, in_a_row);
+            tape.assign(guard.total, finite.select(total, total + 1.0));
+            tape.assign(guard.last_finite, finite);
+            (flat.clone(), vec![taken, in_a_row, gave_up])
+        });
+        self.tap_of(NAME, "count", values[1]);
+        self.tap_of(NAME, "gave_up", values[2]);
+        self.and_verdict(values[0]);
+        self
+    }
+}

@@ -1,0 +1,75 @@
+//! Gradient passes: short pure functions that record what happens to gradients between the loss and the optimizer.
+//!
+//! No pass has a gradient rule or a kernel of its own. Each is a region of the program (see [`crate::Program::passes`])
+//! whose body is ordinary nodes, so a pass can be printed, differentiated and fused like the model itself. It works on
+//! the flat vectors: the number of nodes does not depend on the number of parameters. A pass that does not act changes no
+//! bit.
+
+mod accumulate;
+mod agc;
+mod centralize;
+mod clip;
+mod finite;
+mod groups;
+mod noise;
+mod norm;
+mod reduce;
+mod units;
+mod value;
+
+pub use accumulate::{Accumulator, Weighting};
+pub use agc::Agc;
+pub use centralize::Centralize;
+pub use clip::{ClipNorm, NonFinite};
+pub use finite::{FiniteGuard, OnGiveUp};
+pub use groups::ClipGroups;
+pub use noise::{Draw, Noise};
+
+use crate::{Operand, Tensor, grads::Grads, pass_state::Action, store::Flat};
+
+impl<'t, S> Grads<'t, S> {
+    /// Records `f` as a pass over the flat vectors. It returns the new vectors, then anything else worth naming.
+    #[track_caller]
+    fn pass(
+        &self,
+        name: &'static str,
+        parameters: &[(&'static str, String)],
+        f: impl FnOnce(&Flat<'t>) -> (Flat<'t>, Vec<Tensor<'t>>),
+    ) -> (Flat<'t>, Vec<Tensor<'t>>) {
+        if let Some(action) = Action::of_pass(name) {
+            self.apply(action);
+        }
+        let mut result = None;
+        self.tape.pass(name, parameters, &self.flat.tensors(), || {
+            let (flat, extra) = f(&self.flat);
+            let outputs = flat.tensors().into_iter().chain(extra.iter().copied()).collect();
+            result = Some((flat, extra));
+            outputs
+        });
+        result.expect("the pass has run")
+    }
+
+    /// Taps a value of a pass, as `<pass>/<name>`.
+    #[track_caller]
+    fn tap_of(&self, pass: &'static str, name: &str, value: Tensor<'t>) {
+        self.tape.tap(&format!("{pass}/{name}"), value);
+    }
+}
+
+/// Checks a threshold: a number of at least 0, which may be infinite, or a scalar tensor.
+#[track_caller]
+fn check_bound(pass: &str, name: &str, bound: Operand<'_>) {
+    match bound {
+        Operand::Value(v) => assert!(v >= 0.0, "{pass}: {name} is {v}, and must be at least 0"),
+        Operand::Tensor(m) => assert!(m.rank() == 0, "{pass}: {name} has shape {}, and must be a scalar", m.shape()),
+    }
+}
+
+/// Checks the order of a norm and what is added to norms.
+#[track_caller]
+fn check_norm(pass: &str, p: f64, eps: &[(&str, f64)]) {
+    assert!(p > 0.0, "{pass}: there is no {p}-norm: p must be above 0");
+    for (name, eps) in eps {
+        assert!(eps.is_finite() && *eps >= 0.0, "{pass}: {name} is {eps}, and must be finite and at least 0");
+    }
+}

@@ -1,0 +1,146 @@
+//! Gradient noise: normal numbers added to gradients, of constant or falling deviation.
+
+use super::units::Units;
+use crate::{
+    DType, Tensor,
+    grads::{Grads, Unscaled},
+    random::Rng,
+    store::Flat,
+};
+
+/// How large the noise is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Noise {
+    /// Of this standard deviation, in the unit of the gradient.
+    Fixed {
+        /// The deviation.
+        sigma: f64,
+    },
+    /// Of variance `eta / (1 + t0 + t)^gamma` at update t = 0, 1, .. (Neelakantan et al. 2015).
+    Annealed {
+        /// The variance at first, in the square of the gradient's unit.
+        eta: f64,
+        /// How fast it falls.
+        gamma: f64,
+        /// Updates that are taken to have been made before the first.
+        t0: f64,
+    },
+}
+
+impl Noise {
+    /// Of constant deviation.
+    pub fn fixed(sigma: f64) -> Self {
+        Noise::Fixed { sigma }
+    }
+
+    /// Falling as in the paper: gamma 0.55, from the first update on. Its eta are 0.01, 0.3 and 1.
+    pub fn annealed(eta: f64) -> Self {
+        Noise::Annealed { eta, gamma: 0.55, t0: 0.0 }
+    }
+
+    /// The standard deviation after so many updates (u32 scalar), in a float type.
+    #[track_caller]
+    pub fn sigma<'t>(self, updates: Tensor<'t>, dtype: DType) -> Tensor<'t> {
+        match self {
+            Noise::Fixed { sigma } => updates.tape.scalar(sigma, dtype),
+            Noise::Annealed { eta, gamma, t0 } => {
+                let since = updates.cast(dtype) + (1.0 + t0);
+                (since.pow(-gamma) * eta).sqrt()
+            }
+        }
+    }
+
+    fn parameters(self) -> Vec<(&'static str, String)> {
+        match self {
+            Noise::Fixed { sigma } => vec![("sigma", sigma.to_string())],
+            Noise::Annealed { eta, gamma, t0 } => {
+                vec![("eta", eta.to_string()), ("gamma", gamma.to_string()), ("t0", t0.to_string())]
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check(self) {
+        let values = match self {
+            Noise::Fixed { sigma } => [sigma, 0.0, 0.0],
+            Noise::Annealed { eta, gamma, t0 } => [eta, gamma, t0],
+        };
+        assert!(
+            values.iter().all(|v| v.is_finite() && *v >= 0.0),
+            "add_noise: {self:?} has a value that is not at least 0"
+        );
+    }
+}
+
+/// Where the normal numbers come from.
+#[derive(Clone, Debug)]
+pub enum Draw<'t> {
+    /// A generator whose counter is that of updates: [`crate::Optimizer::step`] moves it on, if the step is taken.
+    Rng(Rng),
+    /// Numbers that are given: for each arena a vector of its length, and how many updates have been made (u32 scalar).
+    Given {
+        /// Standard normal numbers.
+        z: Flat<'t>,
+        /// The counter.
+        updates: Tensor<'t>,
+    },
+}
+
+impl From<Rng> for Draw<'_> {
+    fn from(rng: Rng) -> Self {
+        Draw::Rng(rng)
+    }
+}
+
+impl<S> Grads<'_, S> {
+    /// Has the step move a generator on, once.
+    pub(super) fn moves(&mut self, generator: Rng) {
+        if !self.generators.contains(&generator) {
+            self.generators.push(generator);
+        }
+    }
+}
+
+impl<'t> Grads<'t, Unscaled> {
+    /// Adds normal numbers, independent for each element of each gradient present (Neelakantan et al. 2015):
+    ///
+    /// `g + sigma_t z`
+    ///
+    /// The generator's numbers are a function of its seed, its counter and the element's position, so all replicas add
+    /// the same noise. Its counter must be moved by nothing but the optimizer that takes the step: give it to no dropout.
+    /// A step that is not taken draws its numbers again. This is no differential privacy: that clips example by example.
+    ///
+    /// Taps: `add_noise/sigma`.
+    ///
+    /// # Panics
+    /// If a value of the noise is below 0 or not finite.
+    #[track_caller]
+    pub fn add_noise(mut self, noise: Noise, draw: impl Into<Draw<'t>>) -> Self {
+        const NAME: &str = "add_noise";
+        noise.check();
+        let draw = draw.into();
+        let updates = match &draw {
+            Draw::Rng(rng) => rng.counter(self.tape),
+            Draw::Given { updates, .. } => *updates,
+        };
+        let (flat, sigma) = self.pass(NAME, &noise.parameters(), |flat| {
+            let noisy = flat.map(|arena, g| {
+                let units = Units::of(&self.tape.layout, arena, |param| self.present.contains(param).then_some(0));
+                let z = match &draw {
+                    Draw::Rng(rng) => rng.normal(self.tape, g.shape(), g.dtype()),
+                    Draw::Given { z, .. } => z.get(arena).expect("numbers for every arena"),
+                };
+                // Zero where no gradient is: what is absent stays, and so does the padding.
+                let sigma = noise.sigma(updates, g.dtype()).broadcast_to([units.params.len()]);
+                g + sigma.segment_broadcast(&units.segments) * z
+            });
+            let dtype = flat.tensors().iter().map(|g| g.dtype()).min().unwrap_or(DType::F32);
+            (noisy, vec![noise.sigma(updates, dtype)])
+        });
+        self.tap_of(NAME, "sigma", sigma[0]);
+        if let Draw::Rng(rng) = draw {
+            self.moves(rng);
+        }
+        self.with_flat(flat)
+    }
+}

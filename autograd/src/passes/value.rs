@@ -1,0 +1,60 @@
+//! Passes that treat elements one by one: clipping by value, and scaling the gradients of some parameters.
+
+use super::units::Units;
+use crate::{
+    DType, Operand,
+    grads::{Grads, Unscaled},
+    store::ParamSet,
+};
+
+impl<'t> Grads<'t, Unscaled> {
+    /// Keeps each element between `-bound` and `bound` (PyTorch's `clip_grad_value_`). This turns the gradient; NaN stays
+    /// NaN, and an infinity becomes the bound, so a check for finite values comes before. No gradient flows at the bounds
+    /// and beyond.
+    ///
+    /// Taps: `clip_by_value/clamped`, the number of elements beyond the bound (u32).
+    ///
+    /// # Panics
+    /// If the bound is not above 0.
+    #[track_caller]
+    pub fn clip_by_value(self, bound: f64) -> Self {
+        const NAME: &str = "clip_by_value";
+        assert!(bound > 0.0, "{NAME}: the bound is {bound}, and must be above 0");
+        let (flat, clamped) = self.pass(NAME, &[("bound", bound.to_string())], |flat| {
+            let mut count = self.tape.scalar(0.0, DType::U32);
+            let clamped = flat.map_mut(|_, g| {
+                count = count + g.abs().greater(bound).cast(DType::U32).sum();
+                g.clamp(-bound, bound)
+            });
+            (clamped, vec![count])
+        });
+        self.tap_of(NAME, "clamped", clamped[0]);
+        self.with_flat(flat)
+    }
+}
+
+impl<'t, S> Grads<'t, S> {
+    /// Multiplies the gradients of some parameters by a factor; others keep their bits. Before a clip by the global norm
+    /// this changes what all others are scaled by; after it, the bound no longer holds.
+    ///
+    /// # Panics
+    /// If the factor is a tensor that is not a scalar.
+    #[track_caller]
+    pub fn scale_grad(self, params: &ParamSet, factor: impl Into<Operand<'t>>) -> Self {
+        let factor = factor.into();
+        if let Operand::Tensor(factor) = factor {
+            assert!(factor.rank() == 0, "scale_grad: the factor has shape {}, and must be a scalar", factor.shape());
+        }
+        let parameters = [("params", params.len().to_string()), ("factor", factor.to_string())];
+        let (flat, _) = self.pass("scale_grad", &parameters, |flat| {
+            let scaled = flat.map(|arena, g| {
+                let units = Units::of(&self.tape.layout, arena, |_| Some(0));
+                let chosen = self.tape.table(&units.table(|param, _| f64::from(params.contains(param))), DType::Bool);
+                let factor = factor.like(g).cast(g.dtype()).broadcast_to(chosen.shape());
+                g * chosen.select(factor, factor.ones_like()).segment_broadcast(&units.segments)
+            });
+            (scaled, vec![])
+        });
+        self.with_flat(flat)
+    }
+}
