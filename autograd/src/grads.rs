@@ -7,12 +7,13 @@ use crate::{
     DType, Tensor,
     grad::{reaches, reads_whole},
     op::{Place, Segments},
+    pass_state::{Action, PassState},
     random::Rng,
     scaler::LossScaler,
     store::{Flat, Param, ParamSet},
     tape::Tape,
 };
-use std::{marker::PhantomData, sync::Arc};
+use std::{cell::RefCell, marker::PhantomData, sync::Arc};
 
 /// Marks gradients multiplied by a loss scale.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +24,50 @@ pub enum Scaled {}
 pub enum Unscaled {}
 
 /// The gradient of a loss with respect to a set of parameters.
+///
+/// ```
+/// # use wgrad::{Grads, LossScaler, Optimizer, Scaled};
+/// fn update(g: Grads<'_, Scaled>, scaler: &LossScaler, optimizer: &dyn Optimizer) {
+///     optimizer.step(g.unscale(scaler).clip_by_global_norm(1.0));
+/// }
+/// ```
+///
+/// Some mistakes do not compile. [`crate::Pitfall::P1`], a pass after the step:
+///
+/// ```compile_fail,E0382
+/// # use wgrad::{Grads, Optimizer};
+/// fn update(g: Grads<'_>, optimizer: &dyn Optimizer) {
+///     optimizer.step(g);
+///     let _ = g.clip_by_global_norm(1.0);
+/// }
+/// ```
+///
+/// [`crate::Pitfall::P2`], a clip of scaled gradients:
+///
+/// ```compile_fail,E0599
+/// # use wgrad::{Grads, Scaled};
+/// fn update(g: Grads<'_, Scaled>) {
+///     let _ = g.clip_by_global_norm(1.0);
+/// }
+/// ```
+///
+/// [`crate::Pitfall::P3`], unscaling twice:
+///
+/// ```compile_fail,E0599
+/// # use wgrad::{Grads, LossScaler, Scaled};
+/// fn update(g: Grads<'_, Scaled>, scaler: &LossScaler) {
+///     let _ = g.unscale(scaler).unscale(scaler);
+/// }
+/// ```
+///
+/// [`crate::Pitfall::P11`], a step past the scaler:
+///
+/// ```compile_fail,E0308
+/// # use wgrad::{Grads, Optimizer, Scaled};
+/// fn update(g: Grads<'_, Scaled>, optimizer: &dyn Optimizer) {
+///     optimizer.step(g);
+/// }
+/// ```
 #[derive(Clone)]
 #[must_use = "gradients do nothing until an optimizer steps with them"]
 pub struct Grads<'t, S = Unscaled> {
@@ -35,6 +80,8 @@ pub struct Grads<'t, S = Unscaled> {
     /// Bool scalar: whether the step may be taken.
     pub(crate) verdict: Option<Tensor<'t>>,
     pub(crate) scaler: LossScaler,
+    /// What has been done to them.
+    pub(crate) passes: RefCell<PassState>,
     /// How many tokens the gradient is a mean over (scalar), where it is weighted by them.
     pub(crate) weight: Option<Tensor<'t>>,
     /// The generators that a step moves on.
@@ -92,7 +139,8 @@ impl<'t, S> Grads<'t, S> {
         let flat = tape.in_scope(scope, || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect()));
         let (values, scaler) = (Flat::new(values), LossScaler::none());
         let (verdict, weight, generators) = (None, None, vec![]);
-        Self { tape, flat, values, present, absent, verdict, scaler, weight, generators, scale: PhantomData }
+        let passes = PassState::of_one_batch(false).into();
+        Self { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: PhantomData }
     }
 
     /// The tape.
@@ -159,6 +207,17 @@ impl<'t, S> Grads<'t, S> {
         places.sort_unstable_by_key(|place| order[*place]);
         let places: Vec<f64> = places.into_iter().map(|place| place as f64).collect();
         all.gather(self.tape.table(&places, DType::U32), 0)
+    }
+
+    /// Notes what is done to the gradients.
+    ///
+    /// # Panics
+    /// If that is a mistake.
+    #[track_caller]
+    pub(crate) fn apply(&self, action: Action) {
+        if let Err(pitfall) = self.passes.borrow_mut().apply(action) {
+            panic!("{pitfall}{}", self.tape.recorded_at());
+        }
     }
 
     /// Joins another condition to the verdict.

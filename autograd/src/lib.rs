@@ -7,7 +7,9 @@
 //! - [`Tape`] and [`Tensor`] record; [`Program`] is what was recorded; [`plan::Plan`] is what a device compiles.
 //! - [`Store`] declares what outlives a step; [`Session`] runs programs over it on a [`Backend`].
 //! - [`random`] numbers are a function of seed and position; an [`Rng`] keeps the seed and a counter in the store.
-//! - [`Grads`] carries gradients through the passes to an [`Optimizer`].
+//! - [`Grads`] carries gradients through the passes to an [`Optimizer`]; [`PassState`] refuses what is known to be wrong,
+//!   by number: [`Pitfall`].
+//! - [`LossScaler`] scales a loss, by a constant or by a scale that adapts itself on the device.
 //!
 //! This crate knows no device. `wgrad-cpu` runs plans on CPU threads.
 
@@ -32,7 +34,9 @@ mod half;
 mod hook;
 mod lower;
 mod optimizer;
+mod pass_state;
 mod passes;
+mod pitfall;
 mod program;
 mod scaler;
 mod session;
@@ -55,12 +59,14 @@ pub use grads::{Grads, Scaled, Unscaled};
 pub use half::f16_from_f64;
 pub use hook::Vjp;
 pub use optimizer::{Optimizer, OptimizerStates, Rule};
+pub use pass_state::{Action, PassConfig, PassState};
 pub use passes::{
     Accumulator, Agc, Centralize, ClipGroups, ClipNorm, Draw, FiniteGuard, Noise, NonFinite, OnGiveUp, Weighting,
 };
+pub use pitfall::{Pitfall, Severity};
 pub use program::{InputDecl, Pass, Program, TapDecl};
 pub use random::Rng;
-pub use scaler::{LossScaler, ScaledLoss};
+pub use scaler::{DynamicScale, LossScaler, ScaledLoss};
 pub use session::{Session, Step, Taps};
 pub use shape::Shape;
 pub use store::{ALIGN, Flat, Layout, Param, ParamDecl, ParamSet, StateDecl, StateId, Store};

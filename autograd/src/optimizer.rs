@@ -5,7 +5,8 @@ use crate::{
     Array, Tensor,
     grads::{Grads, Unscaled},
     op::Segments,
-    store::{Flat, ParamSet, StateId, Store},
+    pass_state::Action,
+    store::{Flat, Param, ParamSet, StateId, Store},
     tape::Tape,
 };
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub struct Rule<'t> {
     pub states: Vec<Tensor<'t>>,
     /// The segments of the arena, one per parameter.
     pub segments: Arc<Segments>,
+    /// The parameters, in the order of the segments.
+    pub members: Vec<Param>,
     /// How many updates have been made before this one (u32 scalar).
     pub updates: Tensor<'t>,
 }
@@ -123,6 +126,7 @@ pub trait Optimizer {
                 grads: g,
                 states: old.clone(),
                 segments: present.segments.clone(),
+                members: tape.layout.members(arena),
                 updates,
             });
             new_params.push((arena, gate(present.keep(new, p), p)));
@@ -139,6 +143,7 @@ pub trait Optimizer {
     #[track_caller]
     fn step(&self, grads: Grads<'_, Unscaled>) {
         let tape = grads.tape();
+        grads.apply(Action::Step);
         tape.pass(self.name(), &self.parameters(), &grads.flat().tensors(), || {
             let params = grads.flat().map(|arena, _| tape.state(arena));
             let (params, states) = self.update(&params, &grads, &self.current(tape, grads.flat()));

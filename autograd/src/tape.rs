@@ -95,6 +95,8 @@ pub(crate) struct Inner {
     pub probe: Option<Probe>,
     pub checkpoints: Vec<Checkpoint>,
     barriers: u32,
+    /// The value of each loss scale that a loss was last multiplied by.
+    scaled_by: BTreeMap<StateId, NodeId>,
     /// How many random streams each path has, by path.
     streams: HashMap<String, u64>,
 }
@@ -312,6 +314,20 @@ impl Tape {
         let mut inner = self.inner.borrow_mut();
         inner.states.insert(state, id);
         inner.assigned.push((state, id));
+    }
+
+    /// Remembers the value of a loss scale that a loss is multiplied by.
+    #[track_caller]
+    pub(crate) fn note_scale(&self, scale: StateId) {
+        let id = self.state(scale).id;
+        self.inner.borrow_mut().scaled_by.insert(scale, id);
+    }
+
+    /// Whether a loss scale still has the value that was noted; true where no loss was scaled on this tape.
+    #[track_caller]
+    pub(crate) fn scale_is_noted(&self, scale: StateId) -> bool {
+        let id = self.state(scale).id;
+        self.inner.borrow().scaled_by.get(&scale).is_none_or(|noted| *noted == id)
     }
 
     /// The value of a parameter, a slice of its arena's latest value.

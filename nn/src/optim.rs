@@ -1,20 +1,16 @@
 //! Optimizers: pure rules over whole arenas, with PyTorch's formulas and defaults.
 
 mod adam;
+mod ema;
+mod groups;
 mod rmsprop;
 mod sgd;
 
 pub use adam::{Adam, AdamConfig, AdamW, AdamWConfig};
+pub use ema::{Ema, EmaConfig};
+pub use groups::{Group, Rate};
 pub use rmsprop::{RmsProp, RmsPropConfig};
 pub use sgd::{Sgd, SgdConfig};
-
-use wgrad::Tensor;
-
-/// `g + weight_decay * p`: L2 decay, as part of the gradient.
-#[track_caller]
-fn with_decay<'t>(g: Tensor<'t>, p: Tensor<'t>, weight_decay: f64) -> Tensor<'t> {
-    if weight_decay == 0.0 { g } else { g + p * weight_decay }
-}
 
 /// Refuses a hyper-parameter outside a range, naming it.
 #[track_caller]

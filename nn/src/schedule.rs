@@ -1,4 +1,4 @@
-//! Learning rates as functions of the number of updates made.
+//! Learning rates, and the strength of gradient noise, as functions of the number of updates made.
 
 use std::{
     f64::consts::PI,
@@ -7,7 +7,8 @@ use std::{
 };
 use wgrad::{DType, Tensor};
 
-/// The learning rate `lr[t]` of update `t`, where `t = 0` is the first and only successful updates count.
+/// The learning rate `lr[t]` of update `t`, where `t = 0` is the first and only successful updates count; or another number
+/// that changes with the updates.
 ///
 /// No length may exceed the total; a length of 0 means none.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -33,7 +34,7 @@ pub enum Schedule {
         /// What the first rate is of the base.
         factor: f64,
     },
-    /// Up from 0 to `base` in `steps` updates, then in a straight line to 0 at `total`.
+    /// Up from `init` to `base` in `steps` updates, then in a straight line to `end` at `total`, and no further.
     WarmupLinear {
         /// The highest rate.
         base: f64,
@@ -41,6 +42,10 @@ pub enum Schedule {
         steps: u32,
         /// Where it ends.
         total: u32,
+        /// The first rate.
+        init: f64,
+        /// The last rate.
+        end: f64,
     },
     /// Up from `init` to `base` in `steps` updates, then half a cosine down to `end` at `total` (Loshchilov & Hutter
     /// 2017), and no further.
@@ -55,6 +60,13 @@ pub enum Schedule {
         init: f64,
         /// The last rate.
         end: f64,
+    },
+    /// `sqrt(eta / (1 + t)^gamma)`: the standard deviation of gradient noise (Neelakantan et al. 2015, with `gamma` 0.55).
+    Annealed {
+        /// The first variance.
+        eta: f64,
+        /// How fast the variance falls.
+        gamma: f64,
     },
 }
 
@@ -95,10 +107,10 @@ impl Schedule {
                 let rising = (t / length(0, steps) * (1.0 - factor) + factor) * base;
                 t.before(steps, rising, t.constant(base))
             }
-            Schedule::WarmupLinear { base, steps, total } => {
-                let rising = t / length(0, steps) * base;
-                let falling = (t * -1.0 + total as f64) / length(steps, total) * base;
-                t.before(steps, rising, t.before(total, falling, t.constant(0.0)))
+            Schedule::WarmupLinear { base, steps, total, init, end } => {
+                let rising = t / length(0, steps) * (base - init) + init;
+                let falling = (t * -1.0 + total as f64) / length(steps, total) * (base - end) + end;
+                t.before(steps, rising, t.before(total, falling, t.constant(end)))
             }
             Schedule::WarmupCosine { base, steps, total, init, end } => {
                 let rising = t / length(0, steps) * (base - init) + init;
@@ -106,6 +118,7 @@ impl Schedule {
                 let falling = (angle.cos() + 1.0) * (0.5 * (base - end)) + end;
                 t.before(steps, rising, t.before(total, falling, t.constant(end)))
             }
+            Schedule::Annealed { eta, gamma } => (t + 1.0).powf(-0.5 * gamma) * eta.sqrt(),
         }
     }
 
@@ -116,8 +129,9 @@ impl Schedule {
             Schedule::Constant(base) => (vec![base], 0, 0),
             Schedule::Warmup { base, steps, .. } => (vec![base], steps, steps),
             Schedule::WarmupFactor { base, steps, factor } => (vec![base, factor], steps, steps),
-            Schedule::WarmupLinear { base, steps, total } => (vec![base], steps, total),
+            Schedule::WarmupLinear { base, steps, total, init, end } => (vec![base, init, end], steps, total),
             Schedule::WarmupCosine { base, steps, total, init, end } => (vec![base, init, end], steps, total),
+            Schedule::Annealed { eta, gamma } => (vec![eta, gamma], 0, 0),
         };
         let sound = rates.iter().all(|rate| rate.is_finite() && *rate >= 0.0);
         assert!(sound, "learning rate {self}: rates must be finite and not negative");
@@ -139,12 +153,13 @@ impl fmt::Display for Schedule {
             Schedule::WarmupFactor { base, steps, factor } => {
                 write!(f, "warmup_factor({base}, steps {steps}, factor {factor})")
             }
-            Schedule::WarmupLinear { base, steps, total } => {
-                write!(f, "warmup_linear({base}, steps {steps}, total {total})")
+            Schedule::WarmupLinear { base, steps, total, init, end } => {
+                write!(f, "warmup_linear({base}, steps {steps}, total {total}, from {init}, to {end})")
             }
             Schedule::WarmupCosine { base, steps, total, init, end } => {
                 write!(f, "warmup_cosine({base}, steps {steps}, total {total}, from {init}, to {end})")
             }
+            Schedule::Annealed { eta, gamma } => write!(f, "annealed({eta}, gamma {gamma})"),
         }
     }
 }
@@ -155,6 +170,7 @@ trait Number:
 {
     fn constant(self, value: f64) -> Self;
     fn cos(self) -> Self;
+    fn powf(self, exponent: f64) -> Self;
     /// `self < limit ? then : otherwise`.
     fn before(self, limit: u32, then: Self, otherwise: Self) -> Self;
 }
@@ -165,6 +181,9 @@ impl Number for f64 {
     }
     fn cos(self) -> Self {
         f64::cos(self)
+    }
+    fn powf(self, exponent: f64) -> Self {
+        f64::powf(self, exponent)
     }
     fn before(self, limit: u32, then: Self, otherwise: Self) -> Self {
         if self < limit as f64 { then } else { otherwise }
@@ -181,6 +200,10 @@ impl Number for Tensor<'_> {
         Tensor::cos(self)
     }
     #[track_caller]
+    fn powf(self, exponent: f64) -> Self {
+        self.pow(exponent)
+    }
+    #[track_caller]
     fn before(self, limit: u32, then: Self, otherwise: Self) -> Self {
         self.less(limit as f64).select(then, otherwise)
     }
@@ -193,7 +216,7 @@ mod tests {
     #[test]
     fn lengths_of_zero_and_of_the_whole_are_legal() {
         let cosine = |steps, total| Schedule::WarmupCosine { base: 2.0, steps, total, init: 0.5, end: 0.25 };
-        let linear = |steps, total| Schedule::WarmupLinear { base: 2.0, steps, total };
+        let linear = |steps, total| Schedule::WarmupLinear { base: 2.0, steps, total, init: 0.0, end: 0.0 };
         for (schedule, want) in [
             (Schedule::Warmup { base: 2.0, steps: 0, offset: 0 }, [2.0, 2.0, 2.0]),
             (Schedule::WarmupFactor { base: 2.0, steps: 0, factor: 0.1 }, [2.0, 2.0, 2.0]),
@@ -226,6 +249,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "the warm-up is longer than the whole")]
     fn a_warm_up_beyond_the_whole_panics() {
-        Schedule::WarmupLinear { base: 1.0, steps: 3, total: 2 }.check();
+        Schedule::WarmupLinear { base: 1.0, steps: 3, total: 2, init: 0.0, end: 0.0 }.check();
     }
 }

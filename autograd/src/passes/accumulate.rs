@@ -3,6 +3,7 @@
 use crate::{
     Array, DType, Tensor,
     grads::{Grads, Unscaled},
+    pass_state::PassState,
     scaler::LossScaler,
     store::{Flat, ParamSet, StateId, Store},
     tape::Tape,
@@ -176,7 +177,8 @@ impl<S> Accumulator<S> {
         let values = tape.arenas(&self.params);
         let weight = (self.weighting == Weighting::TokenWeighted).then_some(weight);
         let (verdict, generators) = (Some(some), vec![]);
-        Grads { tape, flat, values, present, absent, verdict, scaler, weight, generators, scale: PhantomData }
+        let passes = PassState::of_one_batch(scaler != LossScaler::none()).into();
+        Grads { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: PhantomData }
     }
 
     fn recorded(&self) -> MutexGuard<'_, Option<(ParamSet, LossScaler)>> {

@@ -19,8 +19,8 @@ impl<'t, S> Grads<'t, S> {
 
     /// The same gradients under another type: the caller has done what that says.
     pub(super) fn retyped<Z>(self) -> Grads<'t, Z> {
-        let Self { tape, flat, values, present, absent, verdict, scaler, weight, generators, scale: _ } = self;
-        Grads { tape, flat, values, present, absent, verdict, scaler, weight, generators, scale: PhantomData }
+        let Self { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: _ } = self;
+        Grads { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: PhantomData }
     }
 }
 
@@ -86,15 +86,17 @@ impl<'t> Grads<'t, Scaled> {
     pub fn unscale(self, scaler: &LossScaler) -> Grads<'t, Unscaled> {
         assert!(
             self.scaler == *scaler,
-            "unscale: the loss was scaled by {:?}, and this scaler has {:?}",
-            self.scaler.scale_value(),
-            scaler.scale_value()
+            "unscale: the loss was scaled by {}, and this scaler has {scaler}",
+            self.scaler
         );
-        let scale = scaler.scale_value();
-        let parameters = [("scale", scale.map_or("none".to_string(), |s| s.to_string()))];
-        let (flat, checked) = self.pass("unscale", &parameters, |flat| {
-            let inverse = scale.map(|s| (1.0 / s) as f32 as f64);
-            (flat.map(|_, g| inverse.map_or(g, |inverse| g * inverse)), vec![self.all_finite()])
+        scaler.check_window(self.tape);
+        for action in scaler.actions() {
+            self.apply(*action);
+        }
+        let (flat, checked) = self.pass("unscale", &[("scale", scaler.to_string())], |flat| {
+            let finite = self.all_finite();
+            scaler.judge(finite);
+            (flat.map(|_, g| scaler.unscaled(g)), vec![finite])
         });
         let mut grads = Grads { scaler: LossScaler::none(), ..self.retyped() };
         grads.and_verdict(checked[0]);

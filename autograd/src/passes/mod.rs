@@ -25,7 +25,7 @@ pub use finite::{FiniteGuard, OnGiveUp};
 pub use groups::ClipGroups;
 pub use noise::{Draw, Noise};
 
-use crate::{Operand, Tensor, grads::Grads, store::Flat};
+use crate::{Operand, Tensor, grads::Grads, pass_state::Action, store::Flat};
 
 impl<'t, S> Grads<'t, S> {
     /// Records `f` as a pass over the flat vectors. It returns the new vectors, then anything else worth naming.
@@ -36,6 +36,9 @@ impl<'t, S> Grads<'t, S> {
         parameters: &[(&'static str, String)],
         f: impl FnOnce(&Flat<'t>) -> (Flat<'t>, Vec<Tensor<'t>>),
     ) -> (Flat<'t>, Vec<Tensor<'t>>) {
+        if let Some(action) = Action::of_pass(name) {
+            self.apply(action);
+        }
         let mut result = None;
         // The body is recorded within a closure: its nodes name the line that asked for the pass all the same.
         let site = std::panic::Location::caller();

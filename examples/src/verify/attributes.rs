@@ -42,6 +42,17 @@ impl<'a> Attributes<'a> {
         self.want(name, "true or false", Value::as_bool)
     }
 
+    /// A truth value, or another where there is none.
+    pub fn flag_or(self, name: &str, default: bool) -> Attempt<bool> {
+        if self.get(name).is_some() { self.flag(name) } else { Ok(default) }
+    }
+
+    /// Refuses attributes with other names: one that is not read would be one that is not tested.
+    pub fn only(self, names: &[&str], of: &str) -> Attempt<()> {
+        let unknown = self.0.keys().find(|name| !names.contains(&name.as_str()));
+        unknown.map_or(Ok(()), |name| Err(Refusal::Unsupported(format!("attribute {name:?} of {of}"))))
+    }
+
     /// A text.
     pub fn text(self, name: &str) -> Attempt<&'a str> {
         self.want(name, "a text", Value::as_str)

@@ -1,10 +1,11 @@
 //! The command: reads a set, runs its vectors one after another, and tells which failed.
 
 use super::{
-    Attempt, Case, Index, KINDS, Refusal, Tensors, Trace, Vector,
+    Attempt, Attributes, Case, Index, KINDS, Refusal, Tensors, Trace, Vector,
     compare::{Comparison, Mismatch, compare},
     kind::{Place, TRACES},
     report::{Outcome, Row, Summary},
+    traces,
 };
 use crate::{
     Error, Result,
@@ -84,7 +85,7 @@ fn cases(dir: &Path, kind: Option<&str>) -> Result<Vec<Case>> {
             kind: TRACES.into(),
             op: TRACES.into(),
             dtype: "none".into(),
-            attrs: serde_json::Map::new(),
+            attrs: trace.attrs,
             diff: vec![],
             file: file.clone(),
             inputs: vec![],
@@ -102,8 +103,12 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(fs::read(path).map_err(|source| wgrad_nn::Error::Io { action: "read", path: path.into(), source })?)
 }
 
-/// Runs one vector and compares its results. (A vector without tensors is of a kind that is not run.)
+/// Runs one vector and compares its results. (A vector without tensors is a trace, or of a kind that is not run.)
 fn row(case: &Case, tensors: Option<&Tensors>, place: Place) -> Row {
+    if case.kind == TRACES {
+        let why = traces::run(Attributes(&case.attrs)).unwrap_or_else(|refusal| Some(refusal.to_string()));
+        return Row::new(case, if why.is_none() { Outcome::Passed } else { Outcome::Failed }, why);
+    }
     if case.dtype == "f64" && !place.f64 {
         return Row::new(case, Outcome::NotForThisDevice, None);
     }

@@ -57,6 +57,9 @@ pub struct Tolerance {
 pub struct Trace {
     /// Its name.
     pub id: String,
+    /// The rest of it.
+    #[serde(flatten)]
+    pub attrs: Map<String, Value>,
 }
 
 impl Index {

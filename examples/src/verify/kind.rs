@@ -1,9 +1,9 @@
 //! The kinds of vectors, and what runs each.
 
-use super::{Attempt, Attributes, Case, Refusal, Tensors, ops, passes};
+use super::{Attempt, Attributes, Case, Refusal, Tensors, ops, optim, passes, scaler, schedule};
 use crate::{Result, device, device::Device};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use wgrad::{Array, Session, Store};
+use wgrad::{Array, DType, Session, Store};
 
 /// Results by the names of the index, such as `out/y`.
 pub type Results = Vec<(String, Array)>;
@@ -12,7 +12,7 @@ pub type Results = Vec<(String, Array)>;
 pub struct Kind {
     /// The name, in the index and on the command line.
     pub name: &'static str,
-    /// What gives the results of one; `None` where this version cannot.
+    /// What gives the results of one; `None` where this version cannot, and of traces, which have no tensors.
     pub run: Option<fn(&Vector<'_>) -> Attempt<Results>>,
 }
 
@@ -20,9 +20,9 @@ pub struct Kind {
 pub const KINDS: [Kind; 7] = [
     Kind { name: "op", run: Some(ops::run) },
     Kind { name: "pass", run: Some(passes::run) },
-    Kind { name: "optim", run: None },
-    Kind { name: "scaler", run: None },
-    Kind { name: "schedule", run: None },
+    Kind { name: "optim", run: Some(optim::run) },
+    Kind { name: "scaler", run: Some(scaler::run) },
+    Kind { name: "schedule", run: Some(schedule::run) },
     Kind { name: "pipeline", run: None },
     Kind { name: TRACES, run: None },
 ];
@@ -66,6 +66,11 @@ impl<'a> Vector<'a> {
     /// Its attributes.
     pub fn attrs(&self) -> Attributes<'a> {
         Attributes(&self.case.attrs)
+    }
+
+    /// The type of its floats.
+    pub fn dtype(&self) -> DType {
+        if self.case.dtype == "f64" { DType::F64 } else { DType::F32 }
     }
 
     /// Its inputs whose names begin so, without that: `in/` or `cot/`.

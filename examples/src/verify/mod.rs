@@ -8,10 +8,14 @@ mod compare;
 mod index;
 mod kind;
 mod ops;
+mod optim;
 mod passes;
 mod refusal;
 mod report;
+mod scaler;
+mod schedule;
 mod tensors;
+mod traces;
 
 pub use attributes::Attributes;
 pub use command::verify;

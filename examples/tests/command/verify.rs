@@ -173,10 +173,10 @@ fn masks_indices_and_absent_gradients() {
 #[test]
 fn what_cannot_be_run_fails_and_says_why() {
     let mut set = Set::default();
-    set.good("op").case("unknown", "frobnicate", json!({}), &[]).good("kind").good("optim").good("lacks");
+    set.good("op").case("unknown", "frobnicate", json!({}), &[]).good("kind").good("pipeline").good("lacks");
     set.cases[1]["expect"]["out/y"] = json!({"rtol": 0.0, "atol": 0.0});
     set.cases[2]["kind"] = "riddle".into();
-    set.cases[3]["kind"] = "optim".into();
+    set.cases[3]["kind"] = "pipeline".into();
     set.cases[4]["expect"]["out/z"] = json!({"rtol": 0.0, "atol": 0.0});
     set.tensor("type/in/x", &[1], &[0.0f64]).tensor("type/out/y", &[1], &[1.0f32]).case("type", "exp", json!({}), &[]);
     set.tensor("byte/in/x", &[1], &[1u8]).tensor("byte/out/y", &[1], &[1.0f32]).case("byte", "exp", json!({}), &[]);
@@ -200,7 +200,7 @@ fn what_cannot_be_run_fails_and_says_why() {
         &[
             "unknown: this version has no operation \"frobnicate\"",
             "kind: this version cannot run vectors of kind \"riddle\"",
-            "optim: this version cannot run vectors of kind \"optim\"",
+            "pipeline: this version cannot run vectors of kind \"pipeline\"",
             "lacks: f.safetensors has no tensor \"lacks/out/z\"",
             "type: out/y: have f64[1], want f32[1]",
             "byte: the tensor \"byte/in/x\" is of type u8, and f64, f32, f16, i64, i32, u32 or bool is needed",
@@ -213,7 +213,7 @@ fn what_cannot_be_run_fails_and_says_why() {
             "1 passed, 12 failed",
         ],
     );
-    set.verify("--kind optim").tells(1, &["optim: this version cannot run..", "0 passed, 1 failed"]);
+    set.verify("--kind pipeline").tells(1, &["pipeline: this version cannot run..", "0 passed, 1 failed"]);
 }
 
 #[test]
@@ -254,10 +254,28 @@ fn traces_are_vectors_too() {
     index["traces"] = "traces.json".into();
     let dir = set.write(&index);
     verify(dir.path(), "").fails(1, &["traces.json", "cannot read"]);
-    fs::write(dir.path().join("traces.json"), r#"[{"id": "legal", "ops": []}]"#).expect("can be written");
-    let line = "legal: this version cannot run vectors of kind \"traces\"";
-    verify(dir.path(), "").tells(1, &[line, "1 passed, 1 failed"]);
-    verify(dir.path(), "--kind traces").tells(1, &[line, "0 passed, 1 failed"]);
+    let trace = |id: &str, ops: &[&str], expect: &[&str]| {
+        let config = json!({"K": 1, "R": 1, "scaler": "none", "weighting": "mean"});
+        json!({"id": id, "config": config, "ops": ops, "expect": expect})
+    };
+    let write = |traces: Value| fs::write(dir.path().join("traces.json"), traces.to_string()).expect("can be written");
+    let legal = trace("legal", &["backward", "clip_norm", "step", "zero", "tick"], &[]);
+    let late = trace("late", &["backward", "step", "clip_norm"], &["P1"]);
+    write(json!([legal, late]));
+    verify(dir.path(), "").tells(0, &["3 passed, 0 failed"]);
+    verify(dir.path(), "--kind traces").tells(0, &["2 passed, 0 failed"]);
+    let missed = trace("missed", &["backward", "step", "clip_norm"], &[]);
+    let imagined = trace("imagined", &["backward", "step"], &["P1", "P2"]);
+    let unknown = trace("unknown", &["backward", "frobnicate"], &[]);
+    write(json!([missed, imagined, unknown, {"id": "bare", "ops": []}]));
+    let lines = [
+        "missed: finds P1, want nothing",
+        "imagined: finds nothing, want P1, P2",
+        "unknown: this version has no step of a trace \"frobnicate\"",
+        "bare: its attribute \"config\" must be an object, and is missing",
+        "0 passed, 4 failed",
+    ];
+    verify(dir.path(), "--kind traces").tells(1, &lines);
     verify(dir.path(), "--kind op").tells(0, &["1 passed, 0 failed"]);
     fs::write(dir.path().join("traces.json"), "{}").expect("can be written");
     verify(dir.path(), "").fails(1, &["traces.json", "no file of traces"]);
@@ -307,11 +325,37 @@ fn what_is_no_kind_or_no_option_here_is_wrong_usage() {
     assert_eq!(wgrad_in(dir.path(), "verify").status, Some(2));
 }
 
+#[test]
+fn an_attribute_that_is_not_read_is_refused() {
+    let mut set = Set::default();
+    let attrs = |more: &str| {
+        let mut attrs = json!({"lr": 0.5, "steps": 2, "absent": {"w": [1]}});
+        attrs[more] = 0.0.into();
+        attrs
+    };
+    for (id, more, last) in [("good", "momentum", 0.5f32), ("wrong", "momentum", 0.0), ("more", "amsgrad", 0.5)] {
+        set.tensor(&format!("{id}/in/p0_w"), &[1], &[1.0f32]);
+        set.tensor(&format!("{id}/in/grad_w"), &[2, 1], &[1.0f32, 7.0]);
+        set.tensor(&format!("{id}/out/param_w"), &[2, 1], &[0.5f32, last]);
+        set.case(id, "SGD", attrs(more), &[]);
+    }
+    set.cases.iter_mut().for_each(|case| case["kind"] = "optim".into());
+    set.verify("").tells(
+        1,
+        &[
+            "wrong: out/param_w[1, 0]: have 5e-1, want 0e0..",
+            "more: this version has no attribute \"amsgrad\" of SGD",
+            "1 passed, 2 failed",
+        ],
+    );
+}
+
 /// The vectors that are kept with the tests, of each kind that is verified.
 #[test]
 fn the_golden_vectors_pass() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
-    const KINDS: [(&str, usize); 2] = [("op", 364), ("pass", 130)];
+    const KINDS: &[(&str, usize)] =
+        &[("op", 364), ("pass", 130), ("optim", 40), ("scaler", 17), ("schedule", 7), ("traces", 58)];
     for (kind, count) in KINDS {
         let outcome = wgrad_in(&golden, &format!("verify . --kind {kind}"));
         let last = format!("{count} passed, 0 failed");

@@ -1,9 +1,10 @@
 //! Adam, and AdamW with decoupled weight decay.
 
-use super::{check_eps, check_not_negative, check_rate, with_decay};
-use crate::Schedule;
-use std::sync::Arc;
-use wgrad::{Optimizer, OptimizerStates, ParamSet, Rule, Store, Tensor, op::Segments};
+use super::{
+    check_eps, check_rate,
+    groups::{Group, Rate, Settings, flat},
+};
+use wgrad::{Optimizer, OptimizerStates, ParamSet, Rule, Store, Tensor};
 
 /// Hyper-parameters of [`Adam`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -11,18 +12,21 @@ pub struct AdamConfig {
     /// The prefix of its states' names; each optimizer of a store needs its own.
     pub name: String,
     /// The learning rate.
-    pub lr: Schedule,
+    pub lr: Rate,
     /// The decay rates of the running means of `g` and `g^2`, each in `[0, 1)`.
     pub betas: (f64, f64),
     /// Added to the root of the corrected second moment; positive.
     pub eps: f64,
     /// L2 decay, added to the gradient, so that the step's scaling applies to it. For decoupled decay take [`AdamW`].
     pub weight_decay: f64,
+    /// Parameters with settings of their own.
+    pub groups: Vec<Group>,
 }
 
 impl Default for AdamConfig {
     fn default() -> Self {
-        Self { name: "adam".into(), lr: 1e-3.into(), betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0 }
+        let (lr, groups) = (1e-3.into(), vec![]);
+        Self { name: "adam".into(), lr, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0, groups }
     }
 }
 
@@ -32,18 +36,21 @@ pub struct AdamWConfig {
     /// The prefix of its states' names; each optimizer of a store needs its own.
     pub name: String,
     /// The learning rate.
-    pub lr: Schedule,
+    pub lr: Rate,
     /// The decay rates of the running means of `g` and `g^2`, each in `[0, 1)`.
     pub betas: (f64, f64),
     /// Added to the root of the corrected second moment; positive.
     pub eps: f64,
     /// Decoupled decay: each step first multiplies a parameter by `1 - lr * weight_decay`.
     pub weight_decay: f64,
+    /// Parameters with settings of their own.
+    pub groups: Vec<Group>,
 }
 
 impl Default for AdamWConfig {
     fn default() -> Self {
-        Self { name: "adamw".into(), lr: 1e-3.into(), betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.01 }
+        let (lr, groups) = (1e-3.into(), vec![]);
+        Self { name: "adamw".into(), lr, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.01, groups }
     }
 }
 
@@ -76,33 +83,32 @@ const FLAT: [&str; 2] = ["m", "v"];
 const SEGMENTAL: [&str; 2] = ["correction_m", "correction_v"];
 
 #[track_caller]
-fn check(name: &str, lr: &Schedule, betas: (f64, f64), eps: f64, weight_decay: f64) {
-    lr.check();
+fn check(name: &str, betas: (f64, f64), eps: f64) {
     check_rate(name, "betas.0", betas.0);
     check_rate(name, "betas.1", betas.1);
     check_eps(name, eps);
-    check_not_negative(name, "weight_decay", weight_decay);
 }
 
 /// What to subtract from the parameters, and the new states.
 #[track_caller]
 fn step<'t>(
+    rule: &Rule<'t>,
     g: Tensor<'t>,
     lr: Tensor<'t>,
-    states: &[Tensor<'t>],
-    segments: &Arc<Segments>,
     (betas, eps): ((f64, f64), f64),
 ) -> (Tensor<'t>, Vec<Tensor<'t>>) {
-    let [m, v, correction_m, correction_v] = states else { panic!("adam: its states are {FLAT:?} and {SEGMENTAL:?}") };
+    let [m, v, correction_m, correction_v] = rule.states[..] else {
+        panic!("adam: its states are {FLAT:?} and {SEGMENTAL:?}")
+    };
     let mean = |old: Tensor<'t>, new: Tensor<'t>, beta: f64| old * beta + new * (1.0 - beta);
-    let m = mean(*m, g, betas.0);
-    let v = mean(*v, g.square(), betas.1);
+    let m = mean(m, g, betas.0);
+    let v = mean(v, g.square(), betas.1);
     // 1 - b^t is the same running mean of ones.
-    let correction_m = *correction_m * betas.0 + (1.0 - betas.0);
-    let correction_v = *correction_v * betas.1 + (1.0 - betas.1);
+    let correction_m = correction_m * betas.0 + (1.0 - betas.0);
+    let correction_v = correction_v * betas.1 + (1.0 - betas.1);
     // Reciprocals per segment: a division by what is broadcast would be 0 / 0 in the padding.
-    let rate = (lr / correction_m).segment_broadcast(segments);
-    let scale = correction_v.sqrt().recip().segment_broadcast(segments);
+    let rate = (lr / correction_m).segment_broadcast(&rule.segments);
+    let scale = correction_v.sqrt().recip().segment_broadcast(&rule.segments);
     let change = rate * m / (v.guarded_sqrt() * scale + eps);
     (change, vec![m, v, correction_m, correction_v])
 }
@@ -114,9 +120,16 @@ impl Adam {
     /// If a hyper-parameter is out of its range, or the name is taken.
     #[track_caller]
     pub fn new(store: &mut Store, params: &ParamSet, config: AdamConfig) -> Self {
-        check("adam", &config.lr, config.betas, config.eps, config.weight_decay);
+        check("adam", config.betas, config.eps);
         let states = OptimizerStates::declare(store, params, &config.name, &FLAT, &SEGMENTAL);
-        Self { config, states }
+        let adam = Self { config, states };
+        adam.settings().check(params);
+        adam
+    }
+
+    fn settings(&self) -> Settings<'_> {
+        let c = &self.config;
+        Settings { optimizer: "adam", lr: &c.lr, weight_decay: c.weight_decay, groups: &c.groups }
     }
 }
 
@@ -127,9 +140,16 @@ impl AdamW {
     /// If a hyper-parameter is out of its range, or the name is taken.
     #[track_caller]
     pub fn new(store: &mut Store, params: &ParamSet, config: AdamWConfig) -> Self {
-        check("adamw", &config.lr, config.betas, config.eps, config.weight_decay);
+        check("adamw", config.betas, config.eps);
         let states = OptimizerStates::declare(store, params, &config.name, &FLAT, &SEGMENTAL);
-        Self { config, states }
+        let adam = Self { config, states };
+        adam.settings().check(params);
+        adam
+    }
+
+    fn settings(&self) -> Settings<'_> {
+        let c = &self.config;
+        Settings { optimizer: "adamw", lr: &c.lr, weight_decay: c.weight_decay, groups: &c.groups }
     }
 }
 
@@ -146,12 +166,8 @@ macro_rules! common {
 
         fn parameters(&self) -> Vec<(&'static str, String)> {
             let c = &self.config;
-            vec![
-                ("lr", c.lr.to_string()),
-                ("betas", format!("{:?}", c.betas)),
-                ("eps", c.eps.to_string()),
-                ("weight_decay", c.weight_decay.to_string()),
-            ]
+            let own = [("betas", format!("{:?}", c.betas)), ("eps", c.eps.to_string())];
+            self.settings().printed(&own)
         }
     };
 }
@@ -161,11 +177,10 @@ impl Optimizer for Adam {
 
     #[track_caller]
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
-        let (c, p) = (&self.config, rule.params);
-        let lr = c.lr.lr(rule.updates, p.dtype());
-        let g = with_decay(rule.grads, p, c.weight_decay);
-        let (change, states) = step(g, lr, &rule.states, &rule.segments, (c.betas, c.eps));
-        (p - change, states)
+        let (c, settings) = (&self.config, self.settings());
+        let (lr, g) = (settings.lr(&rule), settings.decayed(&rule));
+        let (change, states) = step(&rule, g, lr, (c.betas, c.eps));
+        (rule.params - change, states)
     }
 }
 
@@ -174,9 +189,10 @@ impl Optimizer for AdamW {
 
     #[track_caller]
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
-        let (c, p) = (&self.config, rule.params);
-        let lr = c.lr.lr(rule.updates, p.dtype());
-        let (change, states) = step(rule.grads, lr, &rule.states, &rule.segments, (c.betas, c.eps));
-        (p * (1.0 - lr * c.weight_decay) - change, states)
+        let (c, settings) = (&self.config, self.settings());
+        let lr = settings.lr(&rule);
+        let (change, states) = step(&rule, rule.grads, lr, (c.betas, c.eps));
+        let kept = settings.weight_decay(&rule).map(|decay| rule.params * flat(&rule, 1.0 - lr * decay));
+        (kept.unwrap_or(rule.params) - change, states)
     }
 }

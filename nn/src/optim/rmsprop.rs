@@ -1,7 +1,9 @@
 //! RMSprop.
 
-use super::{check_eps, check_not_negative, check_rate, with_decay};
-use crate::Schedule;
+use super::{
+    check_eps, check_not_negative, check_rate,
+    groups::{Group, Rate, Settings, flat},
+};
 use wgrad::{Optimizer, OptimizerStates, ParamSet, Rule, Store, Tensor};
 
 /// Hyper-parameters of [`RmsProp`]; the defaults are PyTorch's.
@@ -10,7 +12,7 @@ pub struct RmsPropConfig {
     /// The prefix of its states' names; each optimizer of a store needs its own.
     pub name: String,
     /// The learning rate.
-    pub lr: Schedule,
+    pub lr: Rate,
     /// The decay rate of the running means, in `[0, 1)`.
     pub alpha: f64,
     /// Added to the root; positive.
@@ -21,6 +23,8 @@ pub struct RmsPropConfig {
     pub centered: bool,
     /// L2 decay, added to the gradient.
     pub weight_decay: f64,
+    /// Parameters with settings of their own.
+    pub groups: Vec<Group>,
 }
 
 impl Default for RmsPropConfig {
@@ -33,6 +37,7 @@ impl Default for RmsPropConfig {
             momentum: 0.0,
             centered: false,
             weight_decay: 0.0,
+            groups: vec![],
         }
     }
 }
@@ -62,16 +67,21 @@ impl RmsProp {
     /// If a hyper-parameter is out of its range, or the name is taken.
     #[track_caller]
     pub fn new(store: &mut Store, params: &ParamSet, config: RmsPropConfig) -> Self {
-        config.lr.check();
         check_rate("rmsprop", "alpha", config.alpha);
         check_eps("rmsprop", config.eps);
         check_not_negative("rmsprop", "momentum", config.momentum);
-        check_not_negative("rmsprop", "weight_decay", config.weight_decay);
         let mut flat = vec!["v"];
         flat.extend(config.centered.then_some("a"));
         flat.extend((config.momentum > 0.0).then_some("momentum"));
         let states = OptimizerStates::declare(store, params, &config.name, &flat, &[]);
-        Self { config, states }
+        let rmsprop = Self { config, states };
+        rmsprop.settings().check(params);
+        rmsprop
+    }
+
+    fn settings(&self) -> Settings<'_> {
+        let c = &self.config;
+        Settings { optimizer: "rmsprop", lr: &c.lr, weight_decay: c.weight_decay, groups: &c.groups }
     }
 }
 
@@ -86,21 +96,19 @@ impl Optimizer for RmsProp {
 
     fn parameters(&self) -> Vec<(&'static str, String)> {
         let c = &self.config;
-        vec![
-            ("lr", c.lr.to_string()),
+        let own = [
             ("alpha", c.alpha.to_string()),
             ("eps", c.eps.to_string()),
             ("momentum", c.momentum.to_string()),
             ("centered", c.centered.to_string()),
-            ("weight_decay", c.weight_decay.to_string()),
-        ]
+        ];
+        self.settings().printed(&own)
     }
 
     #[track_caller]
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
-        let (c, p) = (&self.config, rule.params);
-        let lr = c.lr.lr(rule.updates, p.dtype());
-        let g = with_decay(rule.grads, p, c.weight_decay);
+        let (c, p, settings) = (&self.config, rule.params, self.settings());
+        let (lr, g) = (flat(&rule, settings.lr(&rule)), settings.decayed(&rule));
         let mean = |old: Tensor<'t>, new: Tensor<'t>| old * c.alpha + new * (1.0 - c.alpha);
         let mut old = rule.states.into_iter();
         let mut next = || old.next().expect("as many states as were declared");

@@ -1,7 +1,9 @@
 //! Stochastic gradient descent, with momentum.
 
-use super::{check_not_negative, with_decay};
-use crate::Schedule;
+use super::{
+    check_not_negative,
+    groups::{Group, Rate, Settings, flat},
+};
 use wgrad::{Optimizer, OptimizerStates, ParamSet, Rule, Store, Tensor};
 
 /// Hyper-parameters of [`Sgd`]; the defaults are PyTorch's.
@@ -10,7 +12,7 @@ pub struct SgdConfig {
     /// The prefix of its states' names; each optimizer of a store needs its own.
     pub name: String,
     /// The learning rate.
-    pub lr: Schedule,
+    pub lr: Rate,
     /// `momentum`; 0 for none.
     pub momentum: f64,
     /// How much less than all of a gradient enters the momentum, from its second step on.
@@ -19,12 +21,15 @@ pub struct SgdConfig {
     pub nesterov: bool,
     /// L2 decay, added to the gradient.
     pub weight_decay: f64,
+    /// Parameters with settings of their own.
+    pub groups: Vec<Group>,
 }
 
 impl Default for SgdConfig {
     fn default() -> Self {
         let lr = 1e-3.into();
-        Self { name: "sgd".into(), lr, momentum: 0.0, dampening: 0.0, nesterov: false, weight_decay: 0.0 }
+        let groups = vec![];
+        Self { name: "sgd".into(), lr, momentum: 0.0, dampening: 0.0, nesterov: false, weight_decay: 0.0, groups }
     }
 }
 
@@ -50,9 +55,7 @@ impl Sgd {
     #[track_caller]
     pub fn new(store: &mut Store, params: &ParamSet, config: SgdConfig) -> Self {
         let SgdConfig { momentum, dampening, nesterov, .. } = config;
-        config.lr.check();
         check_not_negative("sgd", "momentum", momentum);
-        check_not_negative("sgd", "weight_decay", config.weight_decay);
         assert!(dampening.is_finite(), "sgd: dampening is {dampening}, and must be finite");
         assert!(
             !nesterov || (momentum > 0.0 && dampening == 0.0),
@@ -62,7 +65,14 @@ impl Sgd {
         // Zero momentum makes the first b equal g by itself, unless dampening would shrink g.
         let segmental: &[&str] = if momentum > 0.0 && dampening != 0.0 { &["started"] } else { &[] };
         let states = OptimizerStates::declare(store, params, &config.name, flat, segmental);
-        Self { config, states }
+        let sgd = Self { config, states };
+        sgd.settings().check(params);
+        sgd
+    }
+
+    fn settings(&self) -> Settings<'_> {
+        let c = &self.config;
+        Settings { optimizer: "sgd", lr: &c.lr, weight_decay: c.weight_decay, groups: &c.groups }
     }
 }
 
@@ -77,20 +87,18 @@ impl Optimizer for Sgd {
 
     fn parameters(&self) -> Vec<(&'static str, String)> {
         let c = &self.config;
-        vec![
-            ("lr", c.lr.to_string()),
+        let own = [
             ("momentum", c.momentum.to_string()),
             ("dampening", c.dampening.to_string()),
             ("nesterov", c.nesterov.to_string()),
-            ("weight_decay", c.weight_decay.to_string()),
-        ]
+        ];
+        self.settings().printed(&own)
     }
 
     #[track_caller]
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
-        let (c, p) = (&self.config, rule.params);
-        let lr = c.lr.lr(rule.updates, p.dtype());
-        let g = with_decay(rule.grads, p, c.weight_decay);
+        let (c, p, settings) = (&self.config, rule.params, self.settings());
+        let (lr, g) = (flat(&rule, settings.lr(&rule)), settings.decayed(&rule));
         let (b, states) = match rule.states[..] {
             [] => return (p - g * lr, vec![]),
             [b] => {

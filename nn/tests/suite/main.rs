@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod golden;
+mod groups;
 mod omega;
 mod optim;
 mod recurrent;

@@ -17,7 +17,7 @@ fn optimizer(case: &Case, store: &mut Store, params: &ParamSet) -> Box<dyn Optim
         let beta = |i: usize| b[i].as_f64().expect("a number");
         (beta(0), beta(1))
     });
-    let lr = schedule(case);
+    let lr = schedule(case).into();
     let weight_decay = |default| number("weight_decay", default);
     match case.op() {
         "SGD" => {
@@ -315,7 +315,7 @@ fn settings_are_printed() {
     let w = store.param("w", &Array::new([1], vec![0.0]));
     let params = store.params();
     let lr = Schedule::warmup(0.1, 10);
-    let adam = Adam::new(&mut store, &params, AdamConfig { lr, ..Default::default() });
+    let adam = Adam::new(&mut store, &params, AdamConfig { lr: lr.into(), ..Default::default() });
     let tape = Tape::new(store.into_parts().0);
     adam.step(tape.param(w).sum().grad(&params));
     let program = tape.finish();

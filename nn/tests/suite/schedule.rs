@@ -10,7 +10,10 @@ fn schedule(case: &golden::Case) -> Schedule {
     match case.op() {
         "linear_warmup" => Schedule::Warmup { base, steps, offset: count("offset") },
         "linear_warmup_factor" => Schedule::WarmupFactor { base, steps, factor: case.number("start_factor", f64::NAN) },
-        "warmup_linear" => Schedule::WarmupLinear { base, steps, total: count("total") },
+        "warmup_linear" => {
+            let end = case.number("end", f64::NAN);
+            Schedule::WarmupLinear { base, steps, total: count("total"), init: 0.0, end }
+        }
         "warmup_cosine" => {
             let (init, end) = (case.number("init", f64::NAN), case.number("end", f64::NAN));
             Schedule::WarmupCosine { base, steps, total: count("total"), init, end }

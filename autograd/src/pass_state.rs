@@ -1,0 +1,382 @@
+//! What has been done to a set of gradients so far, and what may be done next.
+//!
+//! A gradient set carries tags: how much of its window is in, whether it is reduced over the replicas, whether it still
+//! carries a loss scale, whether it has been checked, and whether a step has consumed it. Each [`Action`] needs some of
+//! them and changes others; [`PassState::apply`] is the one place that knows the rules.
+
+use crate::{
+    passes::Weighting,
+    pitfall::{Pitfall, Pitfall::*, Severity},
+};
+use std::collections::BTreeMap;
+
+/// What does not change while a pipeline runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PassConfig {
+    /// Micro-batches per window.
+    pub micro_batches: usize,
+    /// Replicas that train together.
+    pub ranks: usize,
+    /// Whether a loss scaler is in use, static or dynamic.
+    pub scaler: bool,
+    /// How micro-batches are weighted; `None` if nobody has said.
+    pub weighting: Option<Weighting>,
+}
+
+/// What can be done to gradients, or because of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Adds the gradient of one micro-batch.
+    Backward,
+    /// Takes the mean over the replicas.
+    AllReduce,
+    /// Divides by the loss scale.
+    Unscale,
+    /// Judges whether every element is finite.
+    FiniteCheck,
+    /// Makes the verdict that of all replicas.
+    ReduceVerdict,
+    /// Adds noise.
+    Noise {
+        /// Whether each rank draws its own.
+        rank_key: bool,
+    },
+    /// Subtracts means.
+    Centralize,
+    /// Clips adaptively, by the parameters' norms.
+    Agc,
+    /// Clips by a norm.
+    ClipNorm,
+    /// Clips each element.
+    ClipValue,
+    /// Updates the parameters where the verdict allows it.
+    Step,
+    /// Updates the parameters whatever the verdict.
+    RawStep,
+    /// A step that the verdict has forbidden.
+    Skip,
+    /// Empties the gradients.
+    Zero,
+    /// Grows the loss scale or backs off.
+    ScalerUpdate,
+    /// Advances the schedule.
+    Tick {
+        /// Whether it waits for a successful step.
+        gated: bool,
+    },
+    /// Shows the gradients.
+    Probe,
+    /// Clips within a hook of a parameter, that is in every backward.
+    LeafHookClip,
+}
+
+impl Action {
+    /// What a pass of this name does to the tags; `None` for one that says so itself.
+    pub(crate) fn of_pass(name: &str) -> Option<Self> {
+        Some(match name {
+            "check_finite" | "skip_if_not_finite" => Action::FiniteCheck,
+            "centralize" => Action::Centralize,
+            "add_noise" => Action::Noise { rank_key: false },
+            "agc" | "agc_per_tensor" => Action::Agc,
+            "clip_by_global_norm" | "clip_by_group_norm" | "clip_by_block_rms" => Action::ClipNorm,
+            "clip_by_value" => Action::ClipValue,
+            _ => return None,
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Replica {
+    Local,
+    Reduced,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Check {
+    Unchecked,
+    /// The verdict of one replica, or of all.
+    Verdict(Replica),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Consumed {
+    No,
+    ByStep,
+    BySkip,
+}
+
+/// The tags of the gradients of one window.
+#[derive(Clone, Debug)]
+struct Tags {
+    /// How many micro-batches are in.
+    window: usize,
+    replica: Replica,
+    scaled: bool,
+    check: Check,
+    consumed: Consumed,
+    /// How often they have been all-reduced.
+    reduces: usize,
+    /// Clipped by norm or adaptively.
+    clipped: bool,
+    /// Clipped by value.
+    clamped: bool,
+}
+
+impl Tags {
+    /// Those of empty gradients.
+    fn fresh(config: &PassConfig) -> Self {
+        Self {
+            window: 0,
+            replica: config.born(),
+            scaled: config.scaler,
+            check: Check::Unchecked,
+            consumed: Consumed::No,
+            reduces: 0,
+            clipped: false,
+            clamped: false,
+        }
+    }
+}
+
+impl PassConfig {
+    /// Gradients of a single replica are born reduced.
+    fn born(&self) -> Replica {
+        if self.ranks > 1 { Replica::Local } else { Replica::Reduced }
+    }
+}
+
+/// The run-time part of the rules for gradient passes.
+///
+/// ```
+/// use wgrad::{Action, PassConfig, PassState, Pitfall, Weighting};
+/// let config = PassConfig { micro_batches: 2, ranks: 1, scaler: false, weighting: Some(Weighting::Mean) };
+/// let mut state = PassState::new(config);
+/// assert_eq!(state.apply(Action::Backward), Ok(()));
+/// assert_eq!(state.apply(Action::ClipNorm), Err(Pitfall::P7));
+/// ```
+#[derive(Clone, Debug)]
+pub struct PassState {
+    config: PassConfig,
+    tags: Tags,
+    /// Whether a step has been made since the schedule's last tick.
+    stepped: bool,
+    norm_clips: usize,
+    value_clips: usize,
+    found: BTreeMap<Pitfall, Severity>,
+    /// The first error of the action that is being applied.
+    refused: Option<Pitfall>,
+}
+
+impl PassState {
+    /// The state before the first backward.
+    pub fn new(config: PassConfig) -> Self {
+        let mut state = Self {
+            tags: Tags::fresh(&config),
+            config,
+            stepped: false,
+            norm_clips: 0,
+            value_clips: 0,
+            found: BTreeMap::new(),
+            refused: None,
+        };
+        match config.weighting {
+            None => state.report_if(config.micro_batches > 1, P4),
+            Some(Weighting::Sum) => state.report_as(config.micro_batches > 1, P4, Severity::Warning),
+            Some(Weighting::Mean | Weighting::TokenWeighted) => {}
+        }
+        state
+    }
+
+    /// The state of gradients of one batch on one replica, after their backward.
+    pub(crate) fn of_one_batch(scaler: bool) -> Self {
+        let weighting = Some(Weighting::Mean);
+        let mut state = Self::new(PassConfig { micro_batches: 1, ranks: 1, scaler, weighting });
+        state.backward();
+        state
+    }
+
+    /// What does not change.
+    pub fn config(&self) -> &PassConfig {
+        &self.config
+    }
+
+    /// Every pitfall met so far, with how grave it was there.
+    pub fn found(&self) -> BTreeMap<Pitfall, Severity> {
+        let mut found = self.found.clone();
+        if self.value_clips > 0 && self.norm_clips == 0 {
+            found.insert(P20, P20.severity());
+        }
+        found
+    }
+
+    /// Does an action. A pitfall does not stop it: the state is then what the action really leaves.
+    ///
+    /// # Errors
+    /// The first pitfall of severity [`Severity::Error`] that the action runs into. Lesser ones are only noted, and
+    /// [`PassState::found`] has them.
+    pub fn apply(&mut self, action: Action) -> Result<(), Pitfall> {
+        self.refused = None;
+        match action {
+            Action::Backward => self.backward(),
+            Action::Zero => self.zero(),
+            Action::AllReduce => self.all_reduce(),
+            Action::Unscale => self.unscale(),
+            Action::FiniteCheck => self.finite_check(),
+            Action::ReduceVerdict => {
+                if let Check::Verdict(of) = &mut self.tags.check {
+                    *of = Replica::Reduced;
+                }
+            }
+            Action::Centralize => drop(self.usable()),
+            Action::Noise { .. } | Action::Agc | Action::ClipNorm | Action::ClipValue => self.nonlinear(action),
+            Action::Step | Action::RawStep | Action::Skip => self.step(action),
+            Action::ScalerUpdate => self.report_if(self.tags.window > 0 && !self.is_consumed(), P12),
+            Action::Tick { gated } => self.tick(gated),
+            Action::Probe => self.probe(),
+            Action::LeafHookClip => {
+                // A hook runs in each backward: before the window is complete, the replicas reduced, the scale divided out.
+                self.report_if(self.config.micro_batches > 1, P7);
+                self.report_if(self.config.scaler, P2);
+                self.report_if(self.config.ranks > 1, P8);
+            }
+        }
+        self.refused.map_or(Ok(()), Err)
+    }
+
+    fn report_as(&mut self, wrong: bool, pitfall: Pitfall, severity: Severity) {
+        if wrong {
+            let worst = self.found.entry(pitfall).or_insert(severity);
+            *worst = severity.max(*worst);
+            if severity == Severity::Error {
+                self.refused = self.refused.or(Some(pitfall));
+            }
+        }
+    }
+
+    fn report_if(&mut self, wrong: bool, pitfall: Pitfall) {
+        self.report_as(wrong, pitfall, pitfall.severity());
+    }
+
+    fn is_consumed(&self) -> bool {
+        self.tags.consumed != Consumed::No
+    }
+
+    fn is_partial(&self) -> bool {
+        self.tags.window < self.config.micro_batches
+    }
+
+    fn is_local(&self) -> bool {
+        self.tags.replica == Replica::Local
+    }
+
+    /// Whether there are gradients that no step has consumed.
+    fn usable(&mut self) -> bool {
+        self.report_if(self.is_consumed(), P1);
+        self.report_if(self.tags.window == 0, P13);
+        !self.is_consumed() && self.tags.window > 0
+    }
+
+    fn backward(&mut self) {
+        match self.tags.consumed {
+            Consumed::No => {}
+            // What is there belongs to an update that is over.
+            Consumed::ByStep => self.report_if(true, P10),
+            Consumed::BySkip => self.report_if(true, P47),
+        }
+        if self.is_consumed() {
+            self.tags = Tags::fresh(&self.config);
+        }
+        // Scaled gradients would be added to unscaled ones.
+        self.report_if(self.tags.window > 0 && self.config.scaler && !self.tags.scaled, P12);
+        self.report_if(!self.is_partial(), P50);
+        // What was reduced or judged before is no longer all there is.
+        let window = self.tags.window + 1;
+        self.tags = Tags { window, replica: self.config.born(), check: Check::Unchecked, ..self.tags.clone() };
+    }
+
+    fn zero(&mut self) {
+        self.report_if(self.tags.window > 0 && !self.is_consumed(), P6);
+        self.tags = Tags::fresh(&self.config);
+    }
+
+    fn all_reduce(&mut self) {
+        if self.usable() && self.config.ranks > 1 {
+            self.tags.reduces += 1;
+            self.report_if(self.is_partial() || self.tags.reduces > 1, P9);
+            self.tags.replica = Replica::Reduced;
+        }
+    }
+
+    fn unscale(&mut self) {
+        self.usable();
+        if self.tags.window > 0 {
+            self.report_if(!self.tags.scaled, P3);
+            self.tags.scaled = false;
+        }
+    }
+
+    fn finite_check(&mut self) {
+        if self.usable() {
+            self.report_if(self.tags.clipped || self.tags.clamped, P30);
+            self.report_if(self.tags.clamped, P31);
+            self.tags.check = Check::Verdict(self.tags.replica);
+        }
+    }
+
+    fn nonlinear(&mut self, action: Action) {
+        if !self.usable() {
+            return;
+        }
+        self.report_if(self.is_partial(), P7);
+        match action {
+            Action::Noise { rank_key } => {
+                // Noise before the reduce is only weaker than asked for; with a key per rank the replicas drift apart.
+                self.report_as(self.is_local(), P17, Severity::Warning);
+                self.report_if(!self.is_local() && rank_key && self.config.ranks > 1, P17);
+            }
+            _ => self.report_if(self.is_local(), P8),
+        }
+        self.report_if(self.tags.scaled, P2);
+        match action {
+            Action::ClipValue => {
+                self.tags.clamped = true;
+                self.value_clips += 1;
+            }
+            Action::ClipNorm => {
+                self.tags.clipped = true;
+                self.norm_clips += 1;
+            }
+            Action::Agc => self.tags.clipped = true,
+            _ => {}
+        }
+    }
+
+    fn step(&mut self, action: Action) {
+        if !self.usable() {
+            return;
+        }
+        self.report_if(self.is_partial(), P50);
+        self.report_if(self.is_local(), P49);
+        if self.config.scaler {
+            self.report_if(self.tags.scaled || action == Action::RawStep, P11);
+            self.report_if(self.tags.check == Check::Unchecked, P30);
+        }
+        self.report_if(self.tags.check == Check::Verdict(Replica::Local), P16);
+        let skipped = action == Action::Skip;
+        self.tags.consumed = if skipped { Consumed::BySkip } else { Consumed::ByStep };
+        self.stepped |= !skipped;
+    }
+
+    fn tick(&mut self, gated: bool) {
+        // Without a scaler no step is ever skipped, and there is nothing to wait for.
+        let ungated = !gated && self.config.scaler;
+        self.report_if(ungated, P29);
+        self.report_if(!ungated && !self.stepped, P28);
+        self.stepped = false;
+    }
+
+    fn probe(&mut self) {
+        let changed = self.tags.scaled || self.tags.clipped || self.tags.clamped;
+        self.report_if(self.is_partial() || self.is_local() || changed, P24);
+    }
+}

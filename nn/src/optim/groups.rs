@@ -1,0 +1,174 @@
+//! Learning rates and weight decay, for all parameters of an optimizer or for groups of them: tables with one entry per
+//! segment of an arena, so that any number of groups costs no further kernel.
+
+use crate::Schedule;
+use std::fmt;
+use wgrad::{DType, ParamSet, Rule, StateId, Tensor};
+
+/// Where a learning rate comes from.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Rate {
+    /// A function of the number of updates made.
+    Schedule(Schedule),
+    /// The value of a state (a float scalar): written by the host between runs, or assigned on the tape. What is
+    /// differentiated through an update reaches it.
+    State(StateId),
+}
+
+impl From<Schedule> for Rate {
+    fn from(schedule: Schedule) -> Self {
+        Rate::Schedule(schedule)
+    }
+}
+
+impl From<f64> for Rate {
+    fn from(base: f64) -> Self {
+        Rate::Schedule(base.into())
+    }
+}
+
+impl From<StateId> for Rate {
+    fn from(state: StateId) -> Self {
+        Rate::State(state)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rate::Schedule(schedule) => schedule.fmt(f),
+            Rate::State(state) => write!(f, "state {}", state.index()),
+        }
+    }
+}
+
+impl Rate {
+    #[track_caller]
+    fn check(&self) {
+        if let Rate::Schedule(schedule) = self {
+            schedule.check();
+        }
+    }
+
+    /// The rate of the next update, a scalar.
+    #[track_caller]
+    fn value<'t>(&self, updates: Tensor<'t>, dtype: DType) -> Tensor<'t> {
+        match self {
+            Rate::Schedule(schedule) => schedule.lr(updates, dtype),
+            Rate::State(state) => {
+                let rate = updates.tape().state(*state);
+                let (shape, stored) = (rate.shape(), rate.dtype());
+                assert!(
+                    rate.rank() == 0 && stored.is_float(),
+                    "learning rate: the state is {stored}{shape}, and must be a float scalar"
+                );
+                rate.cast(dtype)
+            }
+        }
+    }
+}
+
+/// Settings of some of an optimizer's parameters, in place of its own.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Group {
+    /// The parameters. No parameter may be in two groups.
+    pub params: ParamSet,
+    /// Their learning rate; `None` for the optimizer's.
+    pub lr: Option<Rate>,
+    /// Their weight decay; `None` for the optimizer's.
+    pub weight_decay: Option<f64>,
+}
+
+impl Group {
+    /// Parameters without weight decay, as biases and the scales of norms usually are.
+    pub fn without_decay(params: ParamSet) -> Self {
+        Self { params, lr: None, weight_decay: Some(0.0) }
+    }
+}
+
+/// The learning rates and decays of one optimizer.
+pub(super) struct Settings<'a> {
+    pub optimizer: &'a str,
+    pub lr: &'a Rate,
+    pub weight_decay: f64,
+    pub groups: &'a [Group],
+}
+
+impl Settings<'_> {
+    /// Refuses values that no training can mean, a parameter in two groups, and one that the optimizer does not step.
+    #[track_caller]
+    pub fn check(&self, params: &ParamSet) {
+        self.lr.check();
+        super::check_not_negative(self.optimizer, "weight_decay", self.weight_decay);
+        for (i, group) in self.groups.iter().enumerate() {
+            group.lr.iter().for_each(Rate::check);
+            group.weight_decay.iter().for_each(|d| super::check_not_negative(self.optimizer, "weight_decay", *d));
+            for param in group.params.iter() {
+                let name = self.optimizer;
+                assert!(params.contains(param), "{name}: group {i} has a parameter that it does not step: {param:?}");
+                let twice = self.groups[..i].iter().any(|other| other.params.contains(param));
+                assert!(!twice, "{name}: {param:?} is in two groups");
+            }
+        }
+    }
+
+    /// The learning rate: a scalar, or one per segment where groups differ.
+    #[track_caller]
+    pub fn lr<'t>(&self, rule: &Rule<'t>) -> Tensor<'t> {
+        let (tape, dtype) = (rule.params.tape(), rule.params.dtype());
+        let mut rates = self.lr.value(rule.updates, dtype);
+        for group in self.groups {
+            let own: Vec<f64> = rule.members.iter().map(|p| f64::from(group.params.contains(*p))).collect();
+            if let Some(lr) = group.lr.filter(|_| own.contains(&1.0)) {
+                let row = |x: Tensor<'t>| x.broadcast_to([own.len()]);
+                rates = tape.table(&own, DType::Bool).select(row(lr.value(rule.updates, dtype)), row(rates));
+            }
+        }
+        rates
+    }
+
+    /// The weight decay: a scalar, or one per segment where groups differ; `None` if nothing decays.
+    #[track_caller]
+    pub fn weight_decay<'t>(&self, rule: &Rule<'t>) -> Option<Tensor<'t>> {
+        let own = |param| self.groups.iter().find(|group| group.params.contains(param))?.weight_decay;
+        let table: Vec<f64> = rule.members.iter().map(|p| own(*p).unwrap_or(self.weight_decay)).collect();
+        let (tape, dtype) = (rule.params.tape(), rule.params.dtype());
+        let first = *table.first()?;
+        match table.iter().all(|decay| *decay == first) {
+            true => (first != 0.0).then(|| tape.scalar(first, dtype)),
+            false => Some(tape.table(&table, dtype)),
+        }
+    }
+
+    /// `g + weight_decay * p`: L2 decay, as part of the gradient.
+    #[track_caller]
+    pub fn decayed<'t>(&self, rule: &Rule<'t>) -> Tensor<'t> {
+        self.weight_decay(rule).map_or(rule.grads, |decay| rule.grads + rule.params * flat(rule, decay))
+    }
+
+    /// The settings as a program prints them, with the optimizer's own.
+    pub fn printed(&self, own: &[(&'static str, String)]) -> Vec<(&'static str, String)> {
+        let mut printed = vec![("lr", self.lr.to_string())];
+        printed.extend_from_slice(own);
+        printed.push(("weight_decay", self.weight_decay.to_string()));
+        if !self.groups.is_empty() {
+            let groups: Vec<String> = self.groups.iter().map(Group::to_string).collect();
+            printed.push(("groups", format!("[{}]", groups.join(", "))));
+        }
+        printed
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} parameters", self.params.len())?;
+        self.lr.map_or(Ok(()), |lr| write!(f, " lr {lr}"))?;
+        self.weight_decay.map_or(Ok(()), |decay| write!(f, " weight_decay {decay}"))
+    }
+}
+
+/// A scalar as it is; one value per segment, spread over the segments.
+#[track_caller]
+pub(super) fn flat<'t>(rule: &Rule<'t>, value: Tensor<'t>) -> Tensor<'t> {
+    if value.rank() == 0 { value } else { value.segment_broadcast(&rule.segments) }
+}
