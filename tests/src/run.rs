@@ -59,13 +59,13 @@ pub struct Point<'a> {
 }
 
 impl Point<'_> {
-    /// What the reference gives there. See [`reference`] for panics.
+    /// What the reference gives there. See [`reference()`] for panics.
     pub fn reference(&self) -> Outcome {
         reference(self.program, self.states, self.inputs)
     }
 
-    /// What the reference gives there and near by, each float moved by up to [`NUDGE`] of itself. A branch that these
-    /// do not all take alike is decided by rounding. See [`reference`] for panics.
+    /// What the reference gives there and near by, each float moved by up to 1e-12 of itself. A branch that these
+    /// do not all take alike is decided by rounding. See [`reference()`] for panics.
     pub fn near(&self) -> Vec<Outcome> {
         std::iter::once(self.reference()).chain((0..NUDGES).map(|seed| self.nudged(seed))).collect()
     }
