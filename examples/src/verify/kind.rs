@@ -1,6 +1,6 @@
 //! The kinds of vectors, and what runs each.
 
-use super::{Attempt, Attributes, Case, Refusal, Tensors, ops, optim, passes, scaler, schedule};
+use super::{Attempt, Attributes, Case, Refusal, Tensors, ops, optim, passes, pipeline, scaler, schedule};
 use crate::{Result, device, device::Device};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use wgrad::{Array, DType, Session, Store};
@@ -12,7 +12,7 @@ pub type Results = Vec<(String, Array)>;
 pub struct Kind {
     /// The name, in the index and on the command line.
     pub name: &'static str,
-    /// What gives the results of one; `None` where this version cannot, and of traces, which have no tensors.
+    /// What gives the results of one; `None` of traces, which have no tensors.
     pub run: Option<fn(&Vector<'_>) -> Attempt<Results>>,
 }
 
@@ -23,7 +23,7 @@ pub const KINDS: [Kind; 7] = [
     Kind { name: "optim", run: Some(optim::run) },
     Kind { name: "scaler", run: Some(scaler::run) },
     Kind { name: "schedule", run: Some(schedule::run) },
-    Kind { name: "pipeline", run: None },
+    Kind { name: "pipeline", run: Some(pipeline::run) },
     Kind { name: TRACES, run: None },
 ];
 

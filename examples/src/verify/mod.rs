@@ -10,6 +10,7 @@ mod kind;
 mod ops;
 mod optim;
 mod passes;
+mod pipeline;
 mod refusal;
 mod report;
 mod scaler;

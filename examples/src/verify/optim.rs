@@ -42,7 +42,7 @@ pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
     let rates = attrs.get("lr_per_step").map(|_| attrs.numbers("lr_per_step")).transpose()?;
     let rate = |value: f64| Array::new([], Data::from_f64(vector.dtype(), &[value]));
     let state = rates.as_ref().map(|_| store.state("lr", &rate(0.0)));
-    let optimizer = optimizer(&vector.case.op, attrs, state.map(Rate::from), &mut store, &params)?;
+    let optimizer = optimizer(&vector.case.op, attrs, &COMMON, state.map(Rate::from), &mut store, &params)?;
     let mut session = vector.session(store)?;
     let mut programs: HashMap<Vec<usize>, Step> = HashMap::new();
     let mut values: Vec<Vec<f64>> = vec![vec![]; trajectories.len()];
@@ -106,10 +106,15 @@ fn record(
     Ok(step)
 }
 
-/// The optimizer that a vector names, with its settings; what it does not say is as in PyTorch.
-fn optimizer(
+/// The optimizer that a vector names, with its settings; what it does not say is as in PyTorch. Beside those of the
+/// optimizer itself there may be `common` attributes. A `rate` stands in for the learning rate that they give.
+///
+/// # Errors
+/// If there is no such optimizer, or an attribute is not what it needs.
+pub fn optimizer(
     name: &str,
     attrs: Attributes<'_>,
+    common: &[&str],
     rate: Option<Rate>,
     store: &mut Store,
     params: &ParamSet,
@@ -120,7 +125,7 @@ fn optimizer(
         None if attrs.get("lr").is_none() => Ok(*default),
         None => attrs.number("lr").map(Rate::from),
     };
-    let only = |own: &[&str]| attrs.only(&[&COMMON, own].concat(), name);
+    let only = |own: &[&str]| attrs.only(&[common, own].concat(), name);
     let betas = |default: (f64, f64)| match attrs.get("betas").map(|_| attrs.numbers("betas")).transpose()?.as_deref() {
         None => Ok(default),
         Some([first, second]) => Ok((*first, *second)),

@@ -200,7 +200,7 @@ fn what_cannot_be_run_fails_and_says_why() {
         &[
             "unknown: this version has no operation \"frobnicate\"",
             "kind: this version cannot run vectors of kind \"riddle\"",
-            "pipeline: this version cannot run vectors of kind \"pipeline\"",
+            "pipeline: this version has no operation \"mul\"",
             "lacks: f.safetensors has no tensor \"lacks/out/z\"",
             "type: out/y: have f64[1], want f32[1]",
             "byte: the tensor \"byte/in/x\" is of type u8, and f64, f32, f16, i64, i32, u32 or bool is needed",
@@ -213,7 +213,7 @@ fn what_cannot_be_run_fails_and_says_why() {
             "1 passed, 12 failed",
         ],
     );
-    set.verify("--kind pipeline").tells(1, &["pipeline: this version cannot run..", "0 passed, 1 failed"]);
+    set.verify("--kind pipeline").tells(1, &["pipeline: this version has no operation..", "0 passed, 1 failed"]);
 }
 
 #[test]
@@ -355,10 +355,84 @@ fn an_attribute_that_is_not_read_is_refused() {
 fn the_golden_vectors_pass() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
     const KINDS: &[(&str, usize)] =
-        &[("op", 364), ("pass", 130), ("optim", 40), ("scaler", 17), ("schedule", 7), ("traces", 58)];
+        &[("op", 364), ("pass", 130), ("optim", 40), ("scaler", 17), ("schedule", 7), ("pipeline", 12), ("traces", 58)];
     for (kind, count) in KINDS {
         let outcome = wgrad_in(&golden, &format!("verify . --kind {kind}"));
         let last = format!("{count} passed, 0 failed");
         assert_eq!((outcome.status, outcome.stdout.trim_end().lines().last()), (Some(0), Some(&*last)));
     }
+}
+
+/// A change of any attribute changes what comes out, or is refused.
+#[test]
+fn every_attribute_of_a_pipeline_is_read() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+    let text = fs::read_to_string(golden.join("index.json")).expect("can be read");
+    let index: Value = serde_json::from_str(&text).expect("an index");
+    let first = ["accumulate", "all_reduce_mean", "unscale", "finite_check"];
+    let order = |between: &[&str]| json!([&first[..], between, &["step"]].concat());
+    // The vector, a path into its attributes, another value, and how the line goes on.
+    let changes = [
+        ("amp_skip", "/updates", 5.into(), "\"x\" of shape [6, 2, 5, 4] does not begin with [5, 2, 5]"),
+        (
+            "amp_skip",
+            "/ranks",
+            0.into(),
+            "this version has no pipeline of 6 updates with 5 examples on each of 0 replicas",
+        ),
+        ("amp_skip", "/micro_sizes", json!([3, 2]), "out/.."),
+        ("amp_skip", "/weighting", "mean".into(), "out/.."),
+        ("amp_skip", "/weighting", "sum".into(), "this version has no weighting \"sum\" of micro-batches"),
+        ("amp_skip", "/inject_inf", Value::Null, "out/.."),
+        ("amp_skip", "/inject_inf", json!([3, 1]), "out/.."),
+        ("amp_skip", "/inject_inf", json!([6, 1]), "inject_inf: there is no update and replica [6, 1]"),
+        ("amp_skip", "/scale/init", 512.0.into(), "out/.."),
+        ("amp_skip", "/scale/interval", 3.into(), "out/.."),
+        ("amp_skip", "/scale/dynamic", false.into(), "this version has no attribute \"interval\" of a constant scale"),
+        ("amp_skip", "/noise/eta", 0.02.into(), "out/.."),
+        ("amp_skip", "/noise/gamma", 0.5.into(), "out/.."),
+        ("amp_skip", "/noise", Value::Null, "out/.."),
+        ("amp_skip", "/centralize", false.into(), "out/.."),
+        ("amp_skip", "/clip_global", 0.5.into(), "out/.."),
+        ("amp_skip", "/optimizer", "AdamW".into(), "out/.."),
+        ("amp_skip", "/optimizer", "Lion".into(), "this version has no operation \"Lion\""),
+        ("amp_skip", "/opt/lr", 0.03.into(), "out/.."),
+        ("amp_skip", "/opt", json!({"lr": 0.02, "steps": 6}), "this version has no attribute \"steps\" of Adam"),
+        ("amp_skip", "/warmup", 4.into(), "out/.."),
+        ("amp_skip", "/order", order(&["centralize", "noise", "clip_global"]), "out/.."),
+        ("amp_skip", "/order", order(&["noise", "clip_global"]), "its order has 0 places for \"centralize\""),
+        (
+            "amp_skip",
+            "/order",
+            order(&["noise", "noise", "centralize", "clip_global"]),
+            "its order has 2 places for \"noise\"",
+        ),
+        (
+            "amp_skip",
+            "/order",
+            json!(["unscale", "step"]),
+            "this version has no order [\"unscale\", \"step\"] of passes",
+        ),
+        ("agc", "/agc/clipping", 0.02.into(), "out/.."),
+        ("agc", "/agc/eps", 9.0.into(), "out/.."),
+        ("agc", "/agc/on", json!(["w1"]), "out/.."),
+        ("agc", "/agc/on", json!(["w3"]), "agc: there is no parameter \"w3\""),
+    ];
+    let mut set = index.clone();
+    let mut lines = vec![];
+    let cases = changes.iter().map(|(vector, path, value, line)| {
+        let id = format!("pipe_{vector}.f64");
+        let all = index["cases"].as_array().expect("a list");
+        let mut case = all.iter().find(|case| case["id"] == id.as_str()).expect("it is there").clone();
+        *case["attrs"].pointer_mut(path).expect("it has the attribute") = value.clone();
+        lines.push(format!("{id}: {line}"));
+        case
+    });
+    set["cases"] = cases.collect();
+    set.as_object_mut().expect("an object").remove("traces");
+    let dir = TempDir::new().expect("a directory");
+    fs::write(dir.path().join("index.json"), set.to_string()).expect("can be written");
+    fs::copy(golden.join("pipeline.safetensors"), dir.path().join("pipeline.safetensors")).expect("can be copied");
+    lines.push(format!("0 passed, {} failed", changes.len()));
+    verify(dir.path(), "").tells(1, &lines.iter().map(String::as_str).collect::<Vec<_>>());
 }
