@@ -250,3 +250,26 @@ fn programs_are_forgotten_with_their_last_step_and_the_cache_is_bounded() {
         }
     }
 }
+
+#[test]
+fn operands_that_only_broadcast_are_refused_where_they_must_match() {
+    let t = Tape::default();
+    let x = |shape: &[usize], dtype| t.full(shape, 1.0, dtype);
+    let (column, row) = (x(&[3, 1], DType::F32), x(&[3], DType::F32));
+    let rows = x(&[4, 3], DType::F32);
+    let uses: [(&str, &dyn Fn()); 7] = [
+        ("mse of f32[3, 1] and f32[3]", &|| _ = column.mse(row)),
+        ("bce_with_logits of f32[3, 1]", &|| _ = column.bce_with_logits(row, wgrad::Reduction::Mean)),
+        ("layer_norm of f32[3] over 1", &|| _ = row.layer_norm(1, Some(rows), None, 1e-5)),
+        ("rms_norm of f32[3, 1] over 1", &|| _ = column.rms_norm(1, Some(row), 1e-5)),
+        ("running: a mean of [4, 3]", &|| _ = rows.batch_norm(None, None, 1e-5).running(rows, row, 0.1)),
+        ("mean of i32[3]", &|| _ = x(&[3], DType::I32).layer_norm(1, None, None, 1e-5)),
+        ("avg_pool2d of u32", &|| _ = x(&[1, 1, 2, 2], DType::U32).avg_pool2d(&wgrad::Pool2d::square(2), true)),
+    ];
+    for (start, misuse) in uses {
+        let message = panics(misuse);
+        assert!(message.starts_with(start) && message.contains("misuse.rs"), "{message}");
+    }
+    let empty = wgrad::Pool2d { padding: [1, 1], ..wgrad::Pool2d::square(2) };
+    assert!(panics(|| x(&[1, 1, 0, 2], DType::F32).max_pool2d(&empty)).contains("windows that fit"));
+}

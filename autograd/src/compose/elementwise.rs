@@ -75,10 +75,10 @@ impl<'t> Tensor<'t> {
         self.maximum(-self)
     }
 
-    /// The smaller of two floats; NaN if either is. A tie sends half of the gradient to each.
+    /// The smaller of two; NaN if either is; logical and, of bools. A tie sends half of the gradient to each.
     #[track_caller]
     pub fn minimum(self, other: impl Into<Operand<'t>>) -> Self {
-        -(-self).maximum(-other.into().like(self))
+        self.reversed().maximum(other.into().like(self).reversed()).reversed()
     }
 
     /// `x` kept between two numbers; NaN stays NaN. The gradient is 0 at the bounds and beyond. An infinite bound is none.
@@ -106,17 +106,13 @@ impl<'t> Tensor<'t> {
         (self * 0.5).tanh() * 0.5 + 0.5
     }
 
-    /// `log(1 + e^x)`. Where `e^x` is so large that adding 1 changes nothing in this type, x itself.
+    /// `log(1 + e^x)`, as `max(x, 0) + log(1 + e^-|x|)`: nothing in it, or in its gradient, overflows.
     #[track_caller]
     pub fn softplus(self) -> Self {
-        let large = match self.dtype() {
-            DType::F64 => 40.0,
-            DType::F16 => 10.0,
-            _ => 20.0,
-        };
-        let large = self.greater(large);
-        // The input is replaced, not the result: no overflow reaches the gradient.
-        large.select(self, large.select(self.zeros_like(), self).exp().log1p())
+        // Selected, not made of kinks that cancel: at 0 each side has the derivatives of the whole.
+        let positive = self.greater(0.0);
+        let rest = positive.select(-self, self).exp().log1p();
+        positive.select(self + rest, rest)
     }
 
     /// `log(sigmoid(x))`, without underflow.
@@ -153,7 +149,9 @@ impl<'t> Tensor<'t> {
     /// GELU with `Phi(x)` approximated by `(1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
     #[track_caller]
     pub fn gelu_tanh(self) -> Self {
-        let inner = (self + self * self * self * 0.044715) * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
+        // Beyond 10, tanh is 1 in every type; an overflow of the cube would make its gradient 0 times infinity.
+        let x = self.clamp(-10.0, 10.0);
+        let inner = (x + x * x * x * 0.044715) * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
         self * (inner.tanh() * 0.5 + 0.5)
     }
 

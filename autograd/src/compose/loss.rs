@@ -36,6 +36,19 @@ impl Default for CrossEntropy {
 
 impl<'t> Tensor<'t> {
     #[track_caller]
+    fn paired(self, target: Tensor<'t>, what: &str) {
+        assert!(
+            self.shape() == target.shape(),
+            "{what} of {}{} and {}{}: the shapes differ{}",
+            self.dtype(),
+            self.shape(),
+            target.dtype(),
+            target.shape(),
+            self.tape.recorded_at()
+        );
+    }
+
+    #[track_caller]
     fn reduced(self, reduction: Reduction) -> Self {
         match reduction {
             Reduction::Mean => self.mean(),
@@ -112,7 +125,10 @@ impl<'t> Tensor<'t> {
             let Some(ignored) = ignored else { return -picked.reduced(reduction) };
             let picked = ignored.select(picked.zeros_like(), picked);
             -match reduction {
-                Reduction::Mean => picked.sum() / (!ignored).cast(self.dtype()).sum(),
+                Reduction::Mean => {
+                    let (sum, count) = (picked.cast(self.wide()).sum(), (!ignored).cast(self.wide()).sum());
+                    (sum / count).cast(self.dtype())
+                }
                 other => picked.reduced(other),
             }
         })
@@ -120,20 +136,31 @@ impl<'t> Tensor<'t> {
 
     /// The cross-entropy of logits against probabilities of the same shape, each element a decision of its own:
     /// `softplus(x) - x y`, which is `-y log sigmoid(x) - (1 - y) log(1 - sigmoid(x))` without its overflows.
+    ///
+    /// # Panics
+    /// If the shapes differ.
     #[track_caller]
     pub fn bce_with_logits(self, targets: Tensor<'t>, reduction: Reduction) -> Self {
+        self.paired(targets, "bce_with_logits");
         (self.softplus() - self * targets).reduced(reduction)
     }
 
     /// The mean squared error.
+    ///
+    /// # Panics
+    /// As [`Tensor::mse_with`].
     #[track_caller]
     pub fn mse(self, target: Tensor<'t>) -> Self {
         self.mse_with(target, Reduction::Mean)
     }
 
     /// The squared errors.
+    ///
+    /// # Panics
+    /// If the shapes differ: what broadcasts here, as `[n, 1]` and `[n]` do, is a mistake.
     #[track_caller]
     pub fn mse_with(self, target: Tensor<'t>, reduction: Reduction) -> Self {
+        self.paired(target, "mse");
         (self - target).square().reduced(reduction)
     }
 

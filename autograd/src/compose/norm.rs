@@ -21,6 +21,14 @@ impl<'t> BatchNormed<'t> {
     #[track_caller]
     pub fn running(&self, mean: Tensor<'t>, var: Tensor<'t>, momentum: f64) -> (Tensor<'t>, Tensor<'t>) {
         mean.tape().at_caller(|| {
+            assert!(
+                [mean.shape(), var.shape()] == [self.mean.shape(), self.var.shape()],
+                "running: a mean of {} and a variance of {} for {} channels{}",
+                mean.shape(),
+                var.shape(),
+                self.mean.shape(),
+                mean.tape().recorded_at()
+            );
             let unbiased = self.var.detach() * (self.count / (self.count - 1.0));
             let mix = |old: Tensor<'t>, new: Tensor<'t>| old * (1.0 - momentum) + new * momentum;
             (mix(mean, self.mean.detach()), mix(var, unbiased))
@@ -32,10 +40,12 @@ impl<'t> Tensor<'t> {
     /// `(x - mean) / sqrt(var + eps)` over some axes (ascending); and mean and variance.
     #[track_caller]
     fn standardized(self, axes: &[usize], eps: f64) -> (Self, Self, Self) {
-        let (shape, mean) = (self.shape(), self.mean_axes(axes));
-        let centred = self - mean.unreduce(axes, &shape);
+        let (shape, dtype, x) = (self.shape(), self.dtype(), self.cast(self.wide()));
+        let mean = x.mean_axes(axes);
+        let centred = x - mean.unreduce(axes, &shape);
         let var = centred.square().mean_axes(axes);
-        (centred * (var + eps).rsqrt().unreduce(axes, &shape), mean, var)
+        let y = centred * (var + eps).rsqrt().unreduce(axes, &shape);
+        (y.cast(dtype), mean.cast(dtype), var.cast(dtype))
     }
 
     /// `x * weight + bias`, where given.
@@ -60,6 +70,22 @@ impl<'t> Tensor<'t> {
         x.reshape((0..shape.rank()).map(|d| if d == 1 { channels } else { 1 }).collect::<Vec<_>>())
     }
 
+    /// A weight or bias with one element for each of the last `dims` dimensions: another would repeat the result, or
+    /// itself, unasked.
+    #[track_caller]
+    fn of_last_axes(self, x: Tensor<'t>, dims: usize, what: &str) -> Tensor<'t> {
+        let shape = self.shape();
+        assert!(
+            x.shape()[..] == shape[shape.rank() - dims..],
+            "{what} of {}{shape} over {dims} dimensions: weight and bias have their shape, not {}{}{}",
+            self.dtype(),
+            x.dtype(),
+            x.shape(),
+            self.tape.recorded_at()
+        );
+        x
+    }
+
     /// The last `dims` axes.
     #[track_caller]
     fn last_axes(self, dims: usize, what: &str) -> Vec<usize> {
@@ -72,11 +98,14 @@ impl<'t> Tensor<'t> {
     /// dimensions; weight and bias have their shape.
     ///
     /// # Panics
-    /// If there are not so many dimensions, or weight and bias do not broadcast.
+    /// If there are not so many dimensions, or weight and bias are of another shape.
     #[track_caller]
     pub fn layer_norm(self, dims: usize, weight: Option<Tensor<'t>>, bias: Option<Tensor<'t>>, eps: f64) -> Self {
         let axes = self.last_axes(dims, "layer_norm");
-        self.tape.at_caller(|| self.standardized(&axes, eps).0.affine(weight, bias))
+        self.tape.at_caller(|| {
+            let fit = |x| self.of_last_axes(x, dims, "layer_norm");
+            self.standardized(&axes, eps).0.affine(weight.map(fit), bias.map(fit))
+        })
     }
 
     /// RMS normalisation (Zhang and Sennrich 2019): `x / sqrt(mean(x^2) + eps) * weight` over the last `dims` dimensions;
@@ -88,8 +117,10 @@ impl<'t> Tensor<'t> {
     pub fn rms_norm(self, dims: usize, weight: Option<Tensor<'t>>, eps: f64) -> Self {
         let axes = self.last_axes(dims, "rms_norm");
         self.tape.at_caller(|| {
-            let scale = (self.square().mean_axes(&axes) + eps).rsqrt();
-            (self * scale.unreduce(&axes, &self.shape())).affine(weight, None)
+            let x = self.cast(self.wide());
+            let scale = (x.square().mean_axes(&axes) + eps).rsqrt();
+            let y = (x * scale.unreduce(&axes, &self.shape())).cast(self.dtype());
+            y.affine(weight.map(|weight| self.of_last_axes(weight, dims, "rms_norm")), None)
         })
     }
 

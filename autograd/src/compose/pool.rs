@@ -28,7 +28,11 @@ impl<'t> Tensor<'t> {
         let Pool2d { kernel, stride, padding: [ph, pw] } = *pool;
         let fits = |d: usize| {
             let padded = shape[2 + d] + 2 * pool.padding[d];
-            kernel[d] > 0 && stride[d] > 0 && kernel[d] <= padded && 2 * pool.padding[d] <= kernel[d]
+            shape[2 + d] > 0
+                && kernel[d] > 0
+                && stride[d] > 0
+                && kernel[d] <= padded
+                && 2 * pool.padding[d] <= kernel[d]
         };
         assert!(
             shape.rank() == 4 && fits(0) && fits(1),
@@ -68,10 +72,17 @@ impl<'t> Tensor<'t> {
     /// The mean of each window. Beyond the sides there are zeros, which count in the mean, or do not.
     ///
     /// # Panics
-    /// As [`Tensor::max_pool2d`].
+    /// As [`Tensor::max_pool2d`]; and if these are no floats: integers have no mean of their type.
     #[track_caller]
     pub fn avg_pool2d(self, pool: &Pool2d, count_include_pad: bool) -> Self {
         self.tape.at_caller(|| {
+            assert!(
+                self.dtype().is_float(),
+                "avg_pool2d of {}{}: cast it to floats first{}",
+                self.dtype(),
+                self.shape(),
+                self.tape.recorded_at()
+            );
             let windows = self.windows(pool, 0.0, "avg_pool2d");
             let mut sum = windows[0];
             for &x in &windows[1..] {

@@ -1,6 +1,6 @@
 //! Reductions: sums, means, extremes, norms; and what normalises a row by its sum.
 
-use crate::{Tensor, op::Op};
+use crate::{DType, Tensor, op::Op};
 
 impl<'t> Tensor<'t> {
     pub(super) fn axes(self) -> Vec<usize> {
@@ -25,29 +25,53 @@ impl<'t> Tensor<'t> {
         self.mean_axes(&self.axes())
     }
 
-    /// The mean over some axes, which disappear.
+    /// Elements in the opposite order; twice, the same. An integer's negative may not be of its type.
+    #[track_caller]
+    pub(super) fn reversed(self) -> Self {
+        match self.dtype() {
+            DType::Bool => !self,
+            DType::U32 => self.tape.full(self.shape(), f64::from(u32::MAX), DType::U32) - self,
+            DType::I32 => self.tape.full(self.shape(), -1.0, DType::I32) - self,
+            _ => -self,
+        }
+    }
+
+    /// The type that sums and squares are kept in on the way to a mean: those of halves soon leave their range.
+    pub(super) fn wide(self) -> DType {
+        if self.dtype() == DType::F16 { DType::F32 } else { self.dtype() }
+    }
+
+    /// The mean over some axes, which disappear. Of halves, the sum is kept in f32.
     ///
     /// # Panics
     /// If the elements are not floats: integers have no mean of their type.
     #[track_caller]
     pub fn mean_axes(self, axes: &[usize]) -> Self {
-        assert!(self.dtype().is_float(), "mean of {}{}: cast it to floats first", self.dtype(), self.shape());
-        self.sum_axes(axes) / self.extent(axes)
+        assert!(
+            self.dtype().is_float(),
+            "mean of {}{}: cast it to floats first{}",
+            self.dtype(),
+            self.shape(),
+            self.tape.recorded_at()
+        );
+        (self.cast(self.wide()).sum_axes(axes) / self.extent(axes)).cast(self.dtype())
     }
 
     /// The variance over some axes, which disappear: the mean squared distance from the mean (divided by n).
     #[track_caller]
     pub fn var_axes(self, axes: &[usize]) -> Self {
-        let mean = self.mean_axes(axes).unreduce(axes, &self.shape());
-        (self - mean).square().mean_axes(axes)
+        let x = self.cast(self.wide());
+        let mean = x.mean_axes(axes).unreduce(axes, &self.shape());
+        (x - mean).square().mean_axes(axes).cast(self.dtype())
     }
 
     /// The sum of squared distances from the mean over some axes, which disappear, divided by `n - correction`: with 1,
     /// the unbiased estimate of the variance. NaN or infinite where `n` is no larger.
     #[track_caller]
     pub fn var_axes_with(self, axes: &[usize], correction: f64) -> Self {
-        let mean = self.mean_axes(axes).unreduce(axes, &self.shape());
-        (self - mean).square().sum_axes(axes) / (self.extent(axes) - correction).max(0.0)
+        let x = self.cast(self.wide());
+        let mean = x.mean_axes(axes).unreduce(axes, &self.shape());
+        ((x - mean).square().sum_axes(axes) / (self.extent(axes) - correction).max(0.0)).cast(self.dtype())
     }
 
     /// The largest element.
@@ -65,7 +89,7 @@ impl<'t> Tensor<'t> {
     /// The minimum over some axes, which disappear. Equal minima share the gradient.
     #[track_caller]
     pub fn min_axes(self, axes: &[usize]) -> Self {
-        -(-self).max_axes(axes)
+        self.reversed().max_axes(axes).reversed()
     }
 
     /// The largest element along an axis, which disappears, and its index (u32). Of equal ones it is the first, which
@@ -79,7 +103,7 @@ impl<'t> Tensor<'t> {
     /// The index of the first smallest element along an axis (u32).
     #[track_caller]
     pub fn argmin(self, axis: usize) -> Self {
-        (-self).argmax(axis)
+        self.reversed().argmax(axis)
     }
 
     /// The sums of the elements up to each position of an axis, that position included.
@@ -119,8 +143,8 @@ impl<'t> Tensor<'t> {
     pub fn logsumexp_axes(self, axes: &[usize]) -> Self {
         let mut axes = axes.to_vec();
         axes.sort_unstable();
-        let (e, shift) = self.shifted_exp(&axes);
-        e.sum_axes(&axes).log() + shift
+        let (e, shift) = self.cast(self.wide()).shifted_exp(&axes);
+        (e.sum_axes(&axes).log() + shift).cast(self.dtype())
     }
 
     /// `e^(x - m)`, and m: the maximum over some axes (ascending), or 0 where that is not finite. m is a constant to
@@ -141,7 +165,7 @@ impl<'t> Tensor<'t> {
     /// `e^x / sum(e^x)` along an axis.
     #[track_caller]
     pub fn softmax(self, axis: usize) -> Self {
-        let (e, _) = self.shifted_exp(&[axis]);
-        e * e.sum_axes(&[axis]).recip().unreduce(&[axis], &self.shape())
+        let (e, _) = self.cast(self.wide()).shifted_exp(&[axis]);
+        (e * e.sum_axes(&[axis]).recip().unreduce(&[axis], &self.shape())).cast(self.dtype())
     }
 }
