@@ -93,8 +93,10 @@ pub(crate) fn round(dtype: DType, v: f64) -> f64 {
     }
 }
 
-pub(crate) fn unary(op: Unary, x: f64) -> f64 {
+pub(crate) fn unary(op: Unary, dtype: DType, x: f64) -> f64 {
     match op {
+        // The least integer has no negative: it wraps.
+        Unary::Neg if dtype == DType::I32 => (x as i32).wrapping_neg() as f64,
         Unary::Neg => -x,
         Unary::Recip => 1.0 / x,
         Unary::Sqrt => x.sqrt(),
@@ -199,7 +201,7 @@ pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f
             let key = random::stream_key([x[0][0] as u32, x[0][1] as u32], *stream);
             (0..shape.numel()).map(|i| random::word(key, x[1][0] as u32, i) as f64).collect()
         }
-        Op::Unary(op) => x[0].iter().map(|&a| unary(*op, a)).collect(),
+        Op::Unary(op) => x[0].iter().map(|&a| unary(*op, dtype, a)).collect(),
         Op::Binary(op) => x[0].iter().zip(x[1]).map(|(&a, &b)| binary(*op, dtype, a, b)).collect(),
         Op::Select => (0..shape.numel()).map(|i| if x[0][i] != 0.0 { x[1][i] } else { x[2][i] }).collect(),
         Op::Cast(to) => x[0].iter().map(|&a| round(*to, a)).collect(),

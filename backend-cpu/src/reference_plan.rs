@@ -132,7 +132,7 @@ fn run_body(body: &Body, x: &[Vec<f64>], product: &[f64]) -> Vec<Vec<f64>> {
             }
             Instr::Const(c) => vec![round(value.dtype, *c); len],
             Instr::Product => product.to_vec(),
-            Instr::Unary(op, a) => map(&|i| unary(*op, of(*a, i))),
+            Instr::Unary(op, a) => map(&|i| unary(*op, value.dtype, of(*a, i))),
             Instr::Binary(op, a, b) => map(&|i| binary(*op, dtype(*a), of(*a, i), of(*b, i))),
             Instr::Select(c, a, b) => map(&|i| if of(*c, i) != 0.0 { of(*a, i) } else { of(*b, i) }),
             Instr::Cast(a) => map(&|i| round(value.dtype, of(*a, i))),

@@ -327,3 +327,15 @@ proptest! {
         Gradcheck::new().random_directions(2).check(&mut session(), &[a, b], |x| x[0] * x[1].exp())?;
     }
 }
+
+#[test]
+fn a_slope_that_rounding_hides_is_refused_not_passed() {
+    for check in modes() {
+        let large = |by: f64| check.check(&mut session(), &[vector(&[0.3, 0.7])], |x| sine(x[0], |g, _| g * 0.0) + by);
+        assert!(matches!(large(0.0), Err(GradcheckError::Mismatch(_))), "the rule is wrong");
+        assert!(matches!(large(1e14), Err(GradcheckError::TooCoarse { .. })), "{:?}", large(1e14));
+        // Nothing moves that far out.
+        let far = check.check(&mut session(), &[vector(&[1e14])], |x| x[0] * 2.0);
+        assert!(matches!(far, Err(GradcheckError::TooCoarse { .. })), "{far:?}");
+    }
+}

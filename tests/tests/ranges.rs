@@ -73,6 +73,8 @@ fn gradients_of_activations_neither_overflow_nor_underflow() {
 fn the_least_integer_has_an_order_and_no_negative() {
     let least = f64::from(i32::MIN);
     let x = || vector(DType::I32, &[0.0, least, 5.0]);
+    expect("neg", [x()], |[x]| -x, &[0.0, least, -5.0]);
+    expect("abs", [x()], |[x]| x.abs(), &[0.0, least, 5.0]);
     expect("min", [x()], |[x]| x.min(), &[least]);
     expect("argmin", [x()], |[x]| x.argmin(0), &[1.0]);
     expect("minimum", [x()], |[x]| x.minimum(1.0), &[0.0, least, 1.0]);

@@ -164,9 +164,20 @@ impl<'t> Tensor<'t> {
         (self - target).square().reduced(reduction)
     }
 
-    /// The share of rows of `[rows, classes]` whose largest logit is the target's (f32 scalar).
+    /// The share of rows of `[rows, classes]` whose largest logit is the target's (f32 scalar), for targets `[rows]` (u32).
+    ///
+    /// # Panics
+    /// If the shapes or types do not fit.
     #[track_caller]
     pub fn accuracy(self, targets: Tensor<'t>) -> Self {
+        let shape = self.shape();
+        assert!(
+            shape.rank() == 2 && *targets.shape() == shape[..1],
+            "accuracy of {}{shape} and {}{}: needs logits [rows, classes] and targets [rows]",
+            self.dtype(),
+            targets.dtype(),
+            targets.shape()
+        );
         self.argmax(1).equals(targets).cast(DType::F32).mean()
     }
 }

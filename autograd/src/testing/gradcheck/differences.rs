@@ -8,6 +8,8 @@ use crate::Taps;
 pub(super) struct Numeric {
     pub derivative: f64,
     pub error: f64,
+    /// What rounding of the values makes of it.
+    pub rounding: f64,
 }
 
 /// What a comparison says.
@@ -15,6 +17,9 @@ pub(super) enum Verdict {
     Right,
     Wrong { tolerance: f64 },
 }
+
+/// How many tolerances the error of a difference excuses at most.
+const EXCUSED: f64 = 100.0;
 
 /// The derivative at 0 of a function of one number, and a bound of its error: two central differences, extrapolated.
 pub fn central_difference(f: impl Fn(f64) -> f64, h: f64) -> (f64, f64) {
@@ -44,9 +49,8 @@ impl Gradcheck {
             }
             let values = [a, b, c, d].map(value);
             let (derivative, error) = extrapolated(values, h);
-            // What rounding of the values makes of it.
             let rounding = 4.0 * f64::EPSILON * values.iter().fold(0.0f64, |m, v| m.max(v.abs())) / h;
-            let numeric = Numeric { derivative, error: error + 10.0 * rounding };
+            let numeric = Numeric { derivative, error: error + 10.0 * rounding, rounding };
             // Nearer is better only where curvature is what limits this one.
             let better = found.is_none_or(|best: Numeric| numeric.error < best.error || !best.error.is_finite());
             found = if better { Some(numeric) } else { found };
@@ -61,10 +65,15 @@ impl Gradcheck {
         self.atol + self.rtol * numeric.derivative.abs()
     }
 
+    /// Whether the values are so large beside the slope that their rounding hides it.
+    pub(super) fn is_coarse(&self, numeric: Numeric) -> bool {
+        numeric.rounding > EXCUSED * self.tolerance(numeric)
+    }
+
     /// Whether a recorded derivative agrees. The error of a difference excuses a hundred tolerances at most.
     pub(super) fn judge(&self, analytic: f64, numeric: Numeric) -> Verdict {
         let plain = self.tolerance(numeric);
-        let tolerance = plain + (0.1 * numeric.error).min(100.0 * plain);
+        let tolerance = plain + (0.1 * numeric.error).min(EXCUSED * plain);
         let right = (analytic - numeric.derivative).abs() <= tolerance;
         if right { Verdict::Right } else { Verdict::Wrong { tolerance } }
     }

@@ -127,6 +127,16 @@ pub enum GradcheckError {
         /// Its value.
         value: f64,
     },
+    /// The values are so large beside the slope that their rounding hides it: no derivative could be told from another.
+    #[error(
+        "{what} is lost in the rounding of the values, which alone makes {rounding:.1e} of it: give smaller numbers"
+    )]
+    TooCoarse {
+        /// What it is.
+        what: String,
+        /// The part of it that rounding may have made.
+        rounding: f64,
+    },
     /// Every element or direction meets a kink.
     #[error("nothing could be compared: kinks lie within reach of all {kinks} elements or directions")]
     NothingCompared {

@@ -205,6 +205,10 @@ impl Gradcheck {
                 seen.checked.compared += 1;
                 finite(&format!("the recorded {order} derivative by {source} {along}"), analytic)?;
                 finite(&format!("the difference by {source} {along}"), numeric.derivative)?;
+                if self.is_coarse(numeric) {
+                    let what = format!("the difference by {source} {along}");
+                    return Err(GradcheckError::TooCoarse { what, rounding: numeric.rounding });
+                }
                 if let Verdict::Wrong { tolerance } = self.judge(analytic, numeric) {
                     let suspect = self.blame(session, subject, order)?;
                     let numeric = numeric.derivative;
