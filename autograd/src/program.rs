@@ -2,6 +2,7 @@
 
 use crate::{
     DType, Shape,
+    alarm::Alarm,
     op::Op,
     store::{Layout, Param, StateId},
     tape::{Node, NodeId, Scope, ScopeId},
@@ -56,6 +57,7 @@ pub struct Program {
     pub(crate) taps: Vec<TapDecl>,
     pub(crate) passes: Vec<Pass>,
     pub(crate) unreached: Vec<Param>,
+    pub(crate) alarms: Vec<Alarm>,
     pub(crate) events: Vec<(Event, &'static Location<'static>)>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) ranks: usize,

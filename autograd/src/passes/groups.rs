@@ -2,7 +2,7 @@
 
 use super::{
     check_bound, check_norm,
-    clip::coefficient,
+    clip::{NonFinite, coefficient},
     norm::{Over, norm},
     units::Units,
 };
@@ -21,6 +21,7 @@ pub struct ClipGroups<'t> {
     p: Option<f64>,
     eps: Option<f64>,
     keep_rest: bool,
+    non_finite: Option<NonFinite>,
 }
 
 impl<'t> ClipGroups<'t> {
@@ -55,6 +56,12 @@ impl<'t> ClipGroups<'t> {
     #[must_use]
     pub fn eps(self, eps: f64) -> Self {
         Self { eps: Some(eps), ..self }
+    }
+
+    /// What happens where a norm is not finite.
+    #[must_use]
+    pub fn non_finite(self, non_finite: NonFinite) -> Self {
+        Self { non_finite: Some(non_finite), ..self }
     }
 
     /// Leaves parameters alone that are in no group.
@@ -94,10 +101,11 @@ impl<'t> Grads<'t, Unscaled> {
     /// Scales the gradients of each group so that their norm is at most the group's bound: the formula of
     /// [`Grads::clip_by_global_norm`], group by group (Pascanu et al. 2013).
     ///
-    /// With a bound of C for each of n groups, the norm of all may still be `C sqrt(n)`. A norm that is not finite makes
-    /// the verdict false.
+    /// With a bound of C for each of n groups, the norm of all may still be `C sqrt(n)`. Where a norm is not finite the step
+    /// is not taken (see [`NonFinite`]).
     ///
-    /// Taps: `clip_by_group_norm/norms` (before clipping), `clip_by_group_norm/coefficients`, one per group.
+    /// Taps: `clip_by_group_norm/norms` (before clipping), `clip_by_group_norm/coefficients`, one per group;
+    /// `clip_by_group_norm/finite` (bool) where it is an error if one is not.
     ///
     /// # Panics
     /// If a parameter is in two groups; or in none, without [`ClipGroups::keep_rest`]; if there is no group; if a bound is
@@ -111,6 +119,8 @@ impl<'t> Grads<'t, Unscaled> {
         let mut parameters = vec![("groups", clip.groups.len().to_string())];
         parameters
             .extend([("p", p, 2.0), ("eps", eps, 1e-6)].iter().filter(|x| x.1 != x.2).map(|x| (x.0, x.1.to_string())));
+        parameters.extend(clip.non_finite.map(|policy| ("non_finite", policy.to_string())));
+        let policy = self.policy(clip.non_finite);
         let (flat, values) = self.pass(NAME, &parameters, |flat| {
             if flat.parts().is_empty() {
                 let none = self.tape.full([clip.groups.len()], 0.0, DType::F32);
@@ -144,7 +154,9 @@ impl<'t> Grads<'t, Unscaled> {
         });
         self.tap_of(NAME, "norms", values[0]);
         self.tap_of(NAME, "coefficients", values[1]);
-        self.and_verdict(values[0].all_finite());
+        if policy != NonFinite::Propagate {
+            self.judge_norm(NAME, values[0].all_finite(), policy);
+        }
         self.with_flat(flat)
     }
 
