@@ -1,16 +1,24 @@
 //! Errors that only values can show. Nobody waits for the device to find out: it skips the step at once, and the error
 //! arrives with the taps of the run, one or two runs later.
 
-use crate::{Pitfall, Tensor, error::Error, tape::Tape};
+use crate::{Data, Pitfall, Tensor, error::Error, tape::Tape};
 use std::panic::Location;
 
-/// A tapped truth value that is an error.
+/// When a tapped value is an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bad {
+    /// Where it is true.
+    True,
+    /// Where an element is NaN or infinite.
+    NotFinite,
+}
+
+/// A tapped value that may be an error.
 #[derive(Clone, Debug)]
 pub(crate) struct Alarm {
     /// Which tap.
     tap: usize,
-    /// The value that is an error.
-    bad: bool,
+    bad: Bad,
     what: String,
     pitfall: Option<Pitfall>,
     /// The line to blame.
@@ -19,25 +27,28 @@ pub(crate) struct Alarm {
 
 impl Alarm {
     /// The error of a run with these taps, if there is one.
-    pub fn error(&self, run: u64, taps: &[crate::Data]) -> Option<Error> {
-        let raised = (taps[self.tap].to_f64()[0] != 0.0) == self.bad;
+    pub fn error(&self, run: u64, taps: &[Data]) -> Option<Error> {
+        let is_bad = |value: &f64| match self.bad {
+            Bad::True => *value != 0.0,
+            Bad::NotFinite => !value.is_finite(),
+        };
         let (what, pitfall, site) = (self.what.clone(), self.pitfall, self.site);
-        raised.then_some(Error::Late { run, what, pitfall, site })
+        taps[self.tap].to_f64().iter().any(is_bad).then_some(Error::Late { run, what, pitfall, site })
     }
 }
 
 impl Tape {
-    /// Taps a truth value (bool scalar), one of whose values is an error of the run.
+    /// Taps a value that may be an error of the run.
     #[track_caller]
-    pub(crate) fn alarm(&self, name: &str, value: Tensor<'_>, bad: bool, what: String) {
+    pub(crate) fn alarm(&self, name: &str, value: Tensor<'_>, bad: Bad, what: String) {
         self.blame(name, value, bad, what, None, self.site());
     }
 
-    /// Taps whether the loss is finite, and blames its line if it is not.
+    /// Taps a loss that is an error if it is not finite, and blames its line.
     #[track_caller]
-    pub(crate) fn alarm_of_loss(&self, name: &str, finite: Tensor<'_>, loss: Tensor<'_>) {
+    pub(crate) fn alarm_of_loss(&self, name: &str, loss: Tensor<'_>) {
         let pitfall = Pitfall::P37;
-        self.blame(name, finite, false, pitfall.to_string(), Some(pitfall), self.node(loss.id).site);
+        self.blame(name, loss, Bad::NotFinite, pitfall.to_string(), Some(pitfall), self.node(loss.id).site);
     }
 
     #[track_caller]
@@ -45,7 +56,7 @@ impl Tape {
         &self,
         name: &str,
         value: Tensor<'_>,
-        bad: bool,
+        bad: Bad,
         what: String,
         pitfall: Option<Pitfall>,
         site: &'static Location<'static>,

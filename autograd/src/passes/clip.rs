@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     DType, Operand, Tensor,
+    alarm::Bad,
     grads::{Grads, Unscaled},
 };
 use std::fmt;
@@ -129,14 +130,14 @@ impl<'t> Grads<'t, Unscaled> {
         said.unwrap_or(if checked { NonFinite::Skip } else { NonFinite::Error })
     }
 
-    /// Joins to the verdict whether a pass's norm is finite (bool scalar), and says so where that is the policy.
+    /// Taps a pass's norm, or several, as `<pass>/<name>`: an error where that is the policy.
     #[track_caller]
-    pub(super) fn judge_norm(&mut self, pass: &str, finite: Tensor<'t>, policy: NonFinite) {
-        if policy == NonFinite::Error {
-            let what = format!("{pass}: the norm is not finite, and the step was skipped");
-            self.tape.alarm(&format!("{pass}/finite"), finite, false, what);
+    pub(super) fn tap_norm(&self, pass: &'static str, name: &str, norm: Tensor<'t>, policy: NonFinite) {
+        if policy != NonFinite::Error {
+            return self.tap_of(pass, name, norm);
         }
-        self.judge(finite);
+        let what = format!("{pass}: the norm is not finite, and the step was skipped");
+        self.tape.alarm(&format!("{pass}/{name}"), norm, Bad::NotFinite, what);
     }
 }
 
@@ -172,8 +173,7 @@ impl<'t> Grads<'t, Unscaled> {
     /// also where it overflows though every element is finite: no step is better than one along zeros. `max_norm` is in
     /// the unit of the gradient; a tensor may be given, and the gradient flows to it.
     ///
-    /// Taps: `clip_by_global_norm/norm` (before clipping), `/coefficient`, `/clipped` (bool); `/finite` (bool) where it is an
-    /// error if it is not.
+    /// Taps: `clip_by_global_norm/norm` (before clipping), `/coefficient`, `/clipped` (bool).
     ///
     /// # Panics
     /// If `max_norm` is a number below 0, or NaN; or a tensor that is not a scalar; if p is not above 0, or eps is below.
@@ -191,11 +191,11 @@ impl<'t> Grads<'t, Unscaled> {
             values.extend((policy != NonFinite::Propagate).then(|| norm.is_finite()));
             (clipped, values)
         });
-        self.tap_of(NAME, "norm", values[0]);
+        self.tap_norm(NAME, "norm", values[0], policy);
         self.tap_of(NAME, "coefficient", values[1]);
         self.tap_of(NAME, "clipped", values[2]);
         if let Some(finite) = values.get(3) {
-            self.judge_norm(NAME, *finite, policy);
+            self.judge(*finite);
         }
         self.with_flat(flat)
     }

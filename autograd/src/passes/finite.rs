@@ -2,6 +2,7 @@
 
 use crate::{
     Array, DType, Tensor,
+    alarm::Bad,
     grads::{Grads, Scaled, Unscaled},
     scaler::LossScaler,
     store::{StateId, Store},
@@ -111,7 +112,7 @@ impl<'t, S> Grads<'t, S> {
     /// ([`crate::Error::Late`] of [`crate::Pitfall::P37`]), naming the line that recorded the loss. An accumulator leaves out such a
     /// micro-batch.
     ///
-    /// Taps: `check_loss/finite` (bool).
+    /// Taps: `check_loss/loss`.
     ///
     /// # Panics
     /// If the gradients are not of one loss: taken from an accumulator. Check before accumulating.
@@ -127,7 +128,7 @@ impl<'t, S> Grads<'t, S> {
             let finite = loss.all_finite();
             vec![if local { finite } else { !(!finite).any_over_ranks() }]
         })[0];
-        tape.alarm_of_loss(&format!("{NAME}/finite"), finite, loss);
+        tape.alarm_of_loss(&format!("{NAME}/loss"), loss);
         self.and_verdict(finite);
         self
     }
@@ -170,7 +171,7 @@ impl<'t> Grads<'t, Unscaled> {
         match (guard.max_consecutive, guard.on_give_up) {
             (Some(most), OnGiveUp::Error) => {
                 let what = format!("{NAME}: more than {most} updates in a row were not finite");
-                self.tape.alarm(&format!("{NAME}/gave_up"), values[2], true, what);
+                self.tape.alarm(&format!("{NAME}/gave_up"), values[2], Bad::True, what);
             }
             _ => self.tap_of(NAME, "gave_up", values[2]),
         }

@@ -104,8 +104,7 @@ impl<'t> Grads<'t, Unscaled> {
     /// With a bound of C for each of n groups, the norm of all may still be `C sqrt(n)`. Where a norm is not finite the step
     /// is not taken (see [`NonFinite`]).
     ///
-    /// Taps: `clip_by_group_norm/norms` (before clipping), `clip_by_group_norm/coefficients`, one per group;
-    /// `clip_by_group_norm/finite` (bool) where it is an error if one is not.
+    /// Taps: `clip_by_group_norm/norms` (before clipping), `clip_by_group_norm/coefficients`, one per group.
     ///
     /// # Panics
     /// If a parameter is in two groups; or in none, without [`ClipGroups::keep_rest`]; if there is no group; if a bound is
@@ -152,10 +151,10 @@ impl<'t> Grads<'t, Unscaled> {
             });
             (clipped, vec![norms, coefficients])
         });
-        self.tap_of(NAME, "norms", values[0]);
+        self.tap_norm(NAME, "norms", values[0], policy);
         self.tap_of(NAME, "coefficients", values[1]);
         if policy != NonFinite::Propagate {
-            self.judge_norm(NAME, values[0].all_finite(), policy);
+            self.judge(values[0].all_finite());
         }
         self.with_flat(flat)
     }
