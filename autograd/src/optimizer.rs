@@ -160,6 +160,25 @@ pub trait Optimizer {
     }
 }
 
+impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn states(&self) -> &OptimizerStates {
+        (**self).states()
+    }
+
+    fn parameters(&self) -> Vec<(&'static str, String)> {
+        (**self).parameters()
+    }
+
+    #[track_caller]
+    fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
+        (**self).rule(rule)
+    }
+}
+
 /// Which segments of an arena an optimizer steps: its own, where they have a gradient.
 struct Presence<'t> {
     /// Bool per segment; `None` if all are present.
