@@ -163,8 +163,6 @@ struct Window {
     loss: StateId,
     /// Weights (f32 scalar).
     weight: StateId,
-    /// Micro-batches (u32 scalar).
-    count: StateId,
 }
 
 /// A compiled program, and the inputs that it is for.
@@ -216,7 +214,8 @@ pub struct Trainer {
     ema: Option<Ema>,
     loss: LossFn,
     micro_batches: Vec<Compiled>,
-    update: Option<Step>,
+    /// Of a full window, and of one that the data cut short.
+    updates: [Option<Step>; 2],
     /// Micro-batches that are in the window; `None` before the session has been asked.
     present: Option<usize>,
 }
@@ -254,9 +253,9 @@ impl Trainer {
         };
         let window = (*accumulate > 1 || *weighting == Weighting::TokenWeighted).then(|| {
             let accumulator = Accumulator::new(store, params, &format!("{name}/accumulator"), *weighting);
-            let mut state = |kind: &str, dtype| store.state(&format!("{name}/window/{kind}"), &Array::zeros([], dtype));
-            let (loss, weight) = (state("loss", DType::F32), state("weight", DType::F32));
-            (accumulator, Window { loss, weight, count: state("micro_batches", DType::U32) })
+            let accumulator = accumulator.micro_batches(store, *accumulate);
+            let mut sum = |of: &str| store.state(&format!("{name}/window/{of}"), &Array::zeros([], DType::F32));
+            (accumulator, Window { loss: sum("loss"), weight: sum("weight") })
         });
         let guard =
             config.give_up.map(|most| FiniteGuard::new(store, &format!("{name}/guard"), Some(most), OnGiveUp::Stop));
@@ -264,8 +263,8 @@ impl Trainer {
         let average = |decay| EmaConfig { name: format!("{name}/ema"), decay };
         let ema = config.ema.map(|decay| Ema::new(store, params, average(decay)));
         let (params, optimizer, loss) = (params.clone(), Box::new(optimizer), Box::new(loss));
-        let (micro_batches, update, present) = (vec![], None, None);
-        Self { config, params, optimizer, scaler, window, guard, noise, ema, loss, micro_batches, update, present }
+        let (micro_batches, updates, present) = (vec![], [None, None], None);
+        Self { config, params, optimizer, scaler, window, guard, noise, ema, loss, micro_batches, updates, present }
     }
 
     /// The configuration.
@@ -324,22 +323,21 @@ impl Trainer {
         let add = |state, by| tape.assign(state, tape.state(state) + by);
         add(window.loss, part);
         add(window.weight, weight);
-        tape.assign(window.count, tape.state(window.count) + 1.0);
     }
 
-    /// Records the update at the end of a window.
+    /// Records the update at the end of a window; of a full one, or of the last one, which may be short.
     ///
     /// # Panics
-    /// If there are no windows, `accumulate` being 1: a micro-batch is an update then.
+    /// If there are no windows, `accumulate` being 1: a micro-batch is an update then. If no micro-batch has been recorded.
     #[track_caller]
-    pub fn record_update(&self, tape: &Tape) {
+    pub fn record_update(&self, tape: &Tape, last: bool) {
         let (accumulator, window) = self.window.as_ref().expect("trainer: each micro-batch is an update");
         let (sum, weight) = (tape.state(window.loss), tape.state(window.weight));
         self.tap(tape, "loss", sum / weight);
-        for (state, dtype) in [(window.loss, DType::F32), (window.weight, DType::F32), (window.count, DType::U32)] {
-            tape.assign(state, tape.scalar(0.0, dtype));
+        for state in [window.loss, window.weight] {
+            tape.assign(state, tape.scalar(0.0, DType::F32));
         }
-        self.finish(accumulator.take(tape));
+        self.finish(if last { accumulator.take_last(tape) } else { accumulator.take(tape) });
     }
 
     /// From the gradient of the whole batch to the parameters.
@@ -400,7 +398,7 @@ impl Trainer {
         if present + 1 < self.config.accumulate {
             return Ok(false);
         }
-        self.close(session)?;
+        self.close(session, false)?;
         Ok(true)
     }
 
@@ -409,12 +407,16 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`Session::record`] and [`Session::run`].
+    ///
+    /// # Panics
+    /// If the window is that of a checkpoint, and no micro-batch has followed: which parameters have a gradient is known
+    /// from their recording.
     #[track_caller]
     pub fn flush(&mut self, session: &mut Session) -> Result<bool> {
         if self.present(session)? == 0 {
             return Ok(false);
         }
-        self.close(session)?;
+        self.close(session, true)?;
         Ok(true)
     }
 
@@ -437,12 +439,13 @@ impl Trainer {
         Some(Update { run: taps.run, loss, grad_norm, clipped: clipped.map(|c| c != 0.0), taken, loss_scale })
     }
 
-    fn close(&mut self, session: &mut Session) -> Result<()> {
-        let update = match &self.update {
+    #[track_caller]
+    fn close(&mut self, session: &mut Session, last: bool) -> Result<()> {
+        let update = match &self.updates[usize::from(last)] {
             Some(update) => update.clone(),
-            None => self.update.insert(session.record(|t| self.record_update(t))?).clone(),
+            None => session.record(|t| self.record_update(t, last))?,
         };
-        session.run(&update, &[])?;
+        session.run(self.updates[usize::from(last)].insert(update), &[])?;
         self.present = Some(0);
         Ok(())
     }
@@ -452,7 +455,10 @@ impl Trainer {
         let present = match (self.present, &self.window) {
             (Some(present), _) => present,
             (None, None) => 0,
-            (None, Some((_, window))) => session.read(window.count)?.item(0) as usize,
+            (None, Some((accumulator, _))) => {
+                let counter = accumulator.counter().expect("windows have a length");
+                session.read(counter)?.item(0) as usize
+            }
         };
         self.present = Some(present);
         Ok(present)

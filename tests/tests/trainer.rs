@@ -177,7 +177,7 @@ fn every_pass_is_recorded_in_the_order_that_is_right() {
     let (x, y) = batch(0, 2);
     let micro_batch = names(&|tape| trainer.record_micro_batch(tape, &[("x", &x), ("y", &y)]));
     assert_eq!(micro_batch, ["accumulate"]);
-    let update = names(&|tape| trainer.record_update(tape));
+    let update = names(&|tape| trainer.record_update(tape, false));
     let order = [
         "take_accumulated",
         "unscale",
