@@ -32,8 +32,9 @@ pub trait Collective: Send {
     fn abort(&mut self);
 }
 
-/// A rank without others.
-pub(crate) struct Alone;
+/// A rank without others: what a session is, unless it is said.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Alone;
 
 impl Collective for Alone {
     fn rank(&self) -> usize {

@@ -314,9 +314,7 @@ impl Session {
             check(|| format!("input {:?}", decl.name), (&decl.shape, decl.dtype), array)?;
             data.push(array.data());
         }
-        made.1 = true;
-        self.agree_on_noise(step)?;
-        made.1 = false;
+        self.agree_on_noise(step, &mut made.1)?;
         let windows = self.windows_after(&step.program.events)?;
         let run = self.runs;
         self.runs += 1;
@@ -332,7 +330,7 @@ impl Session {
     }
 
     /// Before the first run of a program: gradient noise is the same on all ranks, or they drift apart.
-    fn agree_on_noise(&mut self, step: &Step) -> Result<()> {
+    fn agree_on_noise(&mut self, step: &Step, failed: &mut bool) -> Result<()> {
         if step.program.shared.is_empty() || step.executable.agreed.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -340,10 +338,13 @@ impl Session {
         for state in &step.program.shared {
             hash = self.read(*state)?.data().hashed(hash);
         }
+        // Whatever goes wrong from here on does so on all ranks.
+        *failed = true;
         if agree(&mut *self.collective, [hash])? == [false] {
             let subject = "gradient noise has another seed on each rank".into();
             return Err(Error::Pitfall { pitfall: Pitfall::P17, subject, site: None });
         }
+        *failed = false;
         step.executable.agreed.store(true, Ordering::Relaxed);
         Ok(())
     }

@@ -93,26 +93,45 @@ fn ranks_are_one_session_with_the_large_batch() {
 fn ranks_add_up_as_replicas_on_one_tape_do() {
     let gradients: Vec<Array> =
         (0..3).map(|r| f32s(&[1.0e7 / (r + 1) as f32, 0.1 + r as f32, -3.0e-8 * r as f32])).collect();
-    let mut store = Store::new();
-    let p = store.param("p", &f32s(&[0.0; 3]));
-    let params = store.params();
-    let mut cpu = Machine::poisoned(1, store);
-    let step = cpu.session.record(|t| {
-        let rank = |r: usize| t.param(p).dot(t.input(&format!("g{r}"), [3], DType::F32)).grad(&params);
-        let g = rank(0).all_reduce_on_tape(&[rank(1), rank(2)]);
-        t.tap("g", g.get(p).unwrap());
-    });
-    let on_tape = cpu.run(&step.unwrap(), &Linear::inputs(&gradients)).tap("g").clone();
-    for threads in [1, 3] {
-        let all = world(3, |rank| {
-            let mut store = Store::new();
-            let model = Linear::new(&mut store, &[f32s(&[0.0; 3])]);
-            let gradient = gradients[rank.rank()].clone();
-            let mut cpu = Machine::splitting(threads, store).as_rank(rank);
-            let step = cpu.session.record(|t| t.tap("g", model.grads(t).all_reduce().get(model.params[0]).unwrap()));
-            cpu.run(&step.unwrap(), &Linear::inputs(&[gradient])).tap("g").clone()
+    for weighting in [Weighting::Mean, Weighting::TokenWeighted] {
+        // Adds rank r's gradient, of 3 r + 1 tokens.
+        let add = |t: &Tape, acc: &Accumulator, g: Grads<'_>, r: usize| match weighting {
+            Weighting::TokenWeighted => acc.add_tokens(g, t.scalar((3 * r + 1) as f64, DType::U32)),
+            _ => acc.add(g),
+        };
+        let mut store = Store::new();
+        let p = store.param("p", &f32s(&[0.0; 3]));
+        let params = store.params();
+        let accs: Vec<Accumulator> =
+            (0..3).map(|r| Accumulator::new(&mut store, &params, &format!("acc{r}"), weighting)).collect();
+        let mut cpu = Machine::poisoned(1, store);
+        let step = cpu.session.record(|t| {
+            let rank = |(r, acc): (usize, &Accumulator)| {
+                add(t, acc, t.param(p).dot(t.input(&format!("g{r}"), [3], DType::F32)).grad(&params), r);
+            };
+            accs.iter().enumerate().for_each(rank);
+            let [a, b, c] = [0, 1, 2].map(|r| accs[r].take(t));
+            t.tap("g", a.all_reduce_on_tape(&[b, c]).get(p).unwrap());
         });
-        assert!(all.iter().all(|g| same_bits(g, &on_tape)), "{all:?} {on_tape:?}");
+        let on_tape = cpu.run(&step.unwrap(), &Linear::inputs(&gradients)).tap("g").clone();
+        for threads in [1, 3] {
+            let all = world(3, |rank| {
+                let r = rank.rank();
+                let mut store = Store::new();
+                let model = Linear::new(&mut store, &[f32s(&[0.0; 3])]);
+                let acc = {
+                    let params = store.params();
+                    Accumulator::new(&mut store, &params, "acc", weighting)
+                };
+                let mut cpu = Machine::splitting(threads, store).as_rank(rank);
+                let step = cpu.session.record(|t| {
+                    add(t, &acc, model.grads(t), r);
+                    t.tap("g", acc.take(t).all_reduce().get(model.params[0]).unwrap());
+                });
+                cpu.run(&step.unwrap(), &Linear::inputs(&gradients[r..=r])).tap("g").clone()
+            });
+            assert!(all.iter().all(|g| same_bits(g, &on_tape)), "{all:?} {on_tape:?}");
+        }
     }
 }
 
