@@ -8,6 +8,7 @@
 use crate::{
     Tensor,
     grad::sweep,
+    lints::Mark,
     op::{Op, Typed},
 };
 
@@ -281,6 +282,7 @@ impl<'t> Recurrence<'t> {
             let (h, c) = steps.last().map_or((self.h0, self.c0), |(step, _)| (step.h, step.c));
             steps.push(tape.scoped_turn("step", t, || {
                 let step = self.step(self.z.index(0, t), h, c);
+                tape.mark(step.h, Mark::Recurrent);
                 let more = extra(&step);
                 (step, more)
             }));

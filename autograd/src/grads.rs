@@ -136,7 +136,8 @@ impl<'t, S> Grads<'t, S> {
             (arena, Tensor::assemble(&parts, 0, len))
         };
         let scope = tape.child_scope(tape.current_scope(), "backward", None);
-        let flat = tape.in_scope(scope, || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect()));
+        let gathered = || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect());
+        let flat = tape.at_caller(|| tape.in_scope(scope, gathered));
         let (values, scaler) = (Flat::new(values), LossScaler::none());
         let (verdict, weight, generators) = (None, None, vec![]);
         let passes = PassState::of_one_batch(false).into();
@@ -185,10 +186,16 @@ impl<'t, S> Grads<'t, S> {
     /// The Euclidean norm of each present parameter's gradient, in the order of declaration, as one f32 vector.
     #[track_caller]
     pub fn segment_norms(&self) -> Tensor<'t> {
+        self.norms_of(&self.flat)
+    }
+
+    /// The norm of each present parameter's part of some flat vectors.
+    #[track_caller]
+    pub(crate) fn norms_of(&self, flat: &Flat<'t>) -> Tensor<'t> {
         let layout = &self.tape.layout;
         // Arena by arena; then in the order of declaration, where that is another.
         let (mut norms, mut order) = (vec![], vec![]);
-        for &(arena, g) in self.flat.parts() {
+        for &(arena, g) in flat.parts() {
             let members = layout.members(arena).into_iter().filter(|param| self.present.contains(*param));
             let members: Vec<Param> = members.collect();
             let range = |param: &Param| (layout.param(*param).offset, layout.param(*param).shape.numel());
@@ -215,9 +222,12 @@ impl<'t, S> Grads<'t, S> {
     /// If that is a mistake.
     #[track_caller]
     pub(crate) fn apply(&self, action: Action) {
-        if let Err(pitfall) = self.passes.borrow_mut().apply(action) {
+        let before = self.passes.borrow().found();
+        let applied = self.passes.borrow_mut().apply(action);
+        if let Err(pitfall) = applied {
             panic!("{pitfall}{}", self.tape.recorded_at());
         }
+        self.note_found(&before);
     }
 
     /// Joins another condition to the verdict.

@@ -32,6 +32,7 @@ mod grad;
 mod grads;
 mod half;
 mod hook;
+mod lints;
 mod lower;
 mod optimizer;
 mod pass_state;
@@ -58,6 +59,7 @@ pub use fused::{Cell, Form, Named, Recurrence};
 pub use grads::{Grads, Scaled, Unscaled};
 pub use half::f16_from_f64;
 pub use hook::Vjp;
+pub use lints::Lint;
 pub use optimizer::{Optimizer, OptimizerStates, Rule};
 pub use pass_state::{Action, PassConfig, PassState};
 pub use passes::{

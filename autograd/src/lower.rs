@@ -59,7 +59,8 @@ impl Program {
             ..pass.clone()
         });
         let (inputs, passes, unreached) = (self.inputs.clone(), passes.collect(), self.unreached.clone());
-        Program { inputs, commits, taps, passes, unreached, ..tape.finish() }
+        let lints = self.lints.clone();
+        Program { inputs, commits, taps, passes, unreached, lints, ..tape.finish() }
     }
 
     /// Marks the nodes that a commit, a tap or a pass depends on, and the other outputs of their ops.

@@ -6,6 +6,7 @@ use crate::{
     grads::{Grads, Unscaled},
     op::Segments,
     pass_state::Action,
+    pitfall::Pitfall,
     store::{Flat, Param, ParamSet, StateId, Store},
     tape::Tape,
 };
@@ -86,6 +87,11 @@ pub trait Optimizer {
     /// The printed hyper-parameters.
     fn parameters(&self) -> Vec<(&'static str, String)>;
 
+    /// What is doubtful about its settings: noted in each program that steps with it.
+    fn lints(&self) -> Vec<(Pitfall, String)> {
+        vec![]
+    }
+
     /// New parameters and new states of one arena. Padding that is zero must stay zero.
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>);
 
@@ -144,7 +150,11 @@ pub trait Optimizer {
     fn step(&self, grads: Grads<'_, Unscaled>) {
         let tape = grads.tape();
         grads.apply(Action::Step);
-        tape.pass(self.name(), &self.parameters(), &grads.flat().tensors(), || {
+        for (pitfall, message) in self.lints() {
+            tape.note(pitfall, pitfall.severity(), message);
+        }
+        let stepped = grads.present().iter().filter(|param| self.states().params.contains(*param)).collect();
+        tape.pass_over(self.name(), &self.parameters(), &grads.flat().tensors(), (stepped, true), || {
             let params = grads.flat().map(|arena, _| tape.state(arena));
             let (params, states) = self.update(&params, &grads, &self.current(tape, grads.flat()));
             let all = || params.parts().iter().chain(states.parts());

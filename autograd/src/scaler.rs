@@ -267,8 +267,11 @@ impl<'t> ScaledLoss<'t> {
     /// The gradient of the scaled loss: see [`Tensor::grad`].
     #[track_caller]
     pub fn grad(self, params: &ParamSet) -> Grads<'t, Scaled> {
-        let grads = Grads::of(self.loss, params);
-        let passes = PassState::of_one_batch(self.scaler.scale != Scale::None).into();
+        let scaled = self.scaler.scale != Scale::None;
+        let site = std::panic::Location::caller();
+        let tape = self.loss.tape();
+        let grads = tape.in_scaled_sweep(scaled, || tape.at_site(site, || Grads::of(self.loss, params)));
+        let passes = PassState::of_one_batch(scaled).into();
         Grads { scaler: self.scaler, passes, ..grads }
     }
 }

@@ -6,6 +6,7 @@
 use crate::{
     Array, DType, Shape, Tensor,
     hook::{HookFns, Probe, RuleFn},
+    lints::Facts,
     op::{HookId, InputId, Op, RuleId, Typed},
     program::{InputDecl, Pass, Program, TapDecl},
     random::fnv1a,
@@ -79,7 +80,7 @@ pub(crate) struct Inner {
     pub scopes: Vec<Scope>,
     scope_ids: HashMap<Scope, ScopeId>,
     scope: Option<ScopeId>,
-    site: Option<&'static Location<'static>>,
+    pub site: Option<&'static Location<'static>>,
     autocast: Option<DType>,
     inputs: Vec<InputDecl>,
     states: BTreeMap<StateId, NodeId>,
@@ -99,6 +100,7 @@ pub(crate) struct Inner {
     scaled_by: BTreeMap<StateId, NodeId>,
     /// How many random streams each path has, by path.
     streams: HashMap<String, u64>,
+    pub facts: Facts,
 }
 
 /// A program while it is being recorded.
@@ -146,9 +148,11 @@ impl Tape {
             taps: inner.taps,
             passes: inner.passes,
             unreached: inner.unreached,
+            lints: vec![],
             layout: self.layout,
         }
         .without_idle_commits()
+        .with_lints(inner.facts)
     }
 
     // Recording.
@@ -486,6 +490,7 @@ impl Tape {
     #[track_caller]
     pub fn tap(&self, name: &str, value: Tensor<'_>) {
         let node = self.own(value, "tap");
+        self.note_scaled_tap(name);
         self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node });
     }
 
@@ -505,11 +510,26 @@ impl Tape {
         inputs: &[Tensor<'t>],
         f: impl FnOnce() -> Vec<Tensor<'t>>,
     ) -> Vec<Tensor<'t>> {
+        self.pass_over(name, parameters, inputs, (ParamSet::default(), false), f)
+    }
+
+    /// As [`Tape::pass`], of a pass that is about the gradients of some parameters, or steps them.
+    #[track_caller]
+    pub(crate) fn pass_over<'t>(
+        &'t self,
+        name: &'static str,
+        parameters: &[(&'static str, String)],
+        inputs: &[Tensor<'t>],
+        (params, steps): (ParamSet, bool),
+        f: impl FnOnce() -> Vec<Tensor<'t>>,
+    ) -> Vec<Tensor<'t>> {
         let start = self.len();
         let outputs = self.scoped(name, f);
         let pass = Pass {
             name,
             parameters: parameters.to_vec(),
+            params,
+            steps,
             inputs: inputs.iter().map(|x| self.own(*x, name)).collect(),
             outputs: outputs.iter().map(|x| self.own(*x, name)).collect(),
             nodes: start..self.len(),

@@ -3,7 +3,9 @@
 use crate::{
     Array, DType, Tensor,
     grads::{Grads, Unscaled},
+    lints::Mark,
     pass_state::PassState,
+    pitfall::{Pitfall, Severity},
     scaler::LossScaler,
     store::{Flat, ParamSet, StateId, Store},
     tape::Tape,
@@ -30,6 +32,15 @@ pub enum Weighting {
 /// `S` tells whether they carry a loss scale, as in [`Grads`]. [`Accumulator::add`] is recorded in the program of a
 /// micro-batch, [`Accumulator::take`] in that of the update, which may be the same. What has been added is gone when it
 /// has been taken, whether the step is then taken or skipped.
+///
+/// How micro-batches are weighted is no default that one can forget. [`Pitfall::P4`], accumulation that nothing divides:
+///
+/// ```compile_fail,E0061
+/// # use wgrad::{Accumulator, ParamSet, Store, Unscaled};
+/// fn declare(store: &mut Store, params: &ParamSet) -> Accumulator<Unscaled> {
+///     Accumulator::new(store, params, "window")
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Accumulator<S = Unscaled> {
     params: ParamSet,
@@ -109,8 +120,9 @@ impl<S> Accumulator<S> {
             assert!(*scaler == grads.scaler, "accumulate: the micro-batches' losses have different scales");
             *present = present.iter().chain(grads.present.iter()).collect();
         }
+        self.note(&grads);
         let parameters = [("weighting", format!("{:?}", self.weighting))];
-        tape.pass("accumulate", &parameters, &grads.flat.tensors(), || {
+        tape.pass_over("accumulate", &parameters, &grads.flat.tensors(), (grads.present.clone(), false), || {
             let mut counts = weight.not_equals(0.0);
             if self.skip_bad {
                 counts = counts.and(grads.all_finite());
@@ -150,6 +162,11 @@ impl<S> Accumulator<S> {
         let recorded = self.recorded().clone();
         let (present, scaler) =
             recorded.expect("accumulate: record what adds to the accumulator before what takes from it");
+        if self.weighting == Weighting::Sum {
+            let text =
+                "what is taken is the sum of the micro-batches, and the step grows with their number; take their mean";
+            tape.note(Pitfall::P4, Severity::Warning, text.into());
+        }
         let weight = tape.state(self.weight);
         let sums = self.sum(tape);
         let mut result = None;
@@ -179,6 +196,20 @@ impl<S> Accumulator<S> {
         let (verdict, generators) = (Some(some), vec![]);
         let passes = PassState::of_one_batch(scaler != LossScaler::none()).into();
         Grads { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: PhantomData }
+    }
+
+    /// Notes what accumulation makes of a loss of this kind.
+    #[track_caller]
+    fn note(&self, grads: &Grads<'_, S>) {
+        let (tape, flat) = (grads.tape, grads.flat.tensors());
+        if self.weighting == Weighting::Mean && tape.comes_from(&flat, Mark::TokenCount) {
+            let text = "means over targets of which some are ignored are averaged as equals; weight them by tokens";
+            tape.note(Pitfall::P46, Severity::Warning, text.into());
+        }
+        if tape.comes_from(&flat, Mark::BatchStatistics) {
+            let text = "batch statistics of micro-batches are not those of the whole batch; use a norm without them";
+            tape.note(Pitfall::P44, Severity::Lint, text.into());
+        }
     }
 
     fn recorded(&self) -> MutexGuard<'_, Option<(ParamSet, LossScaler)>> {
