@@ -47,6 +47,7 @@ mod store;
 mod tape;
 mod tensor;
 mod vjp;
+mod window;
 
 pub use ::half::f16;
 pub use array::{Array, Data};

@@ -63,9 +63,8 @@ impl Tape {
     /// Notes a lint at the caller's line.
     #[track_caller]
     pub(crate) fn note(&self, pitfall: Pitfall, severity: Severity, message: String) {
-        let mut inner = self.inner.borrow_mut();
-        let site = Some(inner.site.unwrap_or(Location::caller()));
-        inner.facts.notes.push(Lint { pitfall, severity, message, site });
+        let site = Some(self.site());
+        self.inner.borrow_mut().facts.notes.push(Lint { pitfall, severity, message, site });
     }
 
     /// Marks a tensor.
@@ -107,7 +106,7 @@ impl<'t, S> Grads<'t, S> {
     /// Hands on what was found that is no error.
     #[track_caller]
     pub(crate) fn note_found(&self, before: &BTreeMap<Pitfall, Severity>) {
-        for (pitfall, severity) in self.passes.borrow().found() {
+        for (pitfall, severity) in self.history.borrow().state.found() {
             // Whether a clip by value stays alone is known at the step: the rule on finished programs says so.
             let known = pitfall == Pitfall::P20 || severity == Severity::Error;
             if !known && before.get(&pitfall) != Some(&severity) {

@@ -146,10 +146,16 @@ pub trait Optimizer {
 
     /// Updates the parameters and the optimizer's state, and consumes the gradients. Generators of gradient noise move on
     /// with them.
+    ///
+    /// # Panics
+    /// If that is a mistake: [`Pitfall::P13`] of gradients of which none is present, [`Pitfall::P30`] of gradients that half
+    /// precision had a part in and that nobody has checked, [`Pitfall::P39`] if the loss scale has been updated since they
+    /// were unscaled, [`Pitfall::P49`] if they were never all-reduced.
     #[track_caller]
     fn step(&self, grads: Grads<'_, Unscaled>) {
         let tape = grads.tape();
         grads.apply(Action::Step);
+        grads.check_origin();
         for (pitfall, message) in self.lints() {
             tape.note(pitfall, pitfall.severity(), message);
         }
@@ -162,11 +168,26 @@ pub trait Optimizer {
             for generator in &grads.generators {
                 match grads.verdict() {
                     Some(verdict) => generator.advance_if(verdict),
-                    None => generator.advance(tape),
+                    None => generator.move_on(tape),
                 }
             }
             all().map(|(_, value)| *value).collect()
         });
+    }
+}
+
+impl Grads<'_, Unscaled> {
+    /// Refuses a step for what only the way here can tell.
+    #[track_caller]
+    fn check_origin(&self) {
+        let history = self.history.borrow();
+        if history.half && !history.judged {
+            self.tape.refuse(Pitfall::P30);
+        }
+        let updated = |(scale, value)| self.tape.state(scale).id != value;
+        if history.unscaled_by.is_some_and(updated) {
+            self.tape.refuse(Pitfall::P39);
+        }
     }
 }
 

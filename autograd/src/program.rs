@@ -6,6 +6,7 @@ use crate::{
     op::Op,
     store::{Layout, Param, ParamSet, StateId},
     tape::{Node, NodeId, Scope, ScopeId},
+    window::Event,
 };
 use std::{ops::Range, panic::Location, sync::Arc};
 
@@ -61,6 +62,7 @@ pub struct Program {
     pub(crate) passes: Vec<Pass>,
     pub(crate) unreached: Vec<Param>,
     pub(crate) lints: Vec<Lint>,
+    pub(crate) events: Vec<(Event, &'static Location<'static>)>,
     pub(crate) layout: Arc<Layout>,
 }
 

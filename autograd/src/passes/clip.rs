@@ -151,7 +151,7 @@ impl<'t> Grads<'t, Unscaled> {
         const NAME: &str = "clip_by_global_norm";
         let clip = clip.into();
         clip.check(NAME);
-        if clip.non_finite == NonFinite::Propagate && !self.passes.borrow().is_checked() {
+        if clip.non_finite == NonFinite::Propagate && !self.history.borrow().state.is_checked() {
             let text = "one infinity makes all other gradients 0 under `NonFinite::Propagate`; skip such a step";
             self.tape.note(Pitfall::P32, Severity::Warning, text.into());
         }
@@ -167,7 +167,7 @@ impl<'t> Grads<'t, Unscaled> {
         self.tap_of(NAME, "coefficient", values[1]);
         self.tap_of(NAME, "clipped", values[2]);
         if let Some(finite) = values.get(3) {
-            self.and_verdict(*finite);
+            self.judge(*finite);
         }
         self.with_flat(flat)
     }
