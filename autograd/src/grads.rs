@@ -132,6 +132,7 @@ impl<'t, S> Grads<'t, S> {
     #[track_caller]
     pub(crate) fn of(loss: Tensor<'t>, params: &ParamSet) -> Self {
         let tape = loss.tape();
+        tape.mark_loss(loss);
         // What stands for each parameter in the sweep: its slice of the arena, or the arena where the loss reads it whole.
         let mut stands: Vec<(Param, Tensor<'t>, bool)> = vec![];
         let mut values = vec![];

@@ -55,6 +55,8 @@ pub(crate) enum Mark {
 pub(crate) struct Facts {
     notes: Vec<Lint>,
     marks: Vec<(NodeId, Mark)>,
+    /// What gradients of parameters have been taken of.
+    losses: Vec<NodeId>,
     /// Whether the gradient that is being recorded is one of a scaled loss.
     scaled_sweep: bool,
 }
@@ -70,6 +72,11 @@ impl Tape {
     /// Marks a tensor.
     pub(crate) fn mark(&self, x: Tensor<'_>, mark: Mark) {
         self.inner.borrow_mut().facts.marks.push((x.id, mark));
+    }
+
+    /// Remembers a loss whose gradient is taken.
+    pub(crate) fn mark_loss(&self, loss: Tensor<'_>) {
+        self.inner.borrow_mut().facts.losses.push(loss.id);
     }
 
     /// Whether any of these tensors is computed from one that is marked so.
@@ -93,11 +100,12 @@ impl Tape {
 
     /// Notes that a value is shown that carries a loss scale, if it does: what a hook shows while a scaled loss is
     /// differentiated.
-    #[track_caller]
-    pub(crate) fn note_scaled_tap(&self, name: &str) {
-        if self.inner.borrow().facts.scaled_sweep {
-            let what = format!("a hook taps {name:?} from gradients that are multiplied by the loss scale");
-            self.note(Pitfall::P24, Severity::Warning, format!("{what}; divide by the scale, or compare ratios only"));
+    pub(crate) fn note_scaled_tap(&self, name: &str, site: &'static Location<'static>) {
+        let facts = &mut self.inner.borrow_mut().facts;
+        if facts.scaled_sweep {
+            let what = format!("tap {name:?} in a hook is of gradients that are multiplied by the loss scale");
+            let message = format!("{what}; divide by it, or compare ratios only");
+            facts.notes.push(Lint { pitfall: Pitfall::P24, severity: Severity::Warning, message, site: Some(site) });
         }
     }
 }
@@ -130,7 +138,8 @@ fn ancestors(nodes: &[Node], roots: impl IntoIterator<Item = NodeId>) -> Vec<boo
     let mut above = vec![false; nodes.len()];
     roots.into_iter().for_each(|root| above[root.index()] = true);
     for i in (0..nodes.len()).rev() {
-        if above[i] {
+        // Nothing flows back through a detached value.
+        if above[i] && nodes[i].op != Op::Detach {
             nodes[i].inputs.iter().for_each(|input| above[input.index()] = true);
         }
     }
@@ -146,8 +155,10 @@ impl Program {
 
     /// Finds them.
     pub(crate) fn with_lints(mut self, facts: Facts) -> Self {
-        let mut walk = Walk { program: &self, marks: facts.marks, found: facts.notes };
+        let mut walk = Walk { program: &self, marks: facts.marks, losses: facts.losses, found: vec![] };
         RULES.iter().for_each(|rule| rule(&mut walk));
+        // What a rule has found in the whole is more exact than what was noted on the way.
+        walk.found.extend(facts.notes);
         let mut found: Vec<Lint> = vec![];
         for lint in walk.found {
             // One line, one lint of a kind.
@@ -177,10 +188,14 @@ fn clips(pass: &Pass) -> bool {
     matches!(action(pass), Some(Action::ClipNorm | Action::Agc | Action::ClipValue))
 }
 
+/// The name of the pass that shows gradients.
+pub(crate) const PROBE: &str = "probe";
+
 /// A finished program, and what has been found in it.
 struct Walk<'p> {
     program: &'p Program,
     marks: Vec<(NodeId, Mark)>,
+    losses: Vec<NodeId>,
     found: Vec<Lint>,
 }
 
@@ -217,6 +232,26 @@ impl<'p> Walk<'p> {
             }
         }
         (passes, flats)
+    }
+
+    /// The flat gradients that a value is computed from, through nothing that a pass has computed.
+    fn looks_at(&self, value: NodeId) -> Vec<NodeId> {
+        let program = self.program;
+        let passes = &program.passes;
+        if passes.iter().any(|pass| pass.outputs.contains(&value)) {
+            return vec![]; // A pass shows what it has seen.
+        }
+        let is_flat = |id: &NodeId| passes.iter().any(|pass| pass.inputs.contains(id) || pass.outputs.contains(id));
+        let inside = |id: NodeId| passes.iter().any(|pass| pass.nodes.contains(&id.0));
+        let (mut next, mut seen, mut flats) = (vec![value], HashSet::new(), vec![]);
+        while let Some(id) = next.pop() {
+            if is_flat(&id) {
+                flats.push(id);
+            } else if seen.insert(id) && !inside(id) && is_look(&program.node(id).op) {
+                next.extend(&program.node(id).inputs);
+            }
+        }
+        flats
     }
 
     /// Where the first of some flat vectors was gathered.
@@ -338,48 +373,38 @@ fn early_passes(walk: &mut Walk<'_>) {
     }
 }
 
-/// P24: what is shown of gradients before they are whole, or after a clip without what it was given.
+/// P24: what is shown of gradients that are not whole yet; by a probe, also of clipped ones.
 fn probes(walk: &mut Walk<'_>) {
     let program = walk.program;
-    let flats = |wanted: Action| -> Vec<NodeId> {
+    let before = |wanted: Action| -> Vec<NodeId> {
         let passes = program.passes.iter().filter(|pass| action(pass) == Some(wanted));
         passes.flat_map(|pass| walk.history(&pass.inputs).1).collect()
     };
     let kinds = [
-        (flats(Action::Unscale), "still carry the loss scale; probe them after `unscale`"),
-        (flats(Action::AllReduce), "are of one replica; probe them after the all-reduce"),
-        (flats(Action::Backward), "are of one micro-batch; probe what the accumulator gives"),
+        (before(Action::Unscale), "still carry the loss scale; probe them after `unscale`"),
+        (before(Action::AllReduce), "are of one replica; probe them after the all-reduce"),
+        (before(Action::Backward), "are of one micro-batch; probe what the accumulator gives"),
     ];
-    let inside = |id: NodeId| program.passes.iter().any(|pass| pass.name != "probe" && pass.nodes.contains(&id.0));
-    let outputs = |id: NodeId| program.passes.iter().any(|pass| pass.name != "probe" && pass.outputs.contains(&id));
-    if kinds.iter().all(|(flats, _)| flats.is_empty()) {
-        return;
+    let mut shown: Vec<(String, Vec<NodeId>, &'static Location<'static>)> = vec![];
+    for pass in program.passes.iter().filter(|pass| pass.name == PROBE) {
+        let name = format!("probe {:?}", pass.parameters[0].1);
+        if walk.history(&pass.inputs).0.iter().any(|pass| clips(pass)) {
+            let text = format!("{name} is of gradients that have been clipped; probe them before the clip");
+            walk.found.push(Lint {
+                pitfall: Pitfall::P24,
+                severity: Severity::Warning,
+                message: text,
+                site: Some(pass.site),
+            });
+        }
+        shown.push((name, pass.inputs.clone(), pass.site));
     }
-    let all: Vec<NodeId> =
-        program.passes.iter().flat_map(|pass| pass.inputs.iter().chain(&pass.outputs)).copied().collect();
-    for tap in &program.taps {
-        if outputs(tap.node) {
-            continue; // A pass shows what it has seen.
-        }
-        // From the tapped value up to flat gradients, through nothing that another pass has computed.
-        let (mut next, mut seen, mut shown) = (vec![tap.node], HashSet::new(), vec![]);
-        while let Some(id) = next.pop() {
-            let flat = program.node(id).shape.rank() == 1 && all.contains(&id);
-            if flat && kinds.iter().any(|(flats, _)| flats.contains(&id)) {
-                shown.push(id);
-            } else if seen.insert(id) && !inside(id) && is_look(&program.node(id).op) {
-                next.extend(&program.node(id).inputs);
-            }
-        }
-        for (flats, what) in &kinds {
-            if shown.iter().any(|id| flats.contains(id)) {
-                walk.found.push(Lint {
-                    pitfall: Pitfall::P24,
-                    severity: Severity::Warning,
-                    message: format!("tap {:?} is of gradients that {what}", tap.name),
-                    site: Some(program.node(tap.node).site),
-                });
-            }
+    if kinds.iter().any(|(flats, _)| !flats.is_empty()) {
+        shown.extend(program.taps.iter().map(|tap| (format!("tap {:?}", tap.name), walk.looks_at(tap.node), tap.site)));
+    }
+    for (name, flats, site) in shown {
+        if let Some((_, what)) = kinds.iter().find(|(before, _)| flats.iter().any(|flat| before.contains(flat))) {
+            walk.report(Pitfall::P24, site, format!("{name} is of gradients that {what}"));
         }
     }
 }
@@ -403,8 +428,7 @@ fn is_look(op: &Op) -> bool {
 /// P38: compositions whose value is finite where their gradient is not.
 fn infinite_slopes(walk: &mut Walk<'_>) {
     let program = walk.program;
-    let trained = program.passes.iter().filter(|pass| matches!(action(pass), Some(Action::Step | Action::Backward)));
-    let above = ancestors(program.nodes(), trained.flat_map(|pass| pass.inputs.iter().copied()));
+    let above = ancestors(program.nodes(), walk.losses.iter().copied());
     let recorded_by_a_pass = |i: usize| program.passes.iter().any(|pass| pass.nodes.contains(&(i as u32)));
     let backward = |node: &Node| program.scope_path(node.scope).iter().any(|scope| scope.name == "backward");
     for (i, node) in program.nodes().iter().enumerate() {

@@ -28,6 +28,8 @@ pub struct TapDecl {
     pub name: String,
     /// The value.
     pub node: NodeId,
+    /// The caller's line.
+    pub site: &'static Location<'static>,
 }
 
 /// A gradient pass: a region of the program, with what it was given.

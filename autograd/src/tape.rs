@@ -508,8 +508,9 @@ impl Tape {
     #[track_caller]
     pub fn tap(&self, name: &str, value: Tensor<'_>) {
         let node = self.own(value, "tap");
-        self.note_scaled_tap(name);
-        self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node });
+        let site = Location::caller();
+        self.note_scaled_tap(name, site);
+        self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node, site });
     }
 
     /// Forgets what has been tapped so far.

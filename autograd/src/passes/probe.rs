@@ -1,6 +1,6 @@
 //! A look at gradients on their way: their norms, and what these are of the parameters' own.
 
-use crate::{grads::Grads, pass_state::Action};
+use crate::{grads::Grads, lints::PROBE, pass_state::Action};
 
 impl<S> Grads<'_, S> {
     /// Shows the gradients as they are here, and changes nothing.
@@ -15,7 +15,7 @@ impl<S> Grads<'_, S> {
     #[track_caller]
     pub fn probe(&self, name: &str) {
         self.apply(Action::Probe);
-        self.tape.pass("probe", &[("name", name.into())], &self.flat.tensors(), || {
+        self.tape.pass(PROBE, &[("name", name.into())], &self.flat.tensors(), || {
             let (norm, norms) = (self.norm(), self.segment_norms());
             let values = self.norms_of(&self.values);
             let zero = values.equals(0.0);

@@ -14,8 +14,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
 };
-use wgrad::{Lint, Pitfall, Session, Severity, Store};
-use wgrad_cpu::CpuBackend;
+use wgrad::{Lint, Pitfall, Severity, Store};
 
 /// Records a program over a store in which the model's parameters are declared.
 type Snippet = fn(Store, &Model) -> Recorded;
@@ -27,7 +26,7 @@ enum Mistake {
     /// The program has a lint.
     Linted(Snippet),
     /// A run has a lint, or an error, with this message.
-    AtRun(fn() -> String),
+    AtRun(fn(Store, &Model) -> String),
     /// It does not compile, with this code and title: a documentation test of the source file.
     ByType(&'static str, &'static str, &'static str),
     /// It cannot be written, for this reason.
@@ -41,9 +40,14 @@ struct Entry {
     why: &'static str,
     mistake: Mistake,
     right: Snippet,
-    /// The text of the functions, named after the pitfall: `p1_mistake` and `p1_right`.
+    /// The pitfall after which the right form is named, if it serves several.
+    right_of: Option<Pitfall>,
+    /// The text of both, which are named after the pitfall: `p1_mistake` and `p1_right`.
     source: &'static str,
 }
+
+/// Pitfalls that have no entry yet.
+const MISSING: &[Pitfall] = &[Pitfall::P8, Pitfall::P16, Pitfall::P23, Pitfall::P37, Pitfall::P45, Pitfall::P49];
 
 /// The parts of the page.
 const PARTS: [(&str, &[Entry]); 5] = [
@@ -82,15 +86,22 @@ fn lint_of(recorded: &Recorded, pitfall: Pitfall) -> Option<&Lint> {
 }
 
 impl Entry {
-    fn source_of(&self, kind: &str) -> String {
-        body(self.source, &format!("fn p{}_{kind}(", self.pitfall.number()))
+    /// The text of the mistake.
+    fn source_of_mistake(&self) -> String {
+        body(self.source, &format!("fn p{}_mistake(", self.pitfall.number()))
+    }
+
+    /// The text of the right form, which may serve several.
+    fn source_of_right(&self) -> String {
+        let number = self.right_of.unwrap_or(self.pitfall).number();
+        body(self.source, &format!("fn p{number}_right("))
     }
 
     /// Runs the mistake, and tells what becomes of it.
     fn outcome(&self) -> (String, String) {
         let code = self.pitfall.code();
         let quoted = |text: &str| format!("```text\n{text}\n```\n");
-        let mistake = || format!("```rust\n{}\n```\n", self.source_of("mistake"));
+        let mistake = || format!("```rust\n{}\n```\n", self.source_of_mistake());
         match &self.mistake {
             Mistake::Refused(snippet) => {
                 let message = message_of_panic(*snippet);
@@ -100,14 +111,18 @@ impl Entry {
             }
             Mistake::Linted(snippet) => {
                 let recorded = record(*snippet);
-                let lint = lint_of(&recorded, self.pitfall).unwrap_or_else(|| panic!("{code}: the mistake has no lint"));
+                let lint =
+                    lint_of(&recorded, self.pitfall).unwrap_or_else(|| panic!("{code}: the mistake has no lint"));
                 assert!(lint.severity < Severity::Error);
                 (lint.severity.to_string(), format!("{}\n{}", mistake(), quoted(&normalised(&lint.to_string()))))
             }
             Mistake::AtRun(run) => {
-                let message = run();
-                assert!(message.contains(&code), "{code}: {message}");
-                ("told by a run".into(), format!("{}\n{}", mistake(), quoted(&message)))
+                let mut store = Store::new();
+                let model = Model::new(&mut store);
+                let message = run(store, &model);
+                assert!(message.starts_with(&code), "{code}: {message}");
+                let place = if message.contains("red_flags") { normalised(&message) } else { message };
+                ("told by a run".into(), format!("{}\n{}", mistake(), quoted(&place)))
             }
             Mistake::ByType(file, error, title) => {
                 let source = doc_test(file, &code, error);
@@ -124,13 +139,10 @@ impl Entry {
         let recorded = record(self.right);
         let lints: Vec<String> = recorded.program.lints().iter().map(ToString::to_string).collect();
         assert!(lints.is_empty(), "{code}: the right form has lints: {lints:?}");
-        let inputs = Model::inputs(&recorded.program);
-        let inputs: Vec<_> = inputs.iter().map(|(name, array)| (name.as_str(), array)).collect();
-        let backend = Box::new(CpuBackend::poisoned(1).expect("the thread starts"));
-        let mut session = Session::new(backend, recorded.store).expect("the device has room");
+        let mut session = model::session(recorded.store);
         let step = session.compile(recorded.program).unwrap_or_else(|error| panic!("{code}: {error}"));
         for _ in 0..2 {
-            session.run(&step, &inputs).unwrap_or_else(|error| panic!("{code}: {error}"));
+            model::run(&mut session, &step).unwrap_or_else(|error| panic!("{code}: {error}"));
         }
         let layout = session.layout().clone();
         for (param, decl) in layout.params() {
@@ -170,16 +182,18 @@ fn the_page_says_what_wgrad_says() {
             let code = entry.pitfall.code();
             let (kind, text) = entry.outcome();
             entry.check_right();
-            writeln!(page, "### {code}: {}\n\n{} *{}.*\n\n{text}", entry.pitfall.what(), entry.why, capital(&kind)).unwrap();
-            writeln!(page, "Right:\n\n```rust\n{}\n```\n", entry.source_of("right")).unwrap();
+            writeln!(page, "### {code}: {}\n\n{} *{}.*\n\n{text}", entry.pitfall.what(), entry.why, capital(&kind))
+                .unwrap();
+            writeln!(page, "Right:\n\n```rust\n{}\n```\n", entry.source_of_right()).unwrap();
             seen.push(entry.pitfall);
         }
     }
-    let missing: Vec<String> =
-        Pitfall::ALL.into_iter().filter(|pitfall| !seen.contains(pitfall)).map(Pitfall::code).collect();
+    let missing: Vec<Pitfall> = Pitfall::ALL.into_iter().filter(|pitfall| !seen.contains(pitfall)).collect();
+    assert_eq!(missing, MISSING, "pitfalls without an entry");
+    let entries = seen.len();
     seen.sort();
     seen.dedup();
-    assert!(missing.is_empty() && seen.len() == Pitfall::ALL.len(), "no entry for {missing:?}, or two for one");
+    assert_eq!(seen.len(), entries, "two entries for one pitfall");
     let page = format!("{}\n", page.trim_end());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/red-flags.md");
     if std::env::var_os("WGRAD_BLESS").is_some() {
@@ -212,6 +226,7 @@ An *error* is refused: by the compiler, while the step is recorded (a panic that
 the reason is given instead.
 
 In the snippets `store` is a store in which the parameters of `model` are declared, a perceptron of one hidden layer;
-`model.loss(t)` records its loss on the tape `t`, and `record(store, |t| ..)` is `Session::record`.
+`model.loss(t)` records its loss on the tape `t`, `model.outputs(t)` what it computes, and `record(store, |t| ..)` stands
+for `Session::record`.
 
 ";

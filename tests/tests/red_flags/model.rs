@@ -1,7 +1,8 @@
 //! What the snippets train: a perceptron in a store, and the program of a step.
 
-use wgrad::{Array, DType, Data, ParamSet, Program, Store, Tape, Tensor};
-use wgrad_tests::model::Mlp;
+use wgrad::{Array, DType, Data, ParamSet, Program, Session, Step, Store, Tape, Tensor};
+use wgrad_cpu::CpuBackend;
+use wgrad_tests::Mlp;
 
 /// A perceptron.
 pub struct Model {
@@ -28,6 +29,18 @@ impl Model {
         self.mlp.loss(t)
     }
 
+    /// Records the outputs, `[7, 3]`.
+    pub fn outputs<'t>(&self, t: &'t Tape) -> Tensor<'t> {
+        let [weight, bias, head] = self.mlp.params.map(|param| t.param(param));
+        (t.input("x", [7, 4], DType::F32).matmul_t(weight) + bias).tanh().matmul_t(head)
+    }
+
+    /// Records the loss of another batch.
+    pub fn other_loss<'t>(&self, t: &'t Tape) -> Tensor<'t> {
+        let [x, y] = [("other x", 4), ("other y", 3)].map(|(name, width)| t.input(name, [7, width], DType::F32));
+        self.mlp.loss_of(t, x, y)
+    }
+
     /// Some data for a program: numbers that differ, and small indices.
     pub fn inputs(program: &Program) -> Vec<(String, Array)> {
         let of = |decl: &wgrad::InputDecl| {
@@ -38,6 +51,18 @@ impl Model {
         };
         program.inputs().iter().map(of).collect()
     }
+}
+
+/// A session over a store.
+pub fn session(store: Store) -> Session {
+    let backend = Box::new(CpuBackend::poisoned(1).expect("the thread starts"));
+    Session::new(backend, store).expect("the device has room")
+}
+
+/// Runs a step with some data.
+pub fn run(session: &mut Session, step: &Step) -> wgrad::Result<u64> {
+    let inputs = Model::inputs(step);
+    session.run(step, &inputs.iter().map(|(name, array)| (name.as_str(), array)).collect::<Vec<_>>())
 }
 
 /// A step, and the store that it is over.

@@ -21,6 +21,7 @@ pub const ENTRIES: &[Entry] = &[
               value, so no pass can have them afterwards.",
         mistake: Mistake::ByType(GRADS, "E0382", "use of moved value"),
         right: p1_right,
+        right_of: None,
         source: SOURCE,
     },
     Entry {
@@ -29,6 +30,7 @@ pub const ENTRIES: &[Entry] = &[
               is left after unscaling is a 65536th of the bound. Scaled gradients have a type of their own, without clips.",
         mistake: Mistake::ByType(GRADS, "E0599", "no method named `clip_by_global_norm` found"),
         right: p2_right,
+        right_of: None,
         source: SOURCE,
     },
     Entry {
@@ -37,6 +39,7 @@ pub const ENTRIES: &[Entry] = &[
               `unscale`.",
         mistake: Mistake::ByType(GRADS, "E0599", "no method named `unscale` found"),
         right: p3_right,
+        right_of: None,
         source: SOURCE,
     },
     Entry {
@@ -45,6 +48,7 @@ pub const ENTRIES: &[Entry] = &[
               micro-batches.",
         mistake: Mistake::Linted(p9_mistake),
         right: p9_right,
+        right_of: None,
         source: SOURCE,
     },
     Entry {
@@ -53,6 +57,7 @@ pub const ENTRIES: &[Entry] = &[
               gradients without a scale, and `unscale` is what judges them.",
         mistake: Mistake::ByType(GRADS, "E0308", "mismatched types"),
         right: p11_right,
+        right_of: None,
         source: SOURCE,
     },
     Entry {
@@ -61,6 +66,7 @@ pub const ENTRIES: &[Entry] = &[
               replicas: the numbers are a function of the generator in the store, which all have.",
         mistake: Mistake::Linted(p17_mistake),
         right: p17_right,
+        right_of: None,
         source: SOURCE,
     },
     Entry {
@@ -69,6 +75,7 @@ pub const ENTRIES: &[Entry] = &[
               the norm that it found before clipping.",
         mistake: Mistake::Linted(p24_mistake),
         right: p24_right,
+        right_of: None,
         source: SOURCE,
     },
     Entry {
@@ -76,6 +83,7 @@ pub const ENTRIES: &[Entry] = &[
         why: "A clip by value turns an infinity into its bound, and the check then finds nothing.",
         mistake: Mistake::Refused(p31_mistake),
         right: p31_right,
+        right_of: None,
         source: SOURCE,
     },
 ];
@@ -116,7 +124,8 @@ fn p9_mistake(mut store: Store, model: &Model) -> Recorded {
 }
 
 fn p9_right(mut store: Store, model: &Model) -> Recorded {
-    let windows = ["here", "there"].map(|rank| wgrad::Accumulator::new(&mut store, &model.params, rank, Weighting::Mean));
+    let windows =
+        ["here", "there"].map(|rank| wgrad::Accumulator::new(&mut store, &model.params, rank, Weighting::Mean));
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
     record(store, |t| {
         windows.iter().for_each(|window| window.add(model.loss(t).grad(&model.params)));
