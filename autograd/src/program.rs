@@ -66,6 +66,9 @@ pub struct Program {
     pub(crate) lints: Vec<Lint>,
     pub(crate) events: Vec<(Event, &'static Location<'static>)>,
     pub(crate) layout: Arc<Layout>,
+    pub(crate) ranks: usize,
+    /// States that must be the same on all ranks: the keys of gradient noise.
+    pub(crate) shared: Vec<StateId>,
 }
 
 impl Program {
@@ -103,6 +106,11 @@ impl Program {
     /// not a gradient of zero: an optimizer leaves them and their state alone.
     pub fn unreached(&self) -> &[Param] {
         &self.unreached
+    }
+
+    /// How many ranks run it together.
+    pub fn ranks(&self) -> usize {
+        self.ranks
     }
 
     /// The store's declarations.

@@ -105,6 +105,8 @@ pub(crate) struct Inner {
     /// The counters that gradient noise is drawn at, and those that move with every run.
     pub noise: Vec<StateId>,
     pub advanced: Vec<StateId>,
+    /// The keys that all ranks must have in common.
+    pub shared: Vec<StateId>,
     /// The value of each loss scale that a loss was last multiplied by.
     scaled_by: BTreeMap<StateId, NodeId>,
     /// How many random streams each path has, by path.
@@ -125,6 +127,7 @@ pub(crate) struct Inner {
 /// ```
 pub struct Tape {
     pub(crate) layout: Arc<Layout>,
+    pub(crate) ranks: usize,
     pub(crate) inner: RefCell<Inner>,
 }
 
@@ -137,8 +140,13 @@ impl Default for Tape {
 impl Tape {
     /// An empty tape over the states and parameters that a store declares.
     pub fn new(layout: Arc<Layout>) -> Self {
+        Self::for_ranks(layout, 1)
+    }
+
+    /// As [`Tape::new`], for a program that so many ranks run together.
+    pub fn for_ranks(layout: Arc<Layout>, ranks: usize) -> Self {
         let root = Scope { parent: ScopeId(0), name: String::new(), turn: None };
-        Self { layout, inner: RefCell::new(Inner { scopes: vec![root], ..Inner::default() }) }
+        Self { layout, ranks, inner: RefCell::new(Inner { scopes: vec![root], ..Inner::default() }) }
     }
 
     /// The declarations of the store that it is recorded over.
@@ -159,7 +167,9 @@ impl Tape {
             unreached: inner.unreached,
             lints: vec![],
             events: inner.events,
+            shared: if self.ranks > 1 { inner.shared } else { vec![] },
             layout: self.layout,
+            ranks: self.ranks,
         }
         .without_idle_commits()
         .with_lints(inner.facts)

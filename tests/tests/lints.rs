@@ -175,7 +175,7 @@ fn what_is_shown_of_unfinished_gradients_is_told() {
     let (_, text) = lints(store, |t| {
         let [here, there] = [1.0, 2.0].map(|scale| (model.loss(t) * scale).grad(&params));
         t.tap("local", here.segment_norms());
-        let whole = here.all_reduce(&[there]);
+        let whole = here.all_reduce_on_tape(&[there]);
         t.tap("whole", whole.segment_norms());
         let clipped = whole.clip_by_global_norm(1.0);
         t.tap("applied", clipped.norm());

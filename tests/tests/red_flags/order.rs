@@ -119,7 +119,7 @@ fn p9_mistake(mut store: Store, model: &Model) -> Recorded {
     let window = wgrad::Accumulator::new(&mut store, &model.params, "window", Weighting::Mean);
     record(store, |t| {
         let [here, there] = ["here", "there"].map(|_| model.loss(t).grad(&model.params));
-        window.add(here.all_reduce(&[there]));
+        window.add(here.all_reduce_on_tape(&[there]));
     })
 }
 
@@ -130,7 +130,7 @@ fn p9_right(mut store: Store, model: &Model) -> Recorded {
     record(store, |t| {
         windows.iter().for_each(|window| window.add(model.loss(t).grad(&model.params)));
         let [here, there] = windows.each_ref().map(|window| window.take(t));
-        sgd.step(here.all_reduce(&[there]));
+        sgd.step(here.all_reduce_on_tape(&[there]));
     })
 }
 
@@ -149,7 +149,7 @@ fn p17_mistake(mut store: Store, model: &Model) -> Recorded {
     record(store, |t| {
         let [here, there] = ["here", "there"].map(|_| model.loss(t).grad(&model.params));
         let noisy = here.add_noise(Noise::fixed(0.01), rng);
-        sgd.step(noisy.all_reduce(&[there]));
+        sgd.step(noisy.all_reduce_on_tape(&[there]));
     })
 }
 
@@ -158,7 +158,7 @@ fn p17_right(mut store: Store, model: &Model) -> Recorded {
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
     record(store, |t| {
         let [here, there] = ["here", "there"].map(|_| model.loss(t).grad(&model.params));
-        sgd.step(here.all_reduce(&[there]).add_noise(Noise::fixed(0.01), rng));
+        sgd.step(here.all_reduce_on_tape(&[there]).add_noise(Noise::fixed(0.01), rng));
     })
 }
 
