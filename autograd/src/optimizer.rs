@@ -4,9 +4,10 @@
 use crate::{
     Array, Tensor,
     grads::{Grads, Unscaled},
+    lints::names,
     op::Segments,
     pass_state::Action,
-    pitfall::Pitfall,
+    pitfall::{Pitfall, Severity},
     store::{Flat, Param, ParamSet, StateId, Store},
     tape::Tape,
 };
@@ -159,7 +160,14 @@ pub trait Optimizer {
         for (pitfall, message) in self.lints() {
             tape.note(pitfall, pitfall.severity(), message);
         }
-        let stepped = grads.present().iter().filter(|param| self.states().params.contains(*param)).collect();
+        let own = |param: &Param| self.states().params.contains(*param);
+        let still: Vec<Param> = grads.absent().iter().filter(own).collect();
+        if !still.is_empty() {
+            let whose = names(&tape.layout, still);
+            let text = format!("no gradient reaches {whose}, which {} steps; freeze it, or leave it out", self.name());
+            tape.note(Pitfall::P23, Severity::Warning, text);
+        }
+        let stepped = grads.present().iter().filter(own).collect();
         tape.pass_over(self.name(), &self.parameters(), &grads.flat().tensors(), (stepped, true), || {
             let params = grads.flat().map(|arena, _| tape.state(arena));
             let (params, states) = self.update(&params, &grads, &self.current(tape, grads.flat()));

@@ -82,7 +82,8 @@ impl<'t> ClipGroups<'t> {
             for param in params.iter() {
                 let first = self.of(param).expect("a member of this group");
                 let twice = Pitfall::P18;
-                assert!(first == i, "{name}: parameter {:?} is in groups {first} and {i}: {twice}", path(param));
+                let at = grads.tape.recorded_at();
+                assert!(first == i, "{name}: parameter {:?} is in groups {first} and {i}: {twice}{at}", path(param));
             }
         }
         let rest = grads.present.iter().find(|param| self.of(*param).is_none());

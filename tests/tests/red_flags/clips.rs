@@ -2,7 +2,7 @@
 
 use super::{
     Entry, Mistake,
-    model::{Model, Recorded, record},
+    model::{Model, Recorded, record, run, session},
 };
 use wgrad::{
     Agc, Array, Centralize, ClipGroups, ClipNorm, DType, Noise, NonFinite, Optimizer,
@@ -73,6 +73,7 @@ pub const ENTRIES: &[Entry] = &[
         mistake: Mistake::Impossible(
             "No noise can be called private: `add_noise` takes a deviation and a generator, makes no such promise, and \
              there is no accountant. What it is good for is exploration, with a clip after it that bounds the step.",
+            None,
         ),
         right: p22_right,
         right_of: None,
@@ -93,6 +94,7 @@ pub const ENTRIES: &[Entry] = &[
         mistake: Mistake::Impossible(
             "Norms are computed in units of the largest element, and are finite wherever the true norm is; where even \
              that is not, the step is skipped.",
+            Some(p33_shown),
         ),
         right: p33_right,
         right_of: None,
@@ -297,7 +299,7 @@ fn p34_right(mut store: Store, model: &Model) -> Recorded {
 
 fn p35_mistake(mut store: Store, _: &Model) -> Recorded {
     let rnn = Recurrent::new(Builder::new(&mut store, 0).at("rnn"), Cell::Tanh, 3, 5, &RecurrentInit::default());
-    let params = store.params();
+    let params = store.params_where(|path| path.starts_with("rnn"));
     let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
     record(store, |t| {
         let x = t.input("x", [10, 2, 3], DType::F32);
@@ -307,7 +309,7 @@ fn p35_mistake(mut store: Store, _: &Model) -> Recorded {
 
 fn p35_right(mut store: Store, _: &Model) -> Recorded {
     let rnn = Recurrent::new(Builder::new(&mut store, 0).at("rnn"), Cell::Tanh, 3, 5, &RecurrentInit::default());
-    let params = store.params();
+    let params = store.params_where(|path| path.starts_with("rnn"));
     let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
     record(store, |t| {
         let x = t.input("x", [10, 2, 3], DType::F32);
@@ -323,7 +325,7 @@ fn p36_mistake(_: Store, _: &Model) -> String {
     watch.lint().expect("no update was clipped").to_string()
 }
 
-fn p36_right(mut store: Store, model: &Model) -> Recorded {
+pub fn p36_right(mut store: Store, model: &Model) -> Recorded {
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
     record(store, |t| {
         // A check is what protects from infinities.
@@ -361,6 +363,23 @@ fn p43_right(mut store: Store, model: &Model) -> Recorded {
     record(store, |t| {
         sgd.step(model.loss(t).grad(&model.params).clip_by_global_norm(1.0));
     })
+}
+
+/// The norm of gradients of 1e30 is what it should be, and one that cannot be is no reason for a step.
+fn p33_shown() {
+    for (factor, finite) in [(1e30, true), (1e38, false)] {
+        let mut store = Store::new();
+        let p = store.param("p", &Array::new([16], vec![1.0f32; 16]));
+        let params = store.params();
+        let sgd = Sgd::new(&mut store, &params, SgdConfig { lr: 1.0.into(), ..SgdConfig::default() });
+        let mut session = session(store);
+        let step = session.record(|t| sgd.step((t.param(p) * factor).sum().grad(&params).clip_by_global_norm(1.0)));
+        run(&mut session, &step.expect("compiles")).expect("runs");
+        let norm = session.taps().expect("delivered")[0].scalar("clip_by_global_norm/norm").expect("tapped");
+        let moved = 1.0 - session.read_param(p).expect("readable").item(0);
+        let expected = if finite { 0.25 } else { 0.0 };
+        assert!(norm.is_finite() == finite && (moved - expected).abs() < 1e-6, "{factor}: {norm}, {moved}");
+    }
 }
 
 /// The other half of P15, and of P14 and P21.

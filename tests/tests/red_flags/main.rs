@@ -6,15 +6,17 @@ mod model;
 mod numbers;
 mod optimizers;
 mod order;
+mod replicas;
 mod windows;
 
 use model::{Model, Recorded};
 use std::{
+    collections::BTreeMap,
     fmt::Write,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
 };
-use wgrad::{Lint, Pitfall, Severity, Store};
+use wgrad::{Lint, Pitfall, Session, Severity, Store};
 
 /// Records a program over a store in which the model's parameters are declared.
 type Snippet = fn(Store, &Model) -> Recorded;
@@ -29,8 +31,8 @@ enum Mistake {
     AtRun(fn(Store, &Model) -> String),
     /// It does not compile, with this code and title: a documentation test of the source file.
     ByType(&'static str, &'static str, &'static str),
-    /// It cannot be written, for this reason.
-    Impossible(&'static str),
+    /// It cannot be written, for this reason, which a function shows where that can be shown by a run.
+    Impossible(&'static str, Option<fn()>),
 }
 
 /// One entry of the page.
@@ -47,12 +49,13 @@ struct Entry {
 }
 
 /// Pitfalls that have no entry yet.
-const MISSING: &[Pitfall] = &[Pitfall::P8, Pitfall::P16, Pitfall::P23, Pitfall::P37, Pitfall::P45, Pitfall::P49];
+const MISSING: &[Pitfall] = &[Pitfall::P37];
 
 /// The parts of the page.
-const PARTS: [(&str, &[Entry]); 5] = [
+const PARTS: [(&str, &[Entry]); 6] = [
     ("The order of passes", order::ENTRIES),
     ("Micro-batches and windows", windows::ENTRIES),
+    ("Replicas", replicas::ENTRIES),
     ("Clips, noise and centralization", clips::ENTRIES),
     ("Optimizers, schedules and the loss scale", optimizers::ENTRIES),
     ("Numbers, and looking at them", numbers::ENTRIES),
@@ -129,7 +132,10 @@ impl Entry {
                 let message = quoted(&format!("error[{error}]: {title}"));
                 ("does not compile".into(), format!("```rust\n{source}\n```\n\n{message}"))
             }
-            Mistake::Impossible(why) => ("cannot be written".into(), format!("{why}\n")),
+            Mistake::Impossible(why, shown) => {
+                shown.inspect(|shown| shown());
+                ("cannot be written".into(), format!("{why}\n"))
+            }
         }
     }
 
@@ -139,7 +145,19 @@ impl Entry {
         let recorded = record(self.right);
         let lints: Vec<String> = recorded.program.lints().iter().map(ToString::to_string).collect();
         assert!(lints.is_empty(), "{code}: the right form has lints: {lints:?}");
-        let mut session = model::session(recorded.store);
+        let ranks = recorded.program.ranks();
+        if ranks > 1 {
+            model::world(ranks, |rank, _, _| {
+                self.run_right(record(self.right), |session| session.with_collective(rank))
+            });
+        } else {
+            self.run_right(recorded, |session| session);
+        }
+    }
+
+    fn run_right(&self, recorded: Recorded, join: impl FnOnce(Session) -> Session) {
+        let code = self.pitfall.code();
+        let mut session = join(model::session(recorded.store));
         let step = session.compile(recorded.program).unwrap_or_else(|error| panic!("{code}: {error}"));
         for _ in 0..2 {
             model::run(&mut session, &step).unwrap_or_else(|error| panic!("{code}: {error}"));
@@ -174,8 +192,7 @@ fn doc_test(file: &str, code: &str, error: &str) -> String {
 
 #[test]
 fn the_page_says_what_wgrad_says() {
-    let mut page = String::from(PAGE);
-    let mut seen = vec![];
+    let (mut page, mut index, mut seen) = (String::new(), BTreeMap::new(), vec![]);
     for (title, entries) in PARTS {
         writeln!(page, "## {title}\n").unwrap();
         for entry in entries {
@@ -185,6 +202,7 @@ fn the_page_says_what_wgrad_says() {
             writeln!(page, "### {code}: {}\n\n{} *{}.*\n\n{text}", entry.pitfall.what(), entry.why, capital(&kind))
                 .unwrap();
             writeln!(page, "Right:\n\n```rust\n{}\n```\n", entry.source_of_right()).unwrap();
+            index.insert(entry.pitfall, kind);
             seen.push(entry.pitfall);
         }
     }
@@ -194,7 +212,12 @@ fn the_page_says_what_wgrad_says() {
     seen.sort();
     seen.dedup();
     assert_eq!(seen.len(), entries, "two entries for one pitfall");
-    let page = format!("{}\n", page.trim_end());
+    let rows = index.iter().map(|(pitfall, kind)| format!("| {} | {} | {kind} |\n", pitfall.code(), pitfall.what()));
+    let page = format!(
+        "{PAGE}| | the mistake | in wgrad |\n|---|---|---|\n{}\n{}\n",
+        rows.collect::<String>(),
+        page.trim_end()
+    );
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/red-flags.md");
     if std::env::var_os("WGRAD_BLESS").is_some() {
         std::fs::write(&path, &page).expect("the page can be written");
@@ -227,6 +250,6 @@ the reason is given instead.
 
 In the snippets `store` is a store in which the parameters of `model` are declared, a perceptron of one hidden layer;
 `model.loss(t)` records its loss on the tape `t`, `model.outputs(t)` what it computes, and `record(store, |t| ..)` stands
-for `Session::record`.
+for `Session::record`, `record_for(2, store, |t| ..)` for that of a session which is one of two ranks.
 
 ";

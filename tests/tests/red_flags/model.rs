@@ -1,6 +1,6 @@
 //! What the snippets train: a perceptron in a store, and the program of a step.
 
-use wgrad::{Array, DType, Data, ParamSet, Program, Session, Step, Store, Tape, Tensor};
+use wgrad::{Array, DType, Data, InProcess, ParamSet, Program, Session, Step, Store, Tape, Tensor};
 use wgrad_cpu::CpuBackend;
 use wgrad_tests::Mlp;
 
@@ -53,10 +53,45 @@ impl Model {
     }
 }
 
+/// Records a step of one of several ranks.
+pub fn record_for(ranks: usize, store: Store, f: impl FnOnce(&Tape)) -> Recorded {
+    let t = Tape::for_ranks(store.layout().clone().into(), ranks);
+    f(&t);
+    Recorded { store, program: t.finish() }
+}
+
+/// What each of several ranks gives, each a thread with a store and a model of its own.
+pub fn world<R: Send>(ranks: usize, f: impl Fn(Box<InProcess>, Store, &Model) -> R + Sync) -> Vec<R> {
+    let f = &f;
+    let one = |rank: InProcess| {
+        let mut store = Store::new();
+        let model = Model::new(&mut store);
+        f(Box::new(rank), store, &model)
+    };
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = InProcess::world(ranks).into_iter().map(|rank| scope.spawn(move || one(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+    })
+}
+
 /// A session over a store.
 pub fn session(store: Store) -> Session {
     let backend = Box::new(CpuBackend::poisoned(1).expect("the thread starts"));
     Session::new(backend, store).expect("the device has room")
+}
+
+/// Runs a step with data of which every number is this one.
+pub fn run_on(session: &mut Session, step: &Step, value: f32) {
+    let inputs: Vec<(&str, Array)> =
+        step.inputs().iter().map(|i| (&*i.name, Array::new(&i.shape, vec![value; i.shape.numel()]))).collect();
+    let inputs: Vec<(&str, &Array)> = inputs.iter().map(|(name, array)| (*name, array)).collect();
+    session.run(step, &inputs).expect("the run is in order");
+}
+
+/// The first state of this name.
+pub fn state(session: &mut Session, name: &str) -> Vec<f64> {
+    let id = session.layout().states().find(|(_, decl)| decl.name == name).expect("there is one").0;
+    session.read(id).expect("it can be read").to_f64()
 }
 
 /// Runs a step with some data.

@@ -2,10 +2,10 @@
 
 use super::{
     Entry, Mistake,
-    model::{Model, Recorded, record},
+    model::{Model, Recorded, record, run, session},
 };
 use wgrad::{
-    Optimizer,
+    Array, Optimizer,
     Pitfall::{P25, P38, P41, P48},
     Rng, Store, Tensor,
 };
@@ -19,8 +19,9 @@ pub const ENTRIES: &[Entry] = &[
         why: "A second forward pass that draws other numbers, or updates running statistics again, has another gradient.",
         mistake: Mistake::Impossible(
             "A reverse sweep records the checkpointed nodes again, with the same random stream and counter, so that every \
-             value is the same bit for bit; states are assigned by the caller, once. `tests/tests/hooks.rs` and \
-             `tests/tests/random_numbers.rs` compare gradients with and without.",
+             value is the same bit for bit; states are assigned by the caller, once. `tests/tests/hooks.rs` compares more \
+             of them with and without.",
+            Some(p25_shown),
         ),
         right: p25_right,
         right_of: None,
@@ -40,6 +41,7 @@ pub const ENTRIES: &[Entry] = &[
         mistake: Mistake::Impossible(
             "`probe` shows norms, and their ratio to the parameters' norms, which every gradient has; it shows no spread. \
              The variances of tensors (`var_axes`) divide by n, and are 0 for one element.",
+            Some(p41_shown),
         ),
         right: p41_right,
         right_of: None,
@@ -52,6 +54,7 @@ pub const ENTRIES: &[Entry] = &[
         mistake: Mistake::Impossible(
             "wgrad has no threshold of its own for single layers. `probe` taps each parameter's `ratios`, the norm of its \
              gradient over its own, to be compared with one another and over time.",
+            None,
         ),
         right: p48_right,
         right_of: None,
@@ -102,6 +105,39 @@ fn p48_right(mut store: Store, model: &Model) -> Recorded {
         grads.probe("grad");
         sgd.step(grads.clip_by_global_norm(1.0));
     })
+}
+
+/// With and without a checkpoint, dropout and batch statistics included: the same bits.
+fn p25_shown() {
+    let gradient = |checkpointed: bool| {
+        let mut store = Store::new();
+        let model = Model::new(&mut store);
+        let rng = Rng::new(&mut store, "dropout", 7);
+        let recorded = record(store, |t| {
+            let inner = || model.outputs(t).batch_norm(None, None, 1e-5).y.tanh().dropout(0.5, rng);
+            let outputs = if checkpointed { t.checkpoint(inner) } else { inner() };
+            t.tap("gradient", outputs.square().mean().grad(&model.params).flat().tensors()[0]);
+        });
+        let mut session = session(recorded.store);
+        let step = session.compile(recorded.program).expect("compiles");
+        run(&mut session, &step).expect("runs");
+        let taps = session.taps().expect("delivered");
+        taps[0].get("gradient").expect("tapped").clone()
+    };
+    let (plain, checkpointed) = (gradient(false), gradient(true));
+    assert!(plain.to_f64().iter().any(|g| *g != 0.0) && plain == checkpointed);
+}
+
+/// A parameter of one element.
+fn p41_shown() {
+    let mut store = Store::new();
+    let p = store.param("p", &Array::new([], vec![2.0f32]));
+    let params = store.params();
+    let mut session = session(store);
+    let step = session.record(|t| (t.param(p) * 3.0).grad(&params).probe("g")).expect("compiles");
+    run(&mut session, &step).expect("runs");
+    let taps = session.taps().expect("delivered");
+    assert_eq!(["g/norm", "g/norms", "g/ratios"].map(|name| taps[0].scalar(name)), [Some(3.0), Some(3.0), Some(1.5)]);
 }
 
 /// Every form that P38 is about, with what is to be written instead.

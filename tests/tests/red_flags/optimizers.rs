@@ -2,7 +2,7 @@
 
 use super::{
     Entry, Mistake,
-    model::{Model, Recorded, record},
+    model::{Model, Recorded, record, run_on, session, state},
 };
 use wgrad::{
     DynamicScale, LossScaler, Noise, Optimizer,
@@ -48,6 +48,7 @@ pub const ENTRIES: &[Entry] = &[
         why: "A schedule that ticks per micro-batch is over K times too early.",
         mistake: Mistake::Impossible(
             "A schedule is a function of the optimizer's count of updates, and is recorded with the step. Nobody ticks it.",
+            Some(p28_shown),
         ),
         right: p28_right,
         right_of: None,
@@ -198,4 +199,15 @@ fn p39_right(mut store: Store, model: &Model) -> Recorded {
         head.step(b);
         scaler.update(t);
     })
+}
+
+/// The count that the schedule is a function of moves with updates, and not with runs.
+fn p28_shown() {
+    let recorded = super::record(p28_right);
+    let mut session = session(recorded.store);
+    let step = session.compile(recorded.program).expect("compiles");
+    for (value, updates) in [(0.5, 1.0), (f32::NAN, 1.0), (0.5, 2.0)] {
+        run_on(&mut session, &step, value);
+        assert_eq!(state(&mut session, "sgd/updates"), [updates], "after {value}");
+    }
 }

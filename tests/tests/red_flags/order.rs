@@ -5,9 +5,9 @@ use super::{
     model::{Model, Recorded, record},
 };
 use wgrad::{
-    ClipNorm, DynamicScale, LossScaler, Noise, Optimizer,
-    Pitfall::{P1, P2, P3, P9, P11, P17, P24, P31},
-    Rng, Store, Weighting,
+    ClipNorm, DynamicScale, LossScaler, Optimizer,
+    Pitfall::{P1, P2, P3, P11, P24, P31},
+    Store,
 };
 use wgrad_nn::optim::{Sgd, SgdConfig};
 
@@ -43,29 +43,11 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P9,
-        why: "The mean over replicas is linear, so the numbers are right, at as many times the traffic as there are \
-              micro-batches.",
-        mistake: Mistake::Linted(p9_mistake),
-        right: p9_right,
-        right_of: None,
-        source: SOURCE,
-    },
-    Entry {
         pitfall: P11,
         why: "Parameters would move by a multiple of the gradient, and on an overflow by infinities. A step takes only \
               gradients without a scale, and `unscale` is what judges them.",
         mistake: Mistake::ByType(GRADS, "E0308", "mismatched types"),
         right: p11_right,
-        right_of: None,
-        source: SOURCE,
-    },
-    Entry {
-        pitfall: P17,
-        why: "The mean over R replicas divides the variance of independent noise by R. Keys cannot differ between \
-              replicas: the numbers are a function of the generator in the store, which all have.",
-        mistake: Mistake::Linted(p17_mistake),
-        right: p17_right,
         right_of: None,
         source: SOURCE,
     },
@@ -115,50 +97,12 @@ fn p3_right(mut store: Store, model: &Model) -> Recorded {
     })
 }
 
-fn p9_mistake(mut store: Store, model: &Model) -> Recorded {
-    let window = wgrad::Accumulator::new(&mut store, &model.params, "window", Weighting::Mean);
-    record(store, |t| {
-        let [here, there] = ["here", "there"].map(|_| model.loss(t).grad(&model.params));
-        window.add(here.all_reduce_on_tape(&[there]));
-    })
-}
-
-fn p9_right(mut store: Store, model: &Model) -> Recorded {
-    let windows =
-        ["here", "there"].map(|rank| wgrad::Accumulator::new(&mut store, &model.params, rank, Weighting::Mean));
-    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
-    record(store, |t| {
-        windows.iter().for_each(|window| window.add(model.loss(t).grad(&model.params)));
-        let [here, there] = windows.each_ref().map(|window| window.take(t));
-        sgd.step(here.all_reduce_on_tape(&[there]));
-    })
-}
-
 fn p11_right(mut store: Store, model: &Model) -> Recorded {
     let scaler = LossScaler::fixed(1024.0);
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
     record(store, |t| {
         let scaled = scaler.scale(model.loss(t)).grad(&model.params);
         sgd.step(scaled.unscale(&scaler));
-    })
-}
-
-fn p17_mistake(mut store: Store, model: &Model) -> Recorded {
-    let rng = Rng::new(&mut store, "noise", 7);
-    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
-    record(store, |t| {
-        let [here, there] = ["here", "there"].map(|_| model.loss(t).grad(&model.params));
-        let noisy = here.add_noise(Noise::fixed(0.01), rng);
-        sgd.step(noisy.all_reduce_on_tape(&[there]));
-    })
-}
-
-fn p17_right(mut store: Store, model: &Model) -> Recorded {
-    let rng = Rng::new(&mut store, "noise", 7);
-    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
-    record(store, |t| {
-        let [here, there] = ["here", "there"].map(|_| model.loss(t).grad(&model.params));
-        sgd.step(here.all_reduce_on_tape(&[there]).add_noise(Noise::fixed(0.01), rng));
     })
 }
 

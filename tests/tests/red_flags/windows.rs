@@ -2,7 +2,7 @@
 
 use super::{
     Entry, Mistake,
-    model::{Model, Recorded, record, run, session},
+    model::{Model, Recorded, record, run, run_on, session, state},
 };
 use wgrad::{
     Accumulator, CrossEntropy, DType, DynamicScale, LossScaler, Optimizer,
@@ -30,6 +30,7 @@ pub const ENTRIES: &[Entry] = &[
         mistake: Mistake::Impossible(
             "An accumulator divides by the number of micro-batches, or of tokens, that it holds: it counts them itself, \
              and nobody can give it another number.",
+            Some(p5_shown),
         ),
         right: p5_right,
         right_of: None,
@@ -41,6 +42,7 @@ pub const ENTRIES: &[Entry] = &[
         mistake: Mistake::Impossible(
             "Nobody zeroes gradients. Those of one program are values, not buffers that are added to; those of a window \
              are in an accumulator, which is emptied by `take` and by nothing else.",
+            Some(p10_shown),
         ),
         right: p6_right,
         right_of: None,
@@ -60,6 +62,7 @@ pub const ENTRIES: &[Entry] = &[
         why: "Gradients of two updates add up.",
         mistake: Mistake::Impossible(
             "Each `loss.grad` gives new gradients, and `take` leaves the accumulator empty: there is nothing to forget.",
+            Some(p10_shown),
         ),
         right: p6_right,
         right_of: Some(P6),
@@ -105,6 +108,7 @@ pub const ENTRIES: &[Entry] = &[
         why: "The gradients that made the step be skipped would spoil the next window too.",
         mistake: Mistake::Impossible(
             "`take` empties the accumulator before anybody knows whether the step is taken or skipped.",
+            Some(p47_shown),
         ),
         right: p12_right,
         right_of: Some(P12),
@@ -245,6 +249,42 @@ fn p50_mistake(mut store: Store, model: &Model) -> String {
     let update = session.record(|t| sgd.step(window.take(t))).expect("compiles");
     run(&mut session, &add).expect("the first micro-batch");
     run(&mut session, &update).expect_err("the second is missing").to_string()
+}
+
+/// One micro-batch of four: the update is that of its gradient.
+fn p5_shown() {
+    let trained = |short: bool| {
+        let mut store = Store::new();
+        let model = Model::new(&mut store);
+        let recorded = if short { p5_right(store, &model) } else { super::clips::p36_right(store, &model) };
+        let mut session = session(recorded.store);
+        let step = session.compile(recorded.program).expect("compiles");
+        run(&mut session, &step).expect("runs");
+        state(&mut session, "params/f32")
+    };
+    assert_eq!(trained(true), trained(false));
+}
+
+/// An update leaves nothing behind.
+fn p10_shown() {
+    empties(p6_right, 0.5);
+}
+
+/// Nor does one that is skipped.
+fn p47_shown() {
+    empties(p12_right, f32::INFINITY);
+}
+
+fn empties(snippet: super::Snippet, value: f32) {
+    let recorded = super::record(snippet);
+    let mut session = session(recorded.store);
+    let before = state(&mut session, "params/f32");
+    let step = session.compile(recorded.program).expect("compiles");
+    run_on(&mut session, &step, value);
+    assert_eq!(state(&mut session, "params/f32") == before, !value.is_finite(), "the step is taken, or not");
+    for name in ["window/sum/f32", "window/weight"] {
+        assert!(state(&mut session, name).iter().all(|v| *v == 0.0), "{name}");
+    }
 }
 
 /// That a sum is told, too: the first half of P4 is for the compiler.
