@@ -27,12 +27,14 @@ enum Mistake {
     Refused(Snippet),
     /// The program has a lint.
     Linted(Snippet),
-    /// A run has a lint, or an error, with this message.
+    /// A run is refused, or a watch has a lint, with this message.
     AtRun(fn(Store, &Model) -> String),
     /// It does not compile, with this code and title: a documentation test of the source file.
     ByType(&'static str, &'static str, &'static str),
     /// It cannot be written, for this reason, which a function shows where that can be shown by a run.
     Impossible(&'static str, Option<fn()>),
+    /// It is beyond what wgrad sees, for this reason.
+    Unseen(&'static str),
 }
 
 /// One entry of the page.
@@ -125,13 +127,15 @@ impl Entry {
                 let message = run(store, &model);
                 assert!(message.starts_with(&code), "{code}: {message}");
                 let place = if message.contains("red_flags") { normalised(&message) } else { message };
-                ("told by a run".into(), format!("{}\n{}", mistake(), quoted(&place)))
+                let kind = if message.contains(" (lint): ") { "told after some runs" } else { "refused by the run" };
+                (kind.into(), format!("{}\n{}", mistake(), quoted(&place)))
             }
             Mistake::ByType(file, error, title) => {
                 let source = doc_test(file, &code, error);
                 let message = quoted(&format!("error[{error}]: {title}"));
                 ("does not compile".into(), format!("```rust\n{source}\n```\n\n{message}"))
             }
+            Mistake::Unseen(why) => ("not seen".into(), format!("{why}\n")),
             Mistake::Impossible(why, shown) => {
                 shown.inspect(|shown| shown());
                 ("cannot be written".into(), format!("{why}\n"))
@@ -245,7 +249,7 @@ written by the test `tests/tests/red_flags`, which runs all of this code, and co
 printed here; what does not compile are documentation tests.
 
 An *error* is refused: by the compiler, while the step is recorded (a panic that names your line), or by a run. A
-*warning* or a *lint* is in `Program::lints()`, and `wgrad tape` prints it. Some mistakes cannot be written at all; then
+*warning* or a *lint* is in `Program::lints()`, and `wgrad tape` prints it; a few are told after some runs. Some mistakes cannot be written at all; then
 the reason is given instead.
 
 In the snippets `store` is a store in which the parameters of `model` are declared, a perceptron of one hidden layer;

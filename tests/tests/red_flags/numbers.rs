@@ -37,12 +37,8 @@ pub const ENTRIES: &[Entry] = &[
     },
     Entry {
         pitfall: P41,
-        why: "The standard deviation of one number, divided by n - 1, is 0 / 0.",
-        mistake: Mistake::Impossible(
-            "`probe` shows norms, and their ratio to the parameters' norms, which every gradient has; it shows no spread. \
-             The variances of tensors (`var_axes`) divide by n, and are 0 for one element.",
-            Some(p41_shown),
-        ),
+        why: "The variance of one number, divided by n - 1, is 0 / 0. `probe` shows norms, which every gradient has.",
+        mistake: Mistake::Linted(p41_mistake),
         right: p41_right,
         right_of: None,
         source: SOURCE,
@@ -51,10 +47,9 @@ pub const ENTRIES: &[Entry] = &[
         pitfall: P48,
         why: "A norm of 1e-6 is small for one layer and large for another. What compares is the ratio of a gradient to the \
               parameter that it changes.",
-        mistake: Mistake::Impossible(
-            "wgrad has no threshold of its own for single layers. `probe` taps each parameter's `ratios`, the norm of its \
-             gradient over its own, to be compared with one another and over time.",
-            None,
+        mistake: Mistake::Unseen(
+            "What the host compares a tapped number with is its own. `probe` taps what compares: each parameter's \
+             `ratios`, the norm of its gradient over its own, to be held against one another and against what they were.",
         ),
         right: p48_right,
         right_of: None,
@@ -85,6 +80,18 @@ fn p38_right(mut store: Store, model: &Model) -> Recorded {
     record(store, |t| {
         let distance = model.outputs(t).abs();
         sgd.step(distance.mean().grad(&model.params));
+    })
+}
+
+fn p41_mistake(mut store: Store, model: &Model) -> Recorded {
+    let scale = store.param("scale", &Array::new([1], vec![1.0f32]));
+    let params = store.params();
+    let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
+    record(store, |t| {
+        let grads = (model.loss(t) * t.param(scale).sum()).grad(&params);
+        let gradient = grads.get(scale).expect("the loss depends on it");
+        t.tap("scale/std", gradient.var_axes_with(&[0], 1.0).guarded_sqrt());
+        sgd.step(grads);
     })
 }
 
@@ -126,18 +133,6 @@ fn p25_shown() {
     };
     let (plain, checkpointed) = (gradient(false), gradient(true));
     assert!(plain.to_f64().iter().any(|g| *g != 0.0) && plain == checkpointed);
-}
-
-/// A parameter of one element.
-fn p41_shown() {
-    let mut store = Store::new();
-    let p = store.param("p", &Array::new([], vec![2.0f32]));
-    let params = store.params();
-    let mut session = session(store);
-    let step = session.record(|t| (t.param(p) * 3.0).grad(&params).probe("g")).expect("compiles");
-    run(&mut session, &step).expect("runs");
-    let taps = session.taps().expect("delivered");
-    assert_eq!(["g/norm", "g/norms", "g/ratios"].map(|name| taps[0].scalar(name)), [Some(3.0), Some(3.0), Some(1.5)]);
 }
 
 /// Every form that P38 is about, with what is to be written instead.

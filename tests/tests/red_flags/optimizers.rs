@@ -47,7 +47,8 @@ pub const ENTRIES: &[Entry] = &[
         pitfall: P28,
         why: "A schedule that ticks per micro-batch is over K times too early.",
         mistake: Mistake::Impossible(
-            "A schedule is a function of the optimizer's count of updates, and is recorded with the step. Nobody ticks it.",
+            "A schedule is a function of the optimizer's count of updates, and is recorded with the step. Nobody ticks it. (A rate that is a state, \
+             `Rate::State`, is whatever the host or the tape has written there.)",
             Some(p28_shown),
         ),
         right: p28_right,

@@ -29,7 +29,7 @@ pub const ENTRIES: &[Entry] = &[
         why: "The last window of an epoch often has fewer micro-batches, and its step would be smaller for no reason.",
         mistake: Mistake::Impossible(
             "An accumulator divides by the number of micro-batches, or of tokens, that it holds: it counts them itself, \
-             and nobody can give it another number.",
+             and nobody can give it another number. (`Weighting::Sum` divides by nothing, and is a warning: P4.)",
             Some(p5_shown),
         ),
         right: p5_right,
@@ -41,7 +41,7 @@ pub const ENTRIES: &[Entry] = &[
         why: "What the window has collected is lost.",
         mistake: Mistake::Impossible(
             "Nobody zeroes gradients. Those of one program are values, not buffers that are added to; those of a window \
-             are in an accumulator, which is emptied by `take` and by nothing else.",
+             are in an accumulator, which `take` empties; there is no other call for it.",
             Some(p10_shown),
         ),
         right: p6_right,
