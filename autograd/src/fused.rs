@@ -256,6 +256,7 @@ impl<'t> Recurrence<'t> {
     #[track_caller]
     pub fn run(&self) -> (Tensor<'t>, Option<Tensor<'t>>) {
         let outputs = push_all(|out| Op::Sequence { cell: self.cell, out }, &self.inputs());
+        outputs.iter().for_each(|x| x.tape.mark(*x, Mark::Recurrent));
         (outputs[0], (self.cell == Cell::Lstm).then(|| outputs[1]))
     }
 

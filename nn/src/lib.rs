@@ -40,6 +40,7 @@ mod linear;
 mod omega;
 mod random;
 mod recurrent;
+mod trainer;
 mod watch;
 
 pub use builder::Builder;
@@ -50,5 +51,6 @@ pub use linear::Linear;
 pub use omega::omega;
 pub use recurrent::{Outputs, Recurrent, RecurrentInit};
 pub use schedule::Schedule;
+pub use trainer::{Inputs, Loss, LossScale, Precision, Trainer, TrainerConfig, Update};
 pub use watch::ClipWatch;
 pub use wgrad::Cell;

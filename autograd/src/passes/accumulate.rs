@@ -74,6 +74,8 @@ struct Recorded {
     scale: Option<StateId>,
     /// Whether half precision had a part in them.
     half: bool,
+    /// What they come from that a clip is for.
+    from: Vec<Mark>,
 }
 
 impl<S> Accumulator<S> {
@@ -102,6 +104,12 @@ impl<S> Accumulator<S> {
         assert!(count > 0 && u32::try_from(count).is_ok(), "accumulate: a window cannot have {count} micro-batches");
         let counter = store.state(&format!("{}/micro_batches", self.name), &Array::zeros([], DType::U32));
         Self { length: Some((count, counter)), ..self }
+    }
+
+    /// The state that counts the micro-batches of a window (u32 scalar), where [`Accumulator::micro_batches`] has said how
+    /// many there are.
+    pub fn counter(&self) -> Option<StateId> {
+        self.length.map(|(_, counter)| counter)
     }
 
     /// A micro-batch whose gradient is not finite is left out, and not counted. Without this it spoils the sum, and the
@@ -187,7 +195,8 @@ impl<S> Accumulator<S> {
         let (tape, history) = (grads.tape, grads.history.borrow());
         {
             let mut recorded = self.recorded();
-            let none = Recorded { present: ParamSet::default(), scaler: grads.scaler, scale: None, half: false };
+            let none =
+                Recorded { present: ParamSet::default(), scaler: grads.scaler, scale: None, half: false, from: vec![] };
             let known = recorded.get_or_insert(none);
             assert!(known.scaler == grads.scaler, "accumulate: the micro-batches' losses have different scales");
             known.present = known.present.iter().chain(grads.present.iter()).collect();
@@ -261,7 +270,7 @@ impl<S> Accumulator<S> {
     #[track_caller]
     fn taken<'t>(&self, tape: &'t Tape, short: bool) -> Grads<'t, S> {
         let recorded = self.recorded().clone();
-        let Recorded { present, scaler, half, .. } =
+        let Recorded { present, scaler, half, from, .. } =
             recorded.expect("accumulate: record what adds to the accumulator before what takes from it");
         tape.event(Event::Window(self.window(), Action::Take { short }));
         if self.weighting == Weighting::Sum {
@@ -294,6 +303,7 @@ impl<S> Accumulator<S> {
             outputs
         });
         let (flat, some) = result.expect("the pass has run");
+        from.into_iter().for_each(|mark| flat.tensors().into_iter().for_each(|x| tape.mark(x, mark)));
         let absent = self.params.iter().filter(|param| !present.contains(*param)).collect();
         let values = tape.arenas(&self.params);
         let weight = (self.weighting == Weighting::TokenWeighted).then_some(weight);
@@ -307,6 +317,8 @@ impl<S> Accumulator<S> {
     #[track_caller]
     fn note(&self, grads: &Grads<'_, S>) {
         let (tape, flat) = (grads.tape, grads.flat.tensors());
+        let from = [Mark::Recurrent, Mark::Attention].into_iter().filter(|mark| tape.comes_from(&flat, *mark));
+        self.recorded().as_mut().expect("checked before").from.extend(from);
         if self.weighting == Weighting::Mean && tape.comes_from(&flat, Mark::TokenCount) {
             let text = "means over targets of which some are ignored are averaged as equals; weight them by tokens";
             tape.note(Pitfall::P46, Severity::Warning, text.into());
