@@ -121,6 +121,7 @@ struct TapeSummary {
     commits: Vec<String>,
     taps: Vec<String>,
     unreached: Vec<String>,
+    lints: Vec<String>,
 }
 
 /// A plan as JSON: what a step costs.
@@ -186,10 +187,21 @@ pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
             commits: program.commits().iter().map(|(state, _)| layout.state(*state).name.clone()).collect(),
             taps: program.taps().iter().map(|tap| tap.name.clone()).collect(),
             unreached: program.unreached().iter().map(|param| layout.param(*param).path.clone()).collect(),
+            lints: program.lints().iter().map(ToString::to_string).collect(),
         });
         return Ok(());
     }
-    let text = if args.dot { program.to_dot() } else { program.to_string() };
-    say!("{}", text.trim_end());
+    if args.dot {
+        say!("{}", program.to_dot().trim_end());
+        return Ok(());
+    }
+    say!("{}", program.to_string().trim_end());
+    match program.lints() {
+        [] => say!("no lints"),
+        lints => {
+            say!("\nlints");
+            lints.iter().for_each(|lint| say!("  {lint}"));
+        }
+    }
     Ok(())
 }
