@@ -35,6 +35,7 @@ mod grads;
 mod half;
 mod hook;
 mod in_process;
+mod lints;
 mod lower;
 mod optimizer;
 mod pass_state;
@@ -64,6 +65,7 @@ pub use grads::{Grads, Scaled, Unscaled};
 pub use half::f16_from_f64;
 pub use hook::Vjp;
 pub use in_process::InProcess;
+pub use lints::Lint;
 pub use optimizer::{Optimizer, OptimizerStates, Rule};
 pub use pass_state::{Action, PassConfig, PassState};
 pub use passes::{

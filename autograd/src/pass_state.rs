@@ -357,8 +357,8 @@ impl PassState {
 
     fn finite_check(&mut self) {
         if self.usable() {
-            self.report_if(self.tags.clipped || self.tags.clamped, P30);
             self.report_if(self.tags.clamped, P31);
+            self.report_if(self.tags.clipped || self.tags.clamped, P30);
             self.tags.check = Check::Verdict(self.tags.replica);
         }
     }

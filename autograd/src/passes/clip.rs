@@ -8,6 +8,7 @@ use crate::{
     DType, Operand, Tensor,
     alarm::Bad,
     grads::{Grads, Unscaled},
+    pitfall::{Pitfall, Severity},
 };
 use std::fmt;
 
@@ -183,6 +184,10 @@ impl<'t> Grads<'t, Unscaled> {
         let clip = clip.into();
         clip.check(NAME);
         let policy = self.policy(clip.non_finite);
+        if policy == NonFinite::Propagate && !self.history.borrow().state.is_checked() {
+            let text = "one infinity makes all other gradients 0 under `NonFinite::Propagate`; skip such a step";
+            self.tape.note(Pitfall::P32, Severity::Warning, text.into());
+        }
         let (flat, values) = self.pass(NAME, &clip.parameters(), |flat| {
             let norm = self.p_norm(clip.p);
             let coefficient = clip.coefficient(norm);

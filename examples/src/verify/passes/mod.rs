@@ -58,7 +58,7 @@ impl<'t> Recording<'t> {
 
     /// The gradient of a loss with respect to all parameters.
     fn gradient(&self, loss: Tensor<'t>) -> Grads<'t> {
-        loss.grad(&self.all())
+        loss.grad(&self.all()).even_if_absent()
     }
 
     /// Tensors as gradients of parameters, for a pass to work on: those of `sum <param, tensor>`. Parameters that are not
