@@ -1,5 +1,6 @@
 //! Accumulation: the gradients of several micro-batches as one.
 
+use super::accumulated::AccumulatedHooks;
 use crate::{
     Array, DType, Tensor,
     grads::{Grads, Unscaled},
@@ -32,7 +33,8 @@ pub enum Weighting {
 /// has been taken, whether the step is then taken or skipped.
 #[derive(Debug)]
 pub struct Accumulator<S = Unscaled> {
-    params: ParamSet,
+    pub(super) params: ParamSet,
+    pub(super) hooks: AccumulatedHooks,
     weighting: Weighting,
     skip_bad: bool,
     /// For each arena, the sum so far.
@@ -54,7 +56,8 @@ impl<S> Accumulator<S> {
         let sums = store.like_arenas(&format!("{name}/sum"), params);
         let weight = store.state(&format!("{name}/weight"), &Array::zeros([], DType::U32));
         let (recorded, params) = (Mutex::new(None), params.clone());
-        Self { params, weighting, skip_bad: false, sums, weight, recorded, scale: PhantomData }
+        let hooks = AccumulatedHooks::default();
+        Self { params, hooks, weighting, skip_bad: false, sums, weight, recorded, scale: PhantomData }
     }
 
     /// A micro-batch whose gradient is not finite is left out, and not counted. Without this it spoils the sum, and the
@@ -110,6 +113,7 @@ impl<S> Accumulator<S> {
             *present = present.iter().chain(grads.present.iter()).collect();
         }
         let parameters = [("weighting", format!("{:?}", self.weighting))];
+        let site = std::panic::Location::caller();
         tape.pass("accumulate", &parameters, &grads.flat.tensors(), || {
             let mut counts = weight.not_equals(0.0);
             if self.skip_bad {
@@ -123,7 +127,8 @@ impl<S> Accumulator<S> {
                 let Some(g) = grads.flat.get(arena) else { continue };
                 let g = if self.weighting == Weighting::TokenWeighted { g * weight.cast(g.dtype()) } else { g };
                 let before = tape.state(state);
-                after.push((state, counts.select(before + g, before)));
+                let sum = tape.at_site(site, || self.hooks.run(&grads, arena, before + g));
+                after.push((state, counts.select(sum, before)));
             }
             let before = tape.state(self.weight);
             after.push((self.weight, counts.select(before + weight, before)));

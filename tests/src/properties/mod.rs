@@ -2,6 +2,7 @@
 
 mod devices;
 mod gradients;
+mod injections;
 mod plans;
 mod recipes;
 mod squares;
@@ -77,7 +78,7 @@ impl fmt::Display for Failure {
 
 /// All properties.
 pub fn properties() -> Vec<Property> {
-    [plans::properties(), devices::properties(), gradients::properties(), squares::properties(), recipes::properties()]
+    [plans::properties(), devices::properties(), gradients::properties(), squares::properties(), recipes::properties(), injections::properties()]
         .into_iter()
         .flatten()
         .collect()
