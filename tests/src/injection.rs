@@ -5,7 +5,7 @@ use crate::{Machine, Outputs, reference, same_bits};
 use proptest::{prelude::*, sample::select};
 use std::{fmt, sync::Arc};
 use wgrad::{
-    Accumulator, Array, Centralize, DType, DynamicScale, FiniteGuard, Grads, LossScaler, Noise, NodeId, OnGiveUp,
+    Accumulator, Array, Centralize, DType, DynamicScale, FiniteGuard, Grads, LossScaler, Noise, OnGiveUp,
     Optimizer, ParamSet, Program, Rng, Scaled, StateId, Store, Tape, Tensor, Weighting,
     op::Op,
     testing::{INJECTED, INJECTED_AT, Mode, Recipe, injected, recipe},
@@ -99,10 +99,8 @@ struct World {
 /// A recorded update.
 struct Recorded {
     program: Program,
-    /// The last node before the passes: whether loss and gradients are finite.
-    healthy: NodeId,
-    /// The flat gradients.
-    flats: Vec<NodeId>,
+    /// What passes and optimizer are given: the flat gradients, the statistics, and whether loss and statistics are finite.
+    given: Vec<usize>,
 }
 
 impl Injection {
@@ -143,10 +141,11 @@ impl Injection {
         let tape = Tape::new(Arc::new(store.layout().clone()));
         let t = &tape;
         let leaves: Vec<Tensor<'_>> = leaves.iter().map(|leaf| t.param(*leaf)).collect();
-        let mut loss = self.recipe.record_over(&leaves, Mode::Plain).loss;
+        // The tape's own loss may reach nothing.
+        let width = t.param(params.iter().last().expect("the last one"));
+        let mut loss = self.recipe.record_over(&leaves, Mode::Plain).loss + width.square().sum();
         let mut running = None;
         if self.pipeline.normalised {
-            let width = t.param(params.iter().last().expect("the last one"));
             let normed = (t.input("batch", [3, 2], self.dtype()) * width).batch_norm(None, None, 1e-5);
             loss = loss + normed.y.sin().sum();
             running = Some(normed.running(t.state(statistics[0]), t.state(statistics[1]), 0.1));
@@ -158,8 +157,6 @@ impl Injection {
         // An infinite variance makes what is normalised 0, and loss and gradients do not show it.
         let statistics_of = running.into_iter().flat_map(|(mean, var)| [mean, var]);
         let sound = statistics_of.fold(sound, |sound, statistic| sound.and(statistic.all_finite()));
-        let healthy = flats.iter().fold(sound, |healthy, flat| healthy.and(flat.all_finite()));
-        t.tap("healthy", healthy);
         let grads = match self.pipeline.accumulated {
             true => {
                 scaled.into_iter().for_each(|grads| accumulator.add(grads));
@@ -183,8 +180,10 @@ impl Injection {
             ema.update(t, &**optimizer);
         }
         scaler.update(t);
-        let (healthy, flats) = (healthy.id(), flats.iter().map(|flat| flat.id()).collect());
-        Recorded { program: tape.finish(), healthy, flats }
+        t.tap("healthy", flats.iter().fold(sound, |healthy, flat| healthy.and(flat.all_finite())));
+        let statistics = running.into_iter().flat_map(|(mean, var)| [mean, var]);
+        let given = flats.into_iter().chain([sound]).chain(statistics).map(|x| x.id().index()).collect();
+        Recorded { program: tape.finish(), given }
     }
 
     fn passes<'t>(&self, grads: Grads<'t>, rng: Rng) -> Grads<'t> {
@@ -205,10 +204,13 @@ impl Injection {
     }
 
     /// The program with the injection, and where it is.
-    fn injected(&self, Recorded { program, healthy, flats }: &Recorded) -> Option<(Program, usize)> {
-        // What loss and gradients are computed from.
-        let mut matters = vec![false; healthy.index() + 1];
-        matters[healthy.index()] = true;
+    fn injected(&self, Recorded { program, given }: &Recorded) -> Option<(Program, usize)> {
+        // A gradient that nothing reaches is a constant, as what an accumulator is emptied with.
+        let constant = |i: &usize| matches!(program.nodes()[*i].op, Op::Expand(_));
+        let given: Vec<usize> = given.iter().copied().filter(|i| !constant(i)).collect();
+        // What these are computed from.
+        let mut matters = vec![false; given.iter().max().map_or(0, |last| last + 1)];
+        given.iter().for_each(|i| matters[*i] = true);
         for i in (0..matters.len()).rev() {
             let inputs = if matters[i] { &program.nodes()[i].inputs[..] } else { &[] };
             inputs.iter().for_each(|input| matters[input.index()] = true);
@@ -219,10 +221,7 @@ impl Injection {
         };
         let candidates: Vec<usize> = (0..matters.len()).filter(holds).collect();
         let target = *candidates.get(self.value as usize % candidates.len().max(1))?;
-        // What follows reads other values as they are: parameters, and constants that the optimizer shares with the tape.
-        let gradient = flats.iter().any(|flat| flat.index() == target);
-        let everywhere = gradient && matches!(program.nodes()[target].op, Op::Assemble { .. });
-        Some((injected(program, target, |reader| everywhere || reader <= healthy.index()), target))
+        Some((injected(program, target, &given), target))
     }
 
     /// Checks one step that should be taken, one with the injection, and one more without.

@@ -14,35 +14,48 @@ pub const INJECTED_AT: &str = "injected at";
 pub const INJECTED: &str = "injected";
 
 /// The same program with one element of a node's value replaced, as the inputs [`INJECTED_AT`] and [`INJECTED`] say, for
-/// those nodes that `reads` accepts; nodes are given by their position. All others, taps and commits read the value as it
-/// was.
+/// whatever reads it on the way to the nodes `seen`; nodes are given by their position. All that follows the last of those
+/// reads them as they are then, and everything else as it was: a constant, say, that the optimizer shares with the model.
 ///
 /// # Panics
 /// If there is no such node, or it is not of floats.
-pub fn injected(program: &Program, target: usize, reads: impl Fn(usize) -> bool) -> Program {
+pub fn injected(program: &Program, target: usize, seen: &[usize]) -> Program {
     let Node { shape, dtype, scope, site, .. } = program.nodes[target].clone();
     assert!(dtype.is_float(), "injected: %{target} is of {dtype}");
     let mut inputs = program.inputs.clone();
     let first = InputId(inputs.len() as u32);
     inputs.push(InputDecl { name: INJECTED_AT.into(), shape: Shape::scalar(), dtype: DType::U32 });
     inputs.push(InputDecl { name: INJECTED.into(), shape: Shape::scalar(), dtype });
-    // Outputs of one operation follow one another: what is put in comes after the last of them.
-    let (outputs, out) = program.nodes[target].op.outputs();
-    let end = target - out + outputs;
-    let mut nodes: Vec<Node> = Vec::with_capacity(program.nodes.len() + 9);
-    let mut names: Vec<NodeId> = Vec::with_capacity(program.nodes.len());
-    let mut put = None;
-    for (i, node) in program.nodes.iter().enumerate() {
-        if i == end {
-            put = Some(put_in(&mut nodes, names[target], first, &shape, dtype, (scope, site)));
+    let last = seen.iter().copied().max().unwrap_or(0);
+    let mut nodes: Vec<Node> = vec![];
+    // What each node is called now, and its copy that depends on what is put in.
+    let mut names: Vec<NodeId> = vec![];
+    let mut copies: Vec<Option<NodeId>> = vec![None; program.nodes.len()];
+    while names.len() < program.nodes.len() {
+        // The outputs of an operation follow one another, and read the same.
+        let start = names.len();
+        let group = start..start + program.nodes[start].op.outputs().0;
+        let new = |nodes: &mut Vec<Node>, i: usize, to: &dyn Fn(&NodeId) -> NodeId| {
+            let node = &program.nodes[i];
+            nodes.push(Node { inputs: node.inputs.iter().map(to).collect(), ..node.clone() });
+            NodeId(nodes.len() as u32 - 1)
+        };
+        let through = |id: &NodeId| copies[id.index()].filter(|_| start > last && seen.contains(&id.index()));
+        for i in group.clone() {
+            let name = new(&mut nodes, i, &|id| through(id).unwrap_or(names[id.index()]));
+            names.push(name);
         }
-        let through = put.filter(|_| reads(i));
-        let to = |input: &NodeId| through.filter(|_| input.index() == target).unwrap_or(names[input.index()]);
-        let node = Node { inputs: node.inputs.iter().map(to).collect(), ..node.clone() };
-        names.push(NodeId(nodes.len() as u32));
-        nodes.push(node);
+        let reads = program.nodes[start].inputs.iter().any(|input| copies[input.index()].is_some());
+        if reads && start <= last {
+            for i in group.clone() {
+                copies[i] = Some(new(&mut nodes, i, &|id| copies[id.index()].unwrap_or(names[id.index()])));
+            }
+        }
+        if group.contains(&target) {
+            copies[target] = Some(put_in(&mut nodes, names[target], first, &shape, dtype, (scope, site)));
+        }
     }
-    let to = |id: &NodeId| names[id.index()];
+    let to = |id: &NodeId| copies[id.index()].filter(|_| seen.contains(&id.index())).unwrap_or(names[id.index()]);
     let all = |ids: &[NodeId]| ids.iter().map(to).collect();
     let end = nodes.len() as u32;
     let bound = |id: u32| names.get(id as usize).map_or(end, |id| id.0);
