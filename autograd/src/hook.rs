@@ -179,7 +179,15 @@ impl Tape {
     }
 
     /// Records `f`; a reverse sweep recomputes what it recorded instead of reading it, so that nothing within needs to
-    /// be kept between forward and backward. Gradients of every order are the same bits. Checkpoints nest.
+    /// be kept between forward and backward (Chen et al. 2016, "Training deep nets with sublinear memory cost").
+    /// Checkpoints nest.
+    ///
+    /// Gradients are the same bits as without. Gradients of gradients agree up to rounding: where forward and backward
+    /// compute the same value, a checkpoint computes it twice, and what flows back to it is added in another order.
+    ///
+    /// What is recorded within happens once: random numbers are those of the first time, what is assigned to a state (the
+    /// running statistics of a batch normalisation, say) is assigned once, and hooks run once per sweep. That is
+    /// [`crate::Pitfall::P25`] out of the way.
     pub fn checkpoint<R>(&self, f: impl FnOnce() -> R) -> R {
         let start = self.len();
         let result = f();

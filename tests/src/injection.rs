@@ -5,8 +5,8 @@ use crate::{Machine, Outputs, reference, same_bits};
 use proptest::{prelude::*, sample::select};
 use std::{fmt, sync::Arc};
 use wgrad::{
-    Accumulator, Array, Centralize, DType, DynamicScale, FiniteGuard, Grads, LossScaler, Noise, OnGiveUp,
-    Optimizer, ParamSet, Program, Rng, Scaled, StateId, Store, Tape, Tensor, Weighting,
+    Accumulator, Array, Centralize, DType, DynamicScale, FiniteGuard, Grads, LossScaler, Noise, OnGiveUp, Optimizer,
+    ParamSet, Program, Rng, Scaled, StateId, Store, Tape, Tensor, Weighting,
     op::Op,
     testing::{INJECTED, INJECTED_AT, Mode, Recipe, injected, recipe},
 };
@@ -132,7 +132,8 @@ impl Injection {
         let accumulator = Accumulator::new(&mut store, &params, "acc", Weighting::Mean);
         let ema = Ema::new(&mut store, &params, EmaConfig { decay: 0.5, ..EmaConfig::default() });
         let rng = Rng::new(&mut store, "noise", 3);
-        let statistics = ["mean", "var"].map(|name| store.state(name, &Array::new([2], vec![0.5; 2]).cast(self.dtype())));
+        let statistics =
+            ["mean", "var"].map(|name| store.state(name, &Array::new([2], vec![0.5; 2]).cast(self.dtype())));
         World { store, params, leaves, optimizer, scaler, guard, accumulator, ema, rng, statistics }
     }
 

@@ -102,7 +102,10 @@ fn rule_4_what_takes_a_gradients_place_has_its_shape_and_type() {
         ("f64[2] became f64[]", refused(|_, x| unused(gradient(x.sin().on_grad(|g| g.sum()).sum(), x)))),
         ("f64[2] became f32[2]", refused(|_, x| unused(gradient(x.sin().on_grad(|g| g.cast(DType::F32)).sum(), x)))),
     ] {
-        assert!(text.contains("keep shape and type") && text.contains(what) && text.contains("hook_rules.rs:"), "{text}");
+        assert!(
+            text.contains("keep shape and type") && text.contains(what) && text.contains("hook_rules.rs:"),
+            "{text}"
+        );
     }
 }
 
@@ -311,8 +314,8 @@ fn rule_10_hooks_see_what_is_scaled_and_partial() {
     let w = store.param("w", &Array::new([1], vec![3.0f64]));
     let params = store.params();
     let scaler = wgrad::LossScaler::fixed(64.0);
-    let acc: Accumulator<wgrad::Scaled> = Accumulator::new(&mut store, &params, "acc", Weighting::Mean)
-        .on_accumulated(w, |sum| {
+    let acc: Accumulator<wgrad::Scaled> =
+        Accumulator::new(&mut store, &params, "acc", Weighting::Mean).on_accumulated(w, |sum| {
             sum.tape().tap("sum", sum);
             sum
         });

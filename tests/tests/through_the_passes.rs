@@ -258,7 +258,8 @@ fn two_updates_are_differentiated_by_all_that_they_depend_on() {
     println!("{compared} derivatives, {near_kinks} near kinks: {seen:?}");
     let of = |what: &str| seen.get(what).copied().unwrap_or(0);
     assert!(compared > 5 * cases as usize && near_kinks < cases as usize / 20, "{compared}, {near_kinks}");
-    let all = ["[true, true]", "[true, false]", "[false, true]", "[false, false]", "Momentum", "Adam", "RmsProp", "2 layers"];
+    let all =
+        ["[true, true]", "[true, false]", "[false, true]", "[false, false]", "Momentum", "Adam", "RmsProp", "2 layers"];
     assert!(cases < 160 || all.iter().all(|what| of(what) > 0), "{seen:?}");
 }
 
