@@ -167,6 +167,25 @@ pub trait Optimizer {
     }
 }
 
+impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn states(&self) -> &OptimizerStates {
+        (**self).states()
+    }
+
+    fn parameters(&self) -> Vec<(&'static str, String)> {
+        (**self).parameters()
+    }
+
+    #[track_caller]
+    fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
+        (**self).rule(rule)
+    }
+}
+
 impl Grads<'_, Unscaled> {
     /// Refuses a step for what only the way here can tell.
     #[track_caller]

@@ -131,7 +131,7 @@ pub struct VerifyArgs {
 /// Options of `wgrad bench`.
 #[derive(Args, Clone, Debug)]
 pub struct BenchArgs {
-    /// What to time: w3 (tanh RNN), w4 (LSTM), w7 (single operations)
+    /// What to time: w3 (tanh RNN), w4 (LSTM), w6 (gradient passes), w7 (single operations)
     #[arg(required = true, value_name = "WORKLOAD")]
     pub workloads: Vec<String>,
     /// Weights and batches from DIR/WORKLOAD.safetensors, the same for every framework; without it, drawn from the seed

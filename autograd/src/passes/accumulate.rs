@@ -96,6 +96,12 @@ impl<S> Accumulator<S> {
         Self { length: Some((count, counter)), ..self }
     }
 
+    /// The state that counts the micro-batches of a window (u32 scalar), where [`Accumulator::micro_batches`] has said how
+    /// many there are.
+    pub fn counter(&self) -> Option<StateId> {
+        self.length.map(|(_, counter)| counter)
+    }
+
     /// A micro-batch whose gradient is not finite is left out, and not counted. Without this it spoils the sum, and the
     /// check after it skips the whole window.
     #[must_use]
