@@ -111,7 +111,7 @@ impl History {
     /// That of new gradients; there is no backward if the loss reaches nothing.
     pub fn born(tape: &Tape, scaler: LossScaler, present: &ParamSet) -> RefCell<Self> {
         let scaler = scaler != LossScaler::none();
-        let config = PassConfig { micro_batches: 1, ranks: 1, scaler, weighting: Some(Weighting::Mean) };
+        let config = PassConfig { micro_batches: 1, ranks: tape.ranks(), scaler, weighting: Some(Weighting::Mean) };
         let half = tape.inner.borrow().half;
         let (state, done) = (PassState::new(config), vec![]);
         let mut history = Self { state, done, loss: None, half, judged: false, unscaled_by: None };
@@ -253,6 +253,12 @@ impl<'t, S> Grads<'t, S> {
     /// be accumulated ([`Pitfall::P7`]).
     pub fn per_micro_batch(self) -> Self {
         self.allow(|allowed| allowed.per_micro_batch = true)
+    }
+
+    /// Says that clips before the all-reduce are meant to work on this replica's gradients alone: a mean of clips is another
+    /// thing than the clip of the mean. Without this they are refused ([`Pitfall::P8`]).
+    pub fn local_clip(self) -> Self {
+        self.allow(|allowed| allowed.local_clip = true)
     }
 
     fn allow(mut self, name: impl FnOnce(&mut Allowed)) -> Self {

@@ -30,7 +30,7 @@ impl Program {
     /// `x^2` becomes `x * x`, where a device's power may differ in the last place.
     #[must_use]
     pub fn lowered(&self, simplify: bool, claims: impl Fn(&Op, DType) -> bool) -> Program {
-        let tape = Tape::new(self.layout.clone());
+        let tape = Tape::for_ranks(self.layout.clone(), self.ranks);
         let mut scopes: Vec<ScopeId> = vec![ScopeId(0)];
         for scope in &self.scopes[1..] {
             // A scope's parent precedes it.

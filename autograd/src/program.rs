@@ -58,6 +58,9 @@ pub struct Program {
     pub(crate) unreached: Vec<Param>,
     pub(crate) events: Vec<(Event, &'static Location<'static>)>,
     pub(crate) layout: Arc<Layout>,
+    pub(crate) ranks: usize,
+    /// States that must be the same on all ranks: the keys of gradient noise.
+    pub(crate) shared: Vec<StateId>,
 }
 
 impl Program {
@@ -95,6 +98,11 @@ impl Program {
     /// not a gradient of zero: an optimizer leaves them and their state alone.
     pub fn unreached(&self) -> &[Param] {
         &self.unreached
+    }
+
+    /// How many ranks run it together.
+    pub fn ranks(&self) -> usize {
+        self.ranks
     }
 
     /// The store's declarations.

@@ -81,7 +81,7 @@ pub(crate) struct Inner {
     scope_ids: HashMap<Scope, ScopeId>,
     scope: Option<ScopeId>,
     site: Option<&'static Location<'static>>,
-    autocast: Option<DType>,
+    pub autocast: Option<DType>,
     /// Whether anything was computed in half precision because of it.
     pub half: bool,
     inputs: Vec<InputDecl>,
@@ -104,6 +104,8 @@ pub(crate) struct Inner {
     /// The counters that gradient noise is drawn at, and those that move with every run.
     pub noise: Vec<StateId>,
     pub advanced: Vec<StateId>,
+    /// The keys that all ranks must have in common.
+    pub shared: Vec<StateId>,
     /// The value of each loss scale that a loss was last multiplied by.
     scaled_by: BTreeMap<StateId, NodeId>,
     /// How many random streams each path has, by path.
@@ -123,6 +125,7 @@ pub(crate) struct Inner {
 /// ```
 pub struct Tape {
     pub(crate) layout: Arc<Layout>,
+    pub(crate) ranks: usize,
     pub(crate) inner: RefCell<Inner>,
 }
 
@@ -135,8 +138,13 @@ impl Default for Tape {
 impl Tape {
     /// An empty tape over the states and parameters that a store declares.
     pub fn new(layout: Arc<Layout>) -> Self {
+        Self::for_ranks(layout, 1)
+    }
+
+    /// As [`Tape::new`], for a program that so many ranks run together.
+    pub fn for_ranks(layout: Arc<Layout>, ranks: usize) -> Self {
         let root = Scope { parent: ScopeId(0), name: String::new(), turn: None };
-        Self { layout, inner: RefCell::new(Inner { scopes: vec![root], ..Inner::default() }) }
+        Self { layout, ranks, inner: RefCell::new(Inner { scopes: vec![root], ..Inner::default() }) }
     }
 
     /// The declarations of the store that it is recorded over.
@@ -156,7 +164,9 @@ impl Tape {
             passes: inner.passes,
             unreached: inner.unreached,
             events: inner.events,
+            shared: if self.ranks > 1 { inner.shared } else { vec![] },
             layout: self.layout,
+            ranks: self.ranks,
         }
         .without_idle_commits()
     }
@@ -454,11 +464,29 @@ impl Tape {
         result
     }
 
-    /// Records contractions (matrix products and convolutions) of f32 tensors in another float type: operands and result
-    /// are rounded to it, and the result is f32 again. Everything else stays as it is: reductions, norms, soft-max, losses,
-    /// recurrent layers. Gradients follow: what flows back through such a contraction is rounded too, so that gradients
-    /// smaller than the type can hold are lost unless the loss is scaled (Micikevicius et al. 2018, "Mixed precision
-    /// training"). Within, `F32` switches it off again.
+    /// Records contractions of f32 tensors in half precision (Micikevicius et al. 2018, "Mixed precision training"):
+    ///
+    /// | what | with `F16` |
+    /// |---|---|
+    /// | `matmul`, `matmul_t`, `conv1d`, `conv2d`; with them `attention`'s two products, and a recurrent layer's of its inputs | operands and result rounded to f16, products summed wider; the result is f32 again |
+    /// | their gradients, of activations and of weights | computed and rounded likewise, in a sweep recorded within or without |
+    /// | elementwise operations, `dot`, sums, means, norms, soft-max, losses, embeddings, a recurrent layer's steps | f32, and so are their gradients |
+    /// | parameters, and their gradients in the arena | f32, holding what the gradients' halves can hold |
+    /// | contractions of f64, or of halves | left as they are |
+    ///
+    /// So what flows back from layer to layer is rounded to halves at each contraction: below 2^-25 (3e-8) it is lost, from
+    /// 65520 on it is infinite. Scale the loss, and unscale the gradients, which makes an overflow a step not taken:
+    ///
+    /// ```
+    /// # use wgrad::{DType, LossScaler, Optimizer, ParamSet, Tape, Tensor};
+    /// # fn update<'t>(t: &'t Tape, model: &dyn Fn() -> Tensor<'t>, params: &ParamSet, scaler: &LossScaler, sgd: &dyn Optimizer) {
+    /// let loss = t.autocast(DType::F16, || model());
+    /// sgd.step(scaler.scale(loss).grad(params).unscale(scaler));
+    /// scaler.update(t);
+    /// # }
+    /// ```
+    ///
+    /// Within, `F32` switches it off, and the innermost policy holds.
     ///
     /// # Panics
     /// If the type is neither f16 nor f32.

@@ -195,7 +195,7 @@ impl<S> Accumulator<S> {
             known.half |= history.half;
         }
         // What has been done to it was done to a part of a window.
-        let config = crate::PassConfig { scaler: history.state.config().scaler, ..self.window().config(1) };
+        let config = crate::PassConfig { scaler: history.state.config().scaler, ..self.window().config(tape.ranks()) };
         let state = PassState::new(config).allowing(history.state.allowed());
         if let Err(pitfall) = state.after(&history.done) {
             tape.refuse(pitfall);

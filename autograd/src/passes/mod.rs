@@ -52,6 +52,16 @@ impl<'t, S> Grads<'t, S> {
         result.expect("the pass has run")
     }
 
+    /// A finding that must be the same on all ranks, because states will depend on it: found on any (bool scalar).
+    #[track_caller]
+    fn on_all_ranks(&self, finite: Tensor<'t>) -> Tensor<'t> {
+        if self.tape.ranks() == 1 {
+            return finite;
+        }
+        self.apply(Action::ReduceVerdict);
+        !(!finite).any_over_ranks()
+    }
+
     /// Taps a value of a pass, as `<pass>/<name>`.
     #[track_caller]
     fn tap_of(&self, pass: &'static str, name: &str, value: Tensor<'t>) {
