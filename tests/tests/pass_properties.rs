@@ -150,7 +150,7 @@ struct World {
 const IDLE: [(&str, Idle); 16] = [
     ("check", |_, g| g.check_finite()),
     ("guard", |w, g| g.skip_if_not_finite(&w.guard)),
-    ("reduce", |_, g| g.all_reduce(&[])),
+    ("reduce", |_, g| g.all_reduce_on_tape(&[])),
     ("noise", |w, g| g.add_noise(Noise::fixed(0.0), w.rng)),
     ("centralize", |w, g| g.centralize_with(&Centralize::new().exclude(&w.params))),
     ("agc", |_, g| g.agc(1e30)),
@@ -261,7 +261,7 @@ const ACTIVE: [(&str, Idle); 12] = [
     ("guard", |w, g| g.skip_if_not_finite(&w.guard)),
     ("reduce", |_, g| {
         let other = g.clone();
-        g.all_reduce(&[other])
+        g.all_reduce_on_tape(&[other])
     }),
     ("noise", |w, g| g.add_noise(Noise::fixed(0.1), w.rng)),
     ("centralize", |_, g| g.centralize()),
@@ -274,8 +274,8 @@ const ACTIVE: [(&str, Idle); 12] = [
     ("scale", |w, g| g.scale_grad(&w.params, 0.5)),
 ];
 
-/// Of all pairs of passes, only a check after what can hide an infinity is refused; all others run, and what bounds last
-/// has its bound.
+/// Of all pairs of passes, a check after what can hide an infinity is refused, and a mean over replicas of what has been
+/// clipped in each; all others run, and what bounds last has its bound.
 #[test]
 fn every_pair_of_passes_runs_or_is_refused_as_the_table_says() {
     let hides = ["agc", "agc per tensor", "clip", "groups", "rms", "value"];
@@ -297,10 +297,14 @@ fn every_pair_of_passes_runs_or_is_refused_as_the_table_says() {
                 grads.flat().tensors().iter().for_each(|g| tape.tap("flat", *g));
                 sgd.step(grads);
             });
-            let checks = ["check", "guard"].contains(&second) && hides.contains(&first);
-            // The first that is wrong is told: what a value clip hides, no check can find at all.
-            assert_eq!(code, checks.then(|| "P30".to_string()), "{first}, then {second}");
-            if checks {
+            let told = match second {
+                // The first that is wrong is told: what a value clip hides, no check can find at all.
+                "check" | "guard" if hides.contains(&first) => Some("P30".to_string()),
+                "reduce" if hides.contains(&first) => Some("P8".to_string()),
+                _ => None,
+            };
+            assert_eq!(code, told, "{first}, then {second}");
+            if told.is_some() {
                 continue;
             }
             let step = cpu.session.compile(tape.finish()).expect("the plan compiles");
@@ -323,6 +327,17 @@ fn every_pair_of_passes_runs_or_is_refused_as_the_table_says() {
             }
         }
     }
+}
+
+/// What is refused unless it is meant runs where it is.
+#[test]
+fn clips_of_each_replica_are_reduced_where_that_is_said() {
+    let mut store = Store::new();
+    let model = Linear::new(&mut store, &[numbers(&[3, 4], 0.2, 0.9)]);
+    let tape = Tape::new(std::sync::Arc::new(store.layout().clone()));
+    let clipped = || (model.loss(&tape) * 2.0).grad(&store.params()).clip_by_global_norm(0.5);
+    assert_eq!(refused(|| drop(clipped().all_reduce_on_tape(&[clipped()]))), Some("P8".to_string()));
+    assert_eq!(refused(|| drop(clipped().local_clip().all_reduce_on_tape(&[clipped().local_clip()]))), None);
 }
 
 /// Records on a fresh tape over a model of two parameters, with two accumulators.
@@ -382,8 +397,8 @@ proptest! {
                 acc.plain[0].add(grad(k));
                 acc.plain[1].add(grad(k + 2));
             }
-            let last = acc.plain[0].take(t).all_reduce(&[acc.plain[1].take(t)]);
-            let first = |k: usize| flat(&grad(k).all_reduce(&[grad(k + 2)]));
+            let last = acc.plain[0].take(t).all_reduce_on_tape(&[acc.plain[1].take(t)]);
+            let first = |k: usize| flat(&grad(k).all_reduce_on_tape(&[grad(k + 2)]));
             [flat(&last), (first(0) + first(1)) / 2.0]
         }))?;
         // Unscaling by a power of two: before or after either, to the bit.
@@ -402,14 +417,14 @@ proptest! {
         }))?;
         exact("unscale and reduce", identity(&gradients, |t, model, params, _| {
             let scaled = |k: usize| scaler.scale(loss(t, model, k)).grad(params);
-            let after = scaled(0).all_reduce(&[scaled(1)]).unscale(&scaler);
-            [flat(&after), flat(&scaled(0).unscale(&scaler).all_reduce(&[scaled(1).unscale(&scaler)]))]
+            let after = scaled(0).all_reduce_on_tape(&[scaled(1)]).unscale(&scaler);
+            [flat(&after), flat(&scaled(0).unscale(&scaler).all_reduce_on_tape(&[scaled(1).unscale(&scaler)]))]
         }))?;
         // Centralization is linear, and a projection.
         close("centralize and reduce", &identity(&gradients, |t, model, params, _| {
             let grad = |k: usize| loss(t, model, k).grad(params);
-            let before = grad(0).centralize().all_reduce(&[grad(1).centralize()]);
-            [flat(&before), flat(&grad(0).all_reduce(&[grad(1)]).centralize())]
+            let before = grad(0).centralize().all_reduce_on_tape(&[grad(1).centralize()]);
+            [flat(&before), flat(&grad(0).all_reduce_on_tape(&[grad(1)]).centralize())]
         }))?;
         close("centralize twice", &identity(&gradients, |t, model, params, _| {
             let once = loss(t, model, 0).grad(params).centralize();
