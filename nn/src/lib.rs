@@ -1,6 +1,6 @@
 //! What a training script needs around `wgrad`: modules, initial values, optimizers, schedules, data and checkpoints.
 //!
-//! - [`Builder`] declares parameters in a `wgrad::Store`; modules ([`Linear`], [`Embedding`], [`Recurrent`]) are small
+//! - [`Builder`] declares parameters in a `wgrad::Store`; modules ([`Linear`], [`Embedding`], [`Dropout`], [`Recurrent`]) are small
 //!   structs of parameter handles whose `forward` records onto the tape of its argument.
 //! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates.
 //! - [`ClipWatch`] says when a clip acts on every update, or on none.
@@ -33,6 +33,7 @@ pub mod optim;
 pub mod schedule;
 
 mod builder;
+mod dropout;
 mod embedding;
 mod error;
 mod linalg;
@@ -44,6 +45,7 @@ mod trainer;
 mod watch;
 
 pub use builder::Builder;
+pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use error::{Error, Result};
 pub use init::{Fan, Init};

@@ -18,6 +18,9 @@ pub struct BatchNormed<'t> {
 impl<'t> BatchNormed<'t> {
     /// The running mean and variance after this batch: `(1 - momentum) old + momentum new`, with the unbiased variance
     /// of the batch, in the type of the old ones. They are constants to gradients.
+    ///
+    /// They do not always share the fate of a step: an infinite variance makes `y` 0, and loss and gradients finite. Keep
+    /// the step from being taken, and them from being assigned, unless they are finite: see [`crate::Grads::skip_unless`].
     #[track_caller]
     pub fn running(&self, mean: Tensor<'t>, var: Tensor<'t>, momentum: f64) -> (Tensor<'t>, Tensor<'t>) {
         mean.tape().at_caller(|| {

@@ -1,5 +1,6 @@
 //! Accumulation: the gradients of several micro-batches as one.
 
+use super::accumulated::AccumulatedHooks;
 use crate::{
     Array, DType, Tensor,
     grads::{Grads, History, Unscaled},
@@ -51,7 +52,8 @@ pub enum Weighting {
 #[derive(Debug)]
 pub struct Accumulator<S = Unscaled> {
     name: String,
-    params: ParamSet,
+    pub(super) params: ParamSet,
+    pub(super) hooks: AccumulatedHooks,
     /// How many micro-batches a window has, and the state that counts them (u32 scalar).
     length: Option<(usize, StateId)>,
     weighting: Weighting,
@@ -88,8 +90,8 @@ impl<S> Accumulator<S> {
         let sums = store.like_arenas(&format!("{name}/sum"), params);
         let weight = store.state(&format!("{name}/weight"), &Array::zeros([], DType::U32));
         let (name, recorded, params) = (name.into(), Mutex::new(None), params.clone());
-        let (length, skip_bad, scale) = (None, false, PhantomData);
-        Self { name, params, length, weighting, skip_bad, sums, weight, recorded, scale }
+        let (hooks, length, skip_bad, scale) = (AccumulatedHooks::default(), None, false, PhantomData);
+        Self { name, params, hooks, length, weighting, skip_bad, sums, weight, recorded, scale }
     }
 
     /// Says that a window has this many micro-batches, bad ones too. Declares `<name>/micro_batches`, which counts them: it
@@ -167,6 +169,7 @@ impl<S> Accumulator<S> {
         }
         self.note(&grads);
         let parameters = [("weighting", format!("{:?}", self.weighting))];
+        let site = std::panic::Location::caller();
         tape.pass_over("accumulate", &parameters, &grads.flat.tensors(), (grads.present.clone(), false), || {
             let mut counts = weight.not_equals(0.0);
             if self.skip_bad {
@@ -180,7 +183,8 @@ impl<S> Accumulator<S> {
                 let Some(g) = grads.flat.get(arena) else { continue };
                 let g = if self.weighting == Weighting::TokenWeighted { g * weight.cast(g.dtype()) } else { g };
                 let before = tape.state(state);
-                after.push((state, counts.select(before + g, before)));
+                let sum = tape.at_site(site, || self.hooks.run(&grads, arena, before + g));
+                after.push((state, counts.select(sum, before)));
             }
             let before = tape.state(self.weight);
             after.push((self.weight, counts.select(before + weight, before)));

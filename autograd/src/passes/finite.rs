@@ -10,6 +10,22 @@ use crate::{
 use std::marker::PhantomData;
 
 impl<'t, S> Grads<'t, S> {
+    /// Makes the step depend on a condition of one's own too (bool scalar): where it is false, parameters, optimizer state
+    /// and counters stay as they are, and an [`crate::Accumulator`] leaves the micro-batch out. With
+    /// `loss.is_finite()`, a loss that is not finite skips the step though its gradient is finite
+    /// ([`crate::Pitfall::P37`]): no check of gradients notices that.
+    ///
+    /// # Panics
+    /// If the condition is not a bool scalar.
+    #[track_caller]
+    pub fn skip_unless(mut self, condition: Tensor<'t>) -> Self {
+        let (dtype, shape) = (condition.dtype(), condition.shape());
+        assert!(dtype == DType::Bool && shape.rank() == 0, "skip_unless: {dtype}{shape} is no condition: bool[] is");
+        self.tape.own(condition, "skip_unless");
+        self.and_verdict(condition);
+        self
+    }
+
     /// Bool scalar: whether every element is finite. Recorded on the values as they stand, before any arithmetic that
     /// could hide or spread an infinity.
     #[track_caller]

@@ -6,6 +6,7 @@
 //! bit.
 
 mod accumulate;
+mod accumulated;
 mod agc;
 mod centralize;
 mod clip;

@@ -50,6 +50,15 @@ impl Noise {
         }
     }
 
+    /// Whether there is none at all: then not even the sign of a zero changes.
+    fn is_silent(self) -> bool {
+        let size = match self {
+            Noise::Fixed { sigma } => sigma,
+            Noise::Annealed { eta, .. } => eta,
+        };
+        size == 0.0
+    }
+
     fn parameters(self) -> Vec<(&'static str, String)> {
         match self {
             Noise::Fixed { sigma } => vec![("sigma", sigma.to_string())],
@@ -126,6 +135,9 @@ impl<'t> Grads<'t, Unscaled> {
         };
         let (flat, sigma) = self.pass(NAME, &noise.parameters(), |flat| {
             let noisy = flat.map(|arena, g| {
+                if noise.is_silent() {
+                    return g;
+                }
                 let units = Units::of(&self.tape.layout, arena, |param| self.present.contains(param).then_some(0));
                 let z = match &draw {
                     Draw::Rng(rng) => rng.normal(self.tape, g.shape(), g.dtype()),

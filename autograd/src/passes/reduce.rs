@@ -110,11 +110,14 @@ impl<'t, S> Grads<'t, S> {
         let together = |grads: &Self| {
             let history = grads.history.borrow();
             let config = PassConfig { ranks, ..*history.state.config() };
-            let state = PassState::new(config).allowing(history.state.allowed()).after(&history.done);
-            state.unwrap_or_else(|pitfall| self.tape.refuse(pitfall))
+            PassState::new(config).allowing(history.state.allowed()).after(&history.done)
         };
-        others.iter().for_each(|other| drop(together(other)));
-        let state = together(self);
+        // Not within a closure: the refusal names the caller's line.
+        let refused = others.iter().find_map(|other| together(other).err());
+        let state = match refused.map_or_else(|| together(self), Err) {
+            Ok(state) => state,
+            Err(pitfall) => self.tape.refuse(pitfall),
+        };
         let (judged, half) = others.iter().fold((true, false), |(judged, half), other| {
             let other = other.history.borrow();
             (judged && other.judged, half || other.half)

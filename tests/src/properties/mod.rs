@@ -2,6 +2,7 @@
 
 mod devices;
 mod gradients;
+mod injections;
 mod plans;
 mod recipes;
 mod squares;
@@ -77,10 +78,17 @@ impl fmt::Display for Failure {
 
 /// All properties.
 pub fn properties() -> Vec<Property> {
-    [plans::properties(), devices::properties(), gradients::properties(), squares::properties(), recipes::properties()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        plans::properties(),
+        devices::properties(),
+        gradients::properties(),
+        squares::properties(),
+        recipes::properties(),
+        injections::properties(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// The test of a property.
