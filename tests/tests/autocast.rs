@@ -1,6 +1,6 @@
 //! Contractions in half precision as a policy of recording.
 
-use wgrad::{Array, Attention, Cell, Conv2d, DType, Program, Store, Tape, Tensor};
+use wgrad::{Array, Attention, Cell, Conv2d, DType, Program, Recurrence, Store, Tape, Tensor};
 use wgrad_nn::{Builder, Embedding, Init, Linear, Recurrent, RecurrentInit};
 use wgrad_tests::{Machine, Tolerance, compare, reference};
 
@@ -198,6 +198,37 @@ fn recurrent_layers_step_in_f32() {
             compare(name, &steps.to_f64(), &whole.to_f64(), Tolerance(4e-3))
                 .unwrap_or_else(|why| panic!("{cell:?}: {why}"));
         }
+    }
+}
+
+/// A gradient is in the type of what it is the gradient of: rules that record contractions of their own, second
+/// derivatives of a recurrent layer among them, record what they would without the policy.
+#[test]
+fn a_sweep_within_records_what_one_without_does() {
+    let own_rule: for<'t> fn(&'t Tape, [Tensor<'t>; 2]) -> Tensor<'t> = |t, [x, w]| {
+        t.autocast(F32, || {
+            let product = [x.matmul_t(w)];
+            t.custom_vjp(&[x, w], |_| product.into(), |v| vec![v.cotangents[0].map(|g| g.matmul(v.inputs[1])), None])[0]
+        })
+    };
+    let slope: for<'t> fn(&'t Tape, [Tensor<'t>; 2]) -> Tensor<'t> = |_, [x, w]| {
+        let z = x.reshape([2, 2, 4]);
+        let (w_hh, h0) = (w, x.slice(0, 0, 2));
+        let (h, _) = Recurrence { cell: Cell::Tanh, z, w_hh, h0, c0: None, b_hh: None }.run();
+        h.square().sum().grad_wrt(&[x])[0].expect("reached")
+    };
+    for (name, make) in [("a rule", own_rule), ("a recurrent layer's second derivative", slope)] {
+        let program = |within: bool| {
+            let t = Tape::default();
+            let leaves = ["x", "w"].map(|leaf| t.input(leaf, [4, 4], F32));
+            let policy = |inside: bool| if inside { DType::F16 } else { F32 };
+            let y = t.autocast(DType::F16, || make(&t, leaves));
+            let g = t.autocast(policy(within), || y.square().sum().grad_wrt(&leaves[..1])[0].expect("reached"));
+            t.tap("g", g);
+            t.finish()
+        };
+        assert!(contractions(&program(true)).len() >= 2, "{name}:\n{}", program(true));
+        assert_eq!(program(true).to_string(), program(false).to_string(), "{name}");
     }
 }
 
