@@ -1,7 +1,7 @@
 //! What can go wrong while a program runs: everything that depends on data or devices. Misuse of shapes panics instead,
 //! when it is recorded.
 
-use crate::{DType, Shape};
+use crate::{DType, Pitfall, Shape};
 use std::panic::Location;
 
 /// An error of a session or a backend.
@@ -71,6 +71,16 @@ pub enum Error {
     /// A program of another session, or over another store.
     #[error("this program was recorded for another session or another store")]
     ForeignProgram,
+    /// A known mistake that only a run can show. Nothing was run, and no state has changed.
+    #[error("{pitfall} ({subject}{})", site.map_or(String::new(), |site| format!(", recorded at {site}")))]
+    Pitfall {
+        /// The mistake.
+        pitfall: Pitfall,
+        /// What it was found at.
+        subject: String,
+        /// The line that recorded it.
+        site: Option<&'static Location<'static>>,
+    },
     /// What a backend reports.
     #[error("{0}")]
     Backend(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -46,6 +46,7 @@ mod store;
 mod tape;
 mod tensor;
 mod vjp;
+mod window;
 
 pub use ::half::f16;
 pub use array::{Array, Data};

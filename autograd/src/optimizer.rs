@@ -6,6 +6,7 @@ use crate::{
     grads::{Grads, Unscaled},
     op::Segments,
     pass_state::Action,
+    pitfall::Pitfall,
     store::{Flat, Param, ParamSet, StateId, Store},
     tape::Tape,
 };
@@ -140,10 +141,16 @@ pub trait Optimizer {
 
     /// Updates the parameters and the optimizer's state, and consumes the gradients. Generators of gradient noise move on
     /// with them.
+    ///
+    /// # Panics
+    /// If that is a mistake: [`Pitfall::P13`] of gradients of which none is present, [`Pitfall::P30`] of gradients that half
+    /// precision had a part in and that nobody has checked, [`Pitfall::P39`] if the loss scale has been updated since they
+    /// were unscaled, [`Pitfall::P49`] if they were never all-reduced.
     #[track_caller]
     fn step(&self, grads: Grads<'_, Unscaled>) {
         let tape = grads.tape();
         grads.apply(Action::Step);
+        grads.check_origin();
         tape.pass(self.name(), &self.parameters(), &grads.flat().tensors(), || {
             let params = grads.flat().map(|arena, _| tape.state(arena));
             let (params, states) = self.update(&params, &grads, &self.current(tape, grads.flat()));
@@ -152,11 +159,45 @@ pub trait Optimizer {
             for generator in &grads.generators {
                 match grads.verdict() {
                     Some(verdict) => generator.advance_if(verdict),
-                    None => generator.advance(tape),
+                    None => generator.move_on(tape),
                 }
             }
             all().map(|(_, value)| *value).collect()
         });
+    }
+}
+
+impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn states(&self) -> &OptimizerStates {
+        (**self).states()
+    }
+
+    fn parameters(&self) -> Vec<(&'static str, String)> {
+        (**self).parameters()
+    }
+
+    #[track_caller]
+    fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
+        (**self).rule(rule)
+    }
+}
+
+impl Grads<'_, Unscaled> {
+    /// Refuses a step for what only the way here can tell.
+    #[track_caller]
+    fn check_origin(&self) {
+        let history = self.history.borrow();
+        if history.half && !history.judged {
+            self.tape.refuse(Pitfall::P30);
+        }
+        let updated = |(scale, value)| self.tape.state(scale).id != value;
+        if history.unscaled_by.is_some_and(updated) {
+            self.tape.refuse(Pitfall::P39);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::{
     op::Op,
     store::{Layout, Param, StateId},
     tape::{Node, NodeId, Scope, ScopeId},
+    window::Event,
 };
 use std::{ops::Range, panic::Location, sync::Arc};
 
@@ -55,6 +56,7 @@ pub struct Program {
     pub(crate) taps: Vec<TapDecl>,
     pub(crate) passes: Vec<Pass>,
     pub(crate) unreached: Vec<Param>,
+    pub(crate) events: Vec<(Event, &'static Location<'static>)>,
     pub(crate) layout: Arc<Layout>,
 }
 

@@ -6,7 +6,7 @@
 //! - The **counter** tells runs apart: it goes up by one from run to run.
 //! - The **index** is an element's row-major position.
 
-use crate::{Array, DType, Shape, Store, Tape, Tensor, op::Op, store::StateId};
+use crate::{Array, DType, Pitfall, Shape, Store, Tape, Tensor, op::Op, store::StateId};
 
 /// Threefry-2x32 with 20 rounds: 64 bits scrambled under a 64-bit key. (Salmon, Moraes, Dror and Shaw 2011, "Parallel
 /// random numbers: as easy as 1, 2, 3".)
@@ -100,9 +100,40 @@ impl Rng {
 
     /// Moves the counter on by one (after 2^32 steps it starts again). A training program does so once per run: without
     /// it, each run draws the same numbers. What is recorded afterwards on the same tape draws those of the next run.
+    ///
+    /// # Panics
+    /// If gradient noise is drawn from it on this tape: the optimizer that takes the step moves that on, and would not where
+    /// the step is skipped ([`Pitfall::P29`]).
     #[track_caller]
     pub fn advance(self, tape: &Tape) {
+        tape.inner.borrow_mut().advanced.push(self.counter);
+        self.check_noise(tape);
+        self.move_on(tape);
+    }
+
+    /// Moves the counter on with a step that is always taken.
+    #[track_caller]
+    pub(crate) fn move_on(self, tape: &Tape) {
         tape.assign(self.counter, tape.state(self.counter) + 1.0);
+    }
+
+    /// Notes that gradient noise is drawn from it.
+    #[track_caller]
+    pub(crate) fn draws_noise(self, tape: &Tape) {
+        tape.inner.borrow_mut().noise.push(self.counter);
+        self.check_noise(tape);
+    }
+
+    /// Refuses a counter of gradient noise that moves whether the step is taken or not.
+    #[track_caller]
+    fn check_noise(self, tape: &Tape) {
+        let both = {
+            let inner = tape.inner.borrow();
+            inner.noise.contains(&self.counter) && inner.advanced.contains(&self.counter)
+        };
+        if both {
+            tape.refuse(Pitfall::P29);
+        }
     }
 
     /// The counter's latest value on a tape (u32 scalar).

@@ -8,6 +8,7 @@ use crate::{
     program::Program,
     store::{Layout, Param, StateId, Store},
     tape::Tape,
+    window::{Events, Windows},
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -100,6 +101,7 @@ pub struct Session {
     tap_names: HashMap<ExecutableId, Vec<(Arc<str>, Shape)>>,
     taps: VecDeque<Taps>,
     runs: u64,
+    windows: Windows,
 }
 
 impl Session {
@@ -124,6 +126,7 @@ impl Session {
             tap_names: HashMap::new(),
             taps: VecDeque::new(),
             runs: 0,
+            windows: Windows::default(),
         })
     }
 
@@ -160,6 +163,7 @@ impl Session {
         let id = self.backend.compile(&plan, &self.buffers)?;
         let names = program.taps().iter().map(|tap| (tap.name.as_str().into(), program.node(tap.node).shape.clone()));
         self.tap_names.insert(id, names.collect());
+        self.windows.meet(&program.events);
         let executable = Arc::new(Executable { id, dropped: self.dropped.clone() });
         Ok(Step { program: Arc::new(program), executable, session: self.id })
     }
@@ -234,11 +238,28 @@ impl Session {
             check(|| format!("input {:?}", decl.name), (&decl.shape, decl.dtype), array)?;
             data.push(array.data());
         }
+        let windows = self.windows_after(&step.program.events)?;
         let run = self.runs;
         self.runs += 1;
         self.backend.run(step.executable.id, &data, run)?;
+        if let Some(windows) = windows {
+            self.windows = windows;
+        }
         self.collect_taps()?;
         Ok(run)
+    }
+
+    /// The windows after a run that does this; `None` if it does nothing to any.
+    fn windows_after(&mut self, events: &Events) -> Result<Option<Windows>> {
+        if events.is_empty() {
+            return Ok(None);
+        }
+        // The count is on the device. It is read once: when it is asked for the first time, and after it has been written.
+        for counter in self.windows.unknown(events) {
+            let value = self.read(counter)?.item(0);
+            self.windows.learn(counter, value as usize, 1);
+        }
+        self.windows.after(events).map(Some)
     }
 
     fn collect_taps(&mut self) -> Result<()> {
@@ -299,6 +320,7 @@ impl Session {
     pub fn write(&mut self, state: StateId, value: &Array) -> Result<()> {
         let decl = self.layout.state(state);
         check(|| format!("state {:?}", decl.name), (&decl.shape, decl.dtype), value)?;
+        self.windows.forget(state);
         self.backend.write(self.buffers[state.0 as usize], value.data())
     }
 

@@ -10,6 +10,7 @@ use crate::{
     program::{InputDecl, Pass, Program, TapDecl},
     random::fnv1a,
     store::{Flat, Layout, Param, ParamSet, StateId},
+    window::Event,
 };
 use std::{
     cell::RefCell,
@@ -81,6 +82,8 @@ pub(crate) struct Inner {
     scope: Option<ScopeId>,
     site: Option<&'static Location<'static>>,
     pub autocast: Option<DType>,
+    /// Whether anything was computed in half precision because of it.
+    pub half: bool,
     inputs: Vec<InputDecl>,
     states: BTreeMap<StateId, NodeId>,
     /// Every value that a state has been given, in order.
@@ -90,11 +93,17 @@ pub(crate) struct Inner {
     pub unreached: Vec<Param>,
     taps: Vec<TapDecl>,
     passes: Vec<Pass>,
+    /// What runs will do to windows of accumulators, and the losses whose gradients go into each.
+    pub events: Vec<(Event, &'static Location<'static>)>,
+    pub accumulated: Vec<(StateId, NodeId)>,
     pub hooks: Vec<HookFns>,
     pub rules: Vec<RuleFn>,
     pub probe: Option<Probe>,
     pub checkpoints: Vec<Checkpoint>,
     barriers: u32,
+    /// The counters that gradient noise is drawn at, and those that move with every run.
+    pub noise: Vec<StateId>,
+    pub advanced: Vec<StateId>,
     /// The value of each loss scale that a loss was last multiplied by.
     scaled_by: BTreeMap<StateId, NodeId>,
     /// How many random streams each path has, by path.
@@ -146,6 +155,7 @@ impl Tape {
             taps: inner.taps,
             passes: inner.passes,
             unreached: inner.unreached,
+            events: inner.events,
             layout: self.layout,
         }
         .without_idle_commits()
@@ -204,7 +214,13 @@ impl Tape {
     /// The end of a message: the line that nodes are attributed to.
     #[track_caller]
     pub(crate) fn recorded_at(&self) -> String {
-        format!(" (recorded at {})", self.inner.borrow().site.unwrap_or(Location::caller()))
+        format!(" (recorded at {})", self.site())
+    }
+
+    /// The line that nodes are attributed to.
+    #[track_caller]
+    pub(crate) fn site(&self) -> &'static Location<'static> {
+        self.inner.borrow().site.unwrap_or(Location::caller())
     }
 
     pub(crate) fn node(&self, id: NodeId) -> Node {
@@ -480,7 +496,9 @@ impl Tape {
     /// The type that a contraction of these is to be computed in, if that is another than theirs.
     pub(crate) fn autocasts(&self, a: Tensor<'_>, b: Tensor<'_>) -> Option<DType> {
         let half = self.inner.borrow().autocast?;
-        (a.dtype() == DType::F32 && b.dtype() == DType::F32).then_some(half)
+        let casts = a.dtype() == DType::F32 && b.dtype() == DType::F32;
+        self.inner.borrow_mut().half |= casts;
+        casts.then_some(half)
     }
 
     /// Attributes what `f` records to another source line.

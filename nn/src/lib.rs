@@ -39,6 +39,7 @@ mod linear;
 mod omega;
 mod random;
 mod recurrent;
+mod trainer;
 
 pub use builder::Builder;
 pub use embedding::Embedding;
@@ -48,4 +49,5 @@ pub use linear::Linear;
 pub use omega::omega;
 pub use recurrent::{Outputs, Recurrent, RecurrentInit};
 pub use schedule::Schedule;
+pub use trainer::{Inputs, Loss, LossScale, Precision, Trainer, TrainerConfig, Update};
 pub use wgrad::Cell;

@@ -162,7 +162,7 @@ impl<'t> Grads<'t, Unscaled> {
         self.tap_of(NAME, "coefficient", values[1]);
         self.tap_of(NAME, "clipped", values[2]);
         if let Some(finite) = values.get(3) {
-            self.and_verdict(*finite);
+            self.judge(*finite);
         }
         self.with_flat(flat)
     }

@@ -19,8 +19,8 @@ impl<'t, S> Grads<'t, S> {
 
     /// The same gradients under another type: the caller has done what that says.
     pub(super) fn retyped<Z>(self) -> Grads<'t, Z> {
-        let Self { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: _ } = self;
-        Grads { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: PhantomData }
+        let Self { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, scale: _ } = self;
+        Grads { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, scale: PhantomData }
     }
 }
 
@@ -90,6 +90,7 @@ impl<'t> Grads<'t, Scaled> {
             self.scaler
         );
         scaler.check_window(self.tape);
+        self.history.borrow_mut().unscaled_by = scaler.noted(self.tape);
         for action in scaler.actions() {
             self.apply(*action);
         }
@@ -99,7 +100,7 @@ impl<'t> Grads<'t, Scaled> {
             (flat.map(|_, g| scaler.unscaled(g)), vec![finite])
         });
         let mut grads = Grads { scaler: LossScaler::none(), ..self.retyped() };
-        grads.and_verdict(checked[0]);
+        grads.judge(checked[0]);
         grads.with_flat(flat)
     }
 }
@@ -110,7 +111,7 @@ impl<'t> Grads<'t, Unscaled> {
     #[track_caller]
     pub fn check_finite(mut self) -> Self {
         let (_, checked) = self.pass("check_finite", &[], |flat| (flat.clone(), vec![self.all_finite()]));
-        self.and_verdict(checked[0]);
+        self.judge(checked[0]);
         self
     }
 
@@ -139,7 +140,7 @@ impl<'t> Grads<'t, Unscaled> {
         });
         self.tap_of(NAME, "count", values[1]);
         self.tap_of(NAME, "gave_up", values[2]);
-        self.and_verdict(values[0]);
+        self.judge(values[0]);
         self
     }
 }

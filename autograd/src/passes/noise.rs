@@ -113,7 +113,8 @@ impl<'t> Grads<'t, Unscaled> {
     /// Taps: `add_noise/sigma`.
     ///
     /// # Panics
-    /// If a value of the noise is below 0 or not finite.
+    /// If a value of the noise is below 0 or not finite; if the generator is moved on by [`Rng::advance`] on this tape
+    /// ([`crate::Pitfall::P29`]).
     #[track_caller]
     pub fn add_noise(mut self, noise: Noise, draw: impl Into<Draw<'t>>) -> Self {
         const NAME: &str = "add_noise";
@@ -139,6 +140,7 @@ impl<'t> Grads<'t, Unscaled> {
         });
         self.tap_of(NAME, "sigma", sigma[0]);
         if let Draw::Rng(rng) = draw {
+            rng.draws_noise(self.tape);
             self.moves(rng);
         }
         self.with_flat(flat)
