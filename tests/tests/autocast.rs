@@ -232,6 +232,22 @@ fn a_sweep_within_records_what_one_without_does() {
     }
 }
 
+/// A weight that is used ten times has ten gradients in half. Summed as halves these would come to the first, 2048.
+#[test]
+fn gradients_of_several_uses_are_summed_in_f32() {
+    let t = Tape::default();
+    let (x, w) = (t.input("x", [10, 1, 1], F32), t.input("w", [1, 1], F32));
+    let uses = t.autocast(DType::F16, || (0..10).map(|i| x.index(0, i).matmul(w)).reduce(|a, b| a + b));
+    t.tap("dw", uses.expect("ten").sum().grad_wrt(&[w])[0].expect("reached"));
+    let mut cpu = Machine::poisoned(1, Store::new());
+    let step = cpu.session.compile(t.finish()).expect("the plan compiles");
+    let x = [[1.0f32; 9].as_slice(), &[2048.0]].concat();
+    let inputs = [("x", Array::new([10, 1, 1], x)), ("w", Array::new([1, 1], vec![1.0f32]))];
+    let inputs = inputs.map(|(name, array)| (name.to_string(), array));
+    // Between 2048 and 4096 halves are even.
+    assert_eq!(cpu.run(&step, &inputs).tap("dw").item(0), 2056.0);
+}
+
 #[test]
 fn the_innermost_policy_holds() {
     let t = Tape::default();
@@ -266,8 +282,8 @@ fn it_ends_where_it_ends_and_can_be_switched_off_within() {
 fn other_types_are_left_alone() {
     for dtype in [DType::F64, DType::F16] {
         let t = Tape::default();
-        let x = t.input("x", [2, 2], dtype);
-        let y = t.autocast(DType::F16, || x.matmul(x));
+        let (x, w) = (t.input("x", [2, 2], dtype), t.input("w", [2, 2], dtype));
+        let y = t.autocast(DType::F16, || x.matmul(w));
         t.tap("dx", y.sum().grad_wrt(&[x])[0].expect("reached"));
         let program = t.finish();
         assert!(program.nodes().iter().all(|node| node.dtype == dtype && node.op.name() != "cast"), "{program}");
