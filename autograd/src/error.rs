@@ -81,6 +81,29 @@ pub enum Error {
         /// The line that recorded it.
         site: Option<&'static Location<'static>>,
     },
+    /// Another rank has left.
+    #[error("rank {rank} has left: the others cannot go on without it")]
+    RankLost {
+        /// Which.
+        rank: usize,
+    },
+    /// Another rank took no part in an exchange. Nothing has changed on this one.
+    #[error("the run failed on rank {rank}")]
+    RankFailed {
+        /// Which.
+        rank: usize,
+    },
+    /// The ranks are not at the same place of the same program.
+    #[error("the ranks run different programs")]
+    RanksDiffer,
+    /// A program recorded for another number of ranks.
+    #[error("this program was recorded for {recorded} ranks, and there are {ranks}")]
+    OtherRanks {
+        /// For how many it was recorded.
+        recorded: usize,
+        /// How many there are.
+        ranks: usize,
+    },
     /// What a backend reports.
     #[error("{0}")]
     Backend(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -111,7 +111,7 @@ impl History {
     /// That of new gradients; there is no backward if the loss reaches nothing.
     pub fn born(tape: &Tape, scaler: LossScaler, present: &ParamSet) -> RefCell<Self> {
         let scaler = scaler != LossScaler::none();
-        let config = PassConfig { micro_batches: 1, ranks: 1, scaler, weighting: Some(Weighting::Mean) };
+        let config = PassConfig { micro_batches: 1, ranks: tape.ranks(), scaler, weighting: Some(Weighting::Mean) };
         let half = tape.inner.borrow().half;
         let (state, done) = (PassState::new(config), vec![]);
         let mut history = Self { state, done, loss: None, half, judged: false, unscaled_by: None };
@@ -132,6 +132,7 @@ impl<'t, S> Grads<'t, S> {
     #[track_caller]
     pub(crate) fn of(loss: Tensor<'t>, params: &ParamSet) -> Self {
         let tape = loss.tape();
+        tape.mark_loss(loss);
         // What stands for each parameter in the sweep: its slice of the arena, or the arena where the loss reads it whole.
         let mut stands: Vec<(Param, Tensor<'t>, bool)> = vec![];
         let mut values = vec![];
@@ -174,7 +175,8 @@ impl<'t, S> Grads<'t, S> {
             (arena, Tensor::assemble(&parts, 0, len))
         };
         let scope = tape.child_scope(tape.current_scope(), "backward", None);
-        let flat = tape.in_scope(scope, || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect()));
+        let gathered = || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect());
+        let flat = tape.at_caller(|| tape.in_scope(scope, gathered));
         let (values, scaler) = (Flat::new(values), LossScaler::none());
         let (verdict, weight, generators) = (None, None, vec![]);
         let history = History::born(tape, scaler, &present);
@@ -224,10 +226,16 @@ impl<'t, S> Grads<'t, S> {
     /// The Euclidean norm of each present parameter's gradient, in the order of declaration, as one f32 vector.
     #[track_caller]
     pub fn segment_norms(&self) -> Tensor<'t> {
+        self.norms_of(&self.flat)
+    }
+
+    /// The norm of each present parameter's part of some flat vectors.
+    #[track_caller]
+    pub(crate) fn norms_of(&self, flat: &Flat<'t>) -> Tensor<'t> {
         let layout = &self.tape.layout;
         // Arena by arena; then in the order of declaration, where that is another.
         let (mut norms, mut order) = (vec![], vec![]);
-        for &(arena, g) in self.flat.parts() {
+        for &(arena, g) in flat.parts() {
             let members = layout.members(arena).into_iter().filter(|param| self.present.contains(*param));
             let members: Vec<Param> = members.collect();
             let range = |param: &Param| (layout.param(*param).offset, layout.param(*param).shape.numel());
@@ -255,6 +263,12 @@ impl<'t, S> Grads<'t, S> {
         self.allow(|allowed| allowed.per_micro_batch = true)
     }
 
+    /// Says that clips before the all-reduce are meant to work on this replica's gradients alone: a mean of clips is another
+    /// thing than the clip of the mean. Without this they are refused ([`Pitfall::P8`]).
+    pub fn local_clip(self) -> Self {
+        self.allow(|allowed| allowed.local_clip = true)
+    }
+
     fn allow(mut self, name: impl FnOnce(&mut Allowed)) -> Self {
         let history = self.history.get_mut();
         let mut allowed = history.state.allowed();
@@ -269,10 +283,12 @@ impl<'t, S> Grads<'t, S> {
     /// If that is a mistake.
     #[track_caller]
     pub(crate) fn apply(&self, action: Action) {
+        let before = self.history.borrow().state.found();
         let refused = self.history.borrow_mut().apply(action);
         if let Err(pitfall) = refused {
             self.tape.refuse(pitfall);
         }
+        self.note_found(&before);
     }
 
     /// Joins to the verdict that their values are in order.

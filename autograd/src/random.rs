@@ -38,7 +38,15 @@ pub fn word(stream_key: [u32; 2], counter: u32, index: usize) -> u32 {
 
 /// The 64-bit FNV-1a hash of a name: stable across versions and platforms, unlike the standard library's hasher.
 pub fn fnv1a(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3))
+    fnv1a_bytes(FNV_OFFSET, name.bytes())
+}
+
+/// The hash of nothing.
+pub(crate) const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// The hash of what has this hash so far, and more bytes.
+pub(crate) fn fnv1a_bytes(hash: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(hash, |hash, byte| (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 impl Tape {
@@ -120,7 +128,11 @@ impl Rng {
     /// Notes that gradient noise is drawn from it.
     #[track_caller]
     pub(crate) fn draws_noise(self, tape: &Tape) {
-        tape.inner.borrow_mut().noise.push(self.counter);
+        {
+            let inner = &mut *tape.inner.borrow_mut();
+            inner.noise.push(self.counter);
+            inner.shared.push(self.key);
+        }
         self.check_noise(tape);
     }
 

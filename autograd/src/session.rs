@@ -1,11 +1,13 @@
 //! A session: a device, the values of a store on it, and the programs compiled for it.
 
 use crate::{
-    Array, Data, Shape, Tensor,
+    Array, Data, Pitfall, Shape, Tensor,
     backend::{Backend, BufferId, ExecutableId},
+    collective::{Alone, Collective, Counted, agree, calls},
     error::{Error, Result},
     plan::{Grouping, Plan},
     program::Program,
+    random::FNV_OFFSET,
     store::{Layout, Param, StateId, Store},
     tape::Tape,
     window::{Events, Windows},
@@ -16,7 +18,7 @@ use std::{
     panic::Location,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -32,6 +34,8 @@ const CACHED_PROGRAMS: usize = 64;
 pub struct Step {
     program: Arc<Program>,
     executable: Arc<Executable>,
+    /// How many calls of the collective a run makes.
+    calls: usize,
     session: u64,
 }
 
@@ -42,6 +46,8 @@ type Dropped = Arc<Mutex<Vec<ExecutableId>>>;
 #[derive(Debug)]
 struct Executable {
     id: ExecutableId,
+    /// Whether the ranks have found that they have in common what they must.
+    agreed: AtomicBool,
     dropped: Dropped,
 }
 
@@ -90,6 +96,7 @@ type CacheKey = (String, Vec<(String, Shape, crate::DType)>);
 pub struct Session {
     id: u64,
     backend: Box<dyn Backend>,
+    collective: Box<dyn Collective>,
     layout: Arc<Layout>,
     grouping: Grouping,
     buffers: Vec<BufferId>,
@@ -110,13 +117,13 @@ impl Session {
     /// # Errors
     /// If the device has no room, or lacks one of the element types.
     pub fn new(mut backend: Box<dyn Backend>, store: Store) -> Result<Self> {
-        static SESSIONS: AtomicU64 = AtomicU64::new(0);
         let (layout, values) = store.into_parts();
         let buffers = values.iter().map(|value| backend.alloc(value)).collect::<Result<_>>()?;
         let grouping = backend.grouping();
         Ok(Self {
-            id: SESSIONS.fetch_add(1, Ordering::Relaxed),
+            id: fresh_id(),
             backend,
+            collective: Box::new(Alone),
             layout,
             grouping,
             buffers,
@@ -128,6 +135,40 @@ impl Session {
             runs: 0,
             windows: Windows::default(),
         })
+    }
+
+    /// The same as one of several ranks, which run the same programs together: what it records from here on knows how
+    /// many there are, and [`crate::Grads::all_reduce`] is the mean over them. Programs recorded before are another
+    /// session's.
+    #[must_use]
+    pub fn with_collective(self, collective: Box<dyn Collective>) -> Self {
+        Self { id: fresh_id(), collective, cache: vec![], ..self }
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> usize {
+        self.collective.ranks()
+    }
+
+    /// Compares the parameters of all ranks, bit by bit, by a hash: each calls this at the same time. It reads them all, so
+    /// it is for now and then.
+    ///
+    /// # Errors
+    /// [`Error::Pitfall`] of [`Pitfall::P45`], on every rank, if they have drifted apart; if a rank or the device is lost.
+    pub fn check_replicas(&mut self) -> Result<()> {
+        let arenas: Vec<StateId> =
+            self.layout.states().map(|(id, _)| id).filter(|id| self.layout.is_arena(*id)).collect();
+        let mut hash = FNV_OFFSET;
+        for arena in arenas {
+            hash = self.backend.read(self.buffers[arena.0 as usize])?.hashed(hash);
+        }
+        match agree(&mut *self.collective, [hash])? {
+            [true] => Ok(()),
+            [false] => {
+                let subject = "the parameters differ between the ranks".into();
+                Err(Error::Pitfall { pitfall: Pitfall::P45, subject, site: None })
+            }
+        }
     }
 
     /// The device's name.
@@ -145,7 +186,7 @@ impl Session {
     /// # Errors
     /// If the device cannot run it.
     pub fn record(&mut self, f: impl FnOnce(&Tape)) -> Result<Step> {
-        let tape = Tape::new(self.layout.clone());
+        let tape = Tape::for_ranks(self.layout.clone(), self.ranks());
         f(&tape);
         self.compile(tape.finish())
     }
@@ -153,10 +194,15 @@ impl Session {
     /// Compiles a recorded program.
     ///
     /// # Errors
-    /// [`Error::ForeignProgram`] if it was recorded over a store that declares other states; if the device cannot run it.
+    /// [`Error::ForeignProgram`] if it was recorded over a store that declares other states, [`Error::OtherRanks`] if for
+    /// another number of ranks; if the device cannot run it.
     pub fn compile(&mut self, program: Program) -> Result<Step> {
         if program.layout() != &self.layout {
             return Err(Error::ForeignProgram);
+        }
+        let (recorded, ranks) = (program.ranks(), self.ranks());
+        if recorded != ranks {
+            return Err(Error::OtherRanks { recorded, ranks });
         }
         self.forget_dropped();
         let (_, plan) = self.plan(&program);
@@ -164,8 +210,9 @@ impl Session {
         let names = program.taps().iter().map(|tap| (tap.name.as_str().into(), program.node(tap.node).shape.clone()));
         self.tap_names.insert(id, names.collect());
         self.windows.meet(&program.events);
-        let executable = Arc::new(Executable { id, dropped: self.dropped.clone() });
-        Ok(Step { program: Arc::new(program), executable, session: self.id })
+        let executable = Arc::new(Executable { id, agreed: AtomicBool::new(false), dropped: self.dropped.clone() });
+        let calls = plan.exchanges().into_iter().map(|parts| calls(parts.len())).sum();
+        Ok(Step { program: Arc::new(program), executable, calls, session: self.id })
     }
 
     /// The plan of a program for this session's device, and the program as it was planned: lowered and simplified.
@@ -219,11 +266,24 @@ impl Session {
     ///
     /// # Errors
     /// If an input is missing, unknown, or of another shape or type; if the program is another session's; if the run
-    /// fails. No state has changed then.
+    /// fails. No state has changed then. [`Error::Pitfall`] if it is known to be a mistake. Where ranks exchange something,
+    /// all of them run the program, and the error of one is an error of all.
     pub fn run(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<u64> {
         if step.session != self.id {
             return Err(Error::ForeignProgram);
         }
+        let mut made = (0, false);
+        let result = self.run_counted(step, inputs, &mut made);
+        let (calls, failed) = made;
+        if result.is_err() && !failed && calls < step.calls {
+            // The others are waiting, or will be.
+            self.collective.abort();
+        }
+        result
+    }
+
+    /// Runs a program, and tells how many calls of the collective it made, and whether one of them has failed.
+    fn run_counted(&mut self, step: &Step, inputs: &[(&str, &Array)], made: &mut (usize, bool)) -> Result<u64> {
         if let Some((name, _)) = inputs.iter().find(|(name, _)| step.inputs().iter().all(|i| i.name != *name)) {
             let known: Vec<&str> = step.inputs().iter().map(|i| i.name.as_str()).collect();
             let known = if known.is_empty() { "none".to_string() } else { known.join(", ") };
@@ -238,15 +298,38 @@ impl Session {
             check(|| format!("input {:?}", decl.name), (&decl.shape, decl.dtype), array)?;
             data.push(array.data());
         }
+        made.1 = true;
+        self.agree_on_noise(step)?;
+        made.1 = false;
         let windows = self.windows_after(&step.program.events)?;
         let run = self.runs;
         self.runs += 1;
-        self.backend.run(step.executable.id, &data, run)?;
+        let mut counted = Counted { collective: &mut *self.collective, calls: 0, failed: false };
+        let result = self.backend.run(step.executable.id, &data, run, &mut counted);
+        *made = (counted.calls, counted.failed);
+        result?;
         if let Some(windows) = windows {
             self.windows = windows;
         }
         self.collect_taps()?;
         Ok(run)
+    }
+
+    /// Before the first run of a program: gradient noise is the same on all ranks, or they drift apart.
+    fn agree_on_noise(&mut self, step: &Step) -> Result<()> {
+        if step.program.shared.is_empty() || step.executable.agreed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut hash = FNV_OFFSET;
+        for state in &step.program.shared {
+            hash = self.read(*state)?.data().hashed(hash);
+        }
+        if agree(&mut *self.collective, [hash])? == [false] {
+            let subject = "gradient noise has another seed on each rank".into();
+            return Err(Error::Pitfall { pitfall: Pitfall::P17, subject, site: None });
+        }
+        step.executable.agreed.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The windows after a run that does this; `None` if it does nothing to any.
@@ -257,7 +340,7 @@ impl Session {
         // The count is on the device. It is read once: when it is asked for the first time, and after it has been written.
         for counter in self.windows.unknown(events) {
             let value = self.read(counter)?.item(0);
-            self.windows.learn(counter, value as usize, 1);
+            self.windows.learn(counter, value as usize, self.ranks());
         }
         self.windows.after(events).map(Some)
     }
@@ -359,6 +442,11 @@ impl Session {
             self.taps.iter().position(|taps| taps.run == run).expect("a run that has finished has delivered");
         Ok(self.taps.remove(position).expect("found above"))
     }
+}
+
+fn fresh_id() -> u64 {
+    static SESSIONS: AtomicU64 = AtomicU64::new(0);
+    SESSIONS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Compares data with a declaration.

@@ -6,6 +6,7 @@
 use crate::{
     Array, DType, Shape, Tensor,
     hook::{HookFns, Probe, RuleFn},
+    lints::Facts,
     op::{HookId, InputId, Op, RuleId, Typed},
     program::{InputDecl, Pass, Program, TapDecl},
     random::fnv1a,
@@ -104,10 +105,13 @@ pub(crate) struct Inner {
     /// The counters that gradient noise is drawn at, and those that move with every run.
     pub noise: Vec<StateId>,
     pub advanced: Vec<StateId>,
+    /// The keys that all ranks must have in common.
+    pub shared: Vec<StateId>,
     /// The value of each loss scale that a loss was last multiplied by.
     scaled_by: BTreeMap<StateId, NodeId>,
     /// How many random streams each path has, by path.
     streams: HashMap<String, u64>,
+    pub facts: Facts,
 }
 
 /// A program while it is being recorded.
@@ -123,6 +127,7 @@ pub(crate) struct Inner {
 /// ```
 pub struct Tape {
     pub(crate) layout: Arc<Layout>,
+    pub(crate) ranks: usize,
     pub(crate) inner: RefCell<Inner>,
 }
 
@@ -135,8 +140,13 @@ impl Default for Tape {
 impl Tape {
     /// An empty tape over the states and parameters that a store declares.
     pub fn new(layout: Arc<Layout>) -> Self {
+        Self::for_ranks(layout, 1)
+    }
+
+    /// As [`Tape::new`], for a program that so many ranks run together.
+    pub fn for_ranks(layout: Arc<Layout>, ranks: usize) -> Self {
         let root = Scope { parent: ScopeId(0), name: String::new(), turn: None };
-        Self { layout, inner: RefCell::new(Inner { scopes: vec![root], ..Inner::default() }) }
+        Self { layout, ranks, inner: RefCell::new(Inner { scopes: vec![root], ..Inner::default() }) }
     }
 
     /// The declarations of the store that it is recorded over.
@@ -155,10 +165,14 @@ impl Tape {
             taps: inner.taps,
             passes: inner.passes,
             unreached: inner.unreached,
+            lints: vec![],
             events: inner.events,
+            shared: if self.ranks > 1 { inner.shared } else { vec![] },
             layout: self.layout,
+            ranks: self.ranks,
         }
         .without_idle_commits()
+        .with_lints(inner.facts)
     }
 
     // Recording.
@@ -523,7 +537,9 @@ impl Tape {
     #[track_caller]
     pub fn tap(&self, name: &str, value: Tensor<'_>) {
         let node = self.own(value, "tap");
-        self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node });
+        let site = Location::caller();
+        self.note_scaled_tap(name, site);
+        self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node, site });
     }
 
     /// Forgets what has been tapped so far.
@@ -542,11 +558,26 @@ impl Tape {
         inputs: &[Tensor<'t>],
         f: impl FnOnce() -> Vec<Tensor<'t>>,
     ) -> Vec<Tensor<'t>> {
+        self.pass_over(name, parameters, inputs, (ParamSet::default(), false), f)
+    }
+
+    /// As [`Tape::pass`], of a pass that is about the gradients of some parameters, or steps them.
+    #[track_caller]
+    pub(crate) fn pass_over<'t>(
+        &'t self,
+        name: &'static str,
+        parameters: &[(&'static str, String)],
+        inputs: &[Tensor<'t>],
+        (params, steps): (ParamSet, bool),
+        f: impl FnOnce() -> Vec<Tensor<'t>>,
+    ) -> Vec<Tensor<'t>> {
         let start = self.len();
         let outputs = self.scoped(name, f);
         let pass = Pass {
             name,
             parameters: parameters.to_vec(),
+            params,
+            steps,
             inputs: inputs.iter().map(|x| self.own(*x, name)).collect(),
             outputs: outputs.iter().map(|x| self.own(*x, name)).collect(),
             nodes: start..self.len(),

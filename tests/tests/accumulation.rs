@@ -176,7 +176,7 @@ fn replicas_are_reduced_to_their_mean_and_a_nan_reaches_all() {
     let mut cpu = Machine::poisoned(1, store);
     let step = cpu.session.record(|t| {
         let rank = |r: usize| t.param(param).dot(t.input(&format!("g{r}"), [2], DType::F32)).grad(&params);
-        let grads = rank(0).check_finite().all_reduce(&[rank(1), rank(2).check_finite()]);
+        let grads = rank(0).check_finite().all_reduce_on_tape(&[rank(1), rank(2).check_finite()]);
         t.tap("mean", grads.get(param).unwrap());
         t.tap("verdict", grads.verdict().unwrap());
     });

@@ -69,7 +69,7 @@ const ACTING: [(&str, Passes); 21] = [
     ("all in turn", |p, g| {
         let draw = given(&g);
         let replica = g.clone().scale_grad(&set(&p[1..3]), 0.5);
-        g.all_reduce(&[replica])
+        g.all_reduce_on_tape(&[replica])
             .check_finite()
             .add_noise(Noise::fixed(0.1), draw)
             .centralize()

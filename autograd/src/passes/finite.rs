@@ -95,7 +95,7 @@ impl<'t> Grads<'t, Scaled> {
             self.apply(*action);
         }
         let (flat, checked) = self.pass("unscale", &[("scale", scaler.to_string())], |flat| {
-            let finite = self.all_finite();
+            let finite = self.on_all_ranks(self.all_finite());
             scaler.judge(finite);
             (flat.map(|_, g| scaler.unscaled(g)), vec![finite])
         });
@@ -125,7 +125,7 @@ impl<'t> Grads<'t, Unscaled> {
         let most = guard.max_consecutive.map_or("none".to_string(), |most| most.to_string());
         let (_, values) = self.pass(NAME, &[("max_consecutive", most)], |flat| {
             let tape = self.tape;
-            let finite = self.all_finite();
+            let finite = self.on_all_ranks(self.all_finite());
             let [in_a_row, total] = [guard.in_a_row, guard.total].map(|state| tape.state(state));
             let in_a_row = finite.select(in_a_row.zeros_like(), in_a_row + 1.0);
             let gave_up = match guard.max_consecutive {
