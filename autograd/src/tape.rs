@@ -478,6 +478,7 @@ impl Tape {
     /// |---|---|
     /// | `matmul`, `matmul_t`, `conv1d`, `conv2d`; with them `attention`'s two products, and a recurrent layer's of its inputs | operands and result rounded to f16, products summed wider; the result is f32 again |
     /// | their gradients, of activations and of weights | computed and rounded likewise, in a sweep recorded within or without |
+    /// | several gradients of one value or weight | summed in f32, rounded once |
     /// | elementwise operations, `dot`, sums, means, norms, soft-max, losses, embeddings, a recurrent layer's steps | f32, and so are their gradients |
     /// | parameters, and their gradients in the arena | f32, holding what the gradients' halves can hold |
     /// | contractions of f64, or of halves | left as they are |

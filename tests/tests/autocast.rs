@@ -1,6 +1,6 @@
 //! Contractions in half precision as a policy of recording.
 
-use wgrad::{Array, Attention, Cell, Conv2d, DType, Program, Store, Tape, Tensor};
+use wgrad::{Array, Attention, Cell, Conv2d, DType, Program, Recurrence, Store, Tape, Tensor};
 use wgrad_nn::{Builder, Embedding, Init, Linear, Recurrent, RecurrentInit};
 use wgrad_tests::{Machine, Tolerance, compare, reference};
 
@@ -201,6 +201,53 @@ fn recurrent_layers_step_in_f32() {
     }
 }
 
+/// A gradient is in the type of what it is the gradient of: rules that record contractions of their own, second
+/// derivatives of a recurrent layer among them, record what they would without the policy.
+#[test]
+fn a_sweep_within_records_what_one_without_does() {
+    let own_rule: for<'t> fn(&'t Tape, [Tensor<'t>; 2]) -> Tensor<'t> = |t, [x, w]| {
+        t.autocast(F32, || {
+            let product = [x.matmul_t(w)];
+            t.custom_vjp(&[x, w], |_| product.into(), |v| vec![v.cotangents[0].map(|g| g.matmul(v.inputs[1])), None])[0]
+        })
+    };
+    let slope: for<'t> fn(&'t Tape, [Tensor<'t>; 2]) -> Tensor<'t> = |_, [x, w]| {
+        let z = x.reshape([2, 2, 4]);
+        let (w_hh, h0) = (w, x.slice(0, 0, 2));
+        let (h, _) = Recurrence { cell: Cell::Tanh, z, w_hh, h0, c0: None, b_hh: None }.run();
+        h.square().sum().grad_wrt(&[x])[0].expect("reached")
+    };
+    for (name, make) in [("a rule", own_rule), ("a recurrent layer's second derivative", slope)] {
+        let program = |within: bool| {
+            let t = Tape::default();
+            let leaves = ["x", "w"].map(|leaf| t.input(leaf, [4, 4], F32));
+            let policy = |inside: bool| if inside { DType::F16 } else { F32 };
+            let y = t.autocast(DType::F16, || make(&t, leaves));
+            let g = t.autocast(policy(within), || y.square().sum().grad_wrt(&leaves[..1])[0].expect("reached"));
+            t.tap("g", g);
+            t.finish()
+        };
+        assert!(contractions(&program(true)).len() >= 2, "{name}:\n{}", program(true));
+        assert_eq!(program(true).to_string(), program(false).to_string(), "{name}");
+    }
+}
+
+/// A weight that is used ten times has ten gradients in half. Summed as halves these would come to the first, 2048.
+#[test]
+fn gradients_of_several_uses_are_summed_in_f32() {
+    let t = Tape::default();
+    let (x, w) = (t.input("x", [10, 1, 1], F32), t.input("w", [1, 1], F32));
+    let uses = t.autocast(DType::F16, || (0..10).map(|i| x.index(0, i).matmul(w)).reduce(|a, b| a + b));
+    t.tap("dw", uses.expect("ten").sum().grad_wrt(&[w])[0].expect("reached"));
+    let mut cpu = Machine::poisoned(1, Store::new());
+    let step = cpu.session.compile(t.finish()).expect("the plan compiles");
+    let x = [[1.0f32; 9].as_slice(), &[2048.0]].concat();
+    let inputs = [("x", Array::new([10, 1, 1], x)), ("w", Array::new([1, 1], vec![1.0f32]))];
+    let inputs = inputs.map(|(name, array)| (name.to_string(), array));
+    // Between 2048 and 4096 halves are even.
+    assert_eq!(cpu.run(&step, &inputs).tap("dw").item(0), 2056.0);
+}
+
 #[test]
 fn the_innermost_policy_holds() {
     let t = Tape::default();
@@ -235,8 +282,8 @@ fn it_ends_where_it_ends_and_can_be_switched_off_within() {
 fn other_types_are_left_alone() {
     for dtype in [DType::F64, DType::F16] {
         let t = Tape::default();
-        let x = t.input("x", [2, 2], dtype);
-        let y = t.autocast(DType::F16, || x.matmul(x));
+        let (x, w) = (t.input("x", [2, 2], dtype), t.input("w", [2, 2], dtype));
+        let y = t.autocast(DType::F16, || x.matmul(w));
         t.tap("dx", y.sum().grad_wrt(&[x])[0].expect("reached"));
         let program = t.finish();
         assert!(program.nodes().iter().all(|node| node.dtype == dtype && node.op.name() != "cast"), "{program}");
