@@ -128,7 +128,7 @@ impl Injection {
             true => LossScaler::dynamic(&mut store, DynamicScale { init: 1024.0, ..DynamicScale::default() }),
             false => LossScaler::none(),
         };
-        let guard = FiniteGuard::new(&mut store, "guard", None, OnGiveUp::Stop);
+        let guard = FiniteGuard::new(&mut store, "guard", None, OnGiveUp::Error);
         let accumulator = Accumulator::new(&mut store, &params, "acc", Weighting::Mean);
         let ema = Ema::new(&mut store, &params, EmaConfig { decay: 0.5, ..EmaConfig::default() });
         let rng = Rng::new(&mut store, "noise", 3);
