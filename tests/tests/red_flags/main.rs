@@ -126,8 +126,8 @@ impl Entry {
                 let model = Model::new(&mut store);
                 let message = run(store, &model);
                 assert!(message.starts_with(&code), "{code}: {message}");
-                let place = if message.contains("red_flags") { normalised(&message) } else { message };
                 let kind = if message.contains(" (lint): ") { "told after some runs" } else { "refused by the run" };
+                let place = if message.contains("red_flags") { normalised(&message) } else { message };
                 (kind.into(), format!("{}\n{}", mistake(), quoted(&place)))
             }
             Mistake::ByType(file, error, title) => {
