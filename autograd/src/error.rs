@@ -81,6 +81,19 @@ pub enum Error {
         /// The line that recorded it.
         site: Option<&'static Location<'static>>,
     },
+    /// What a run that is over has shown. Its step was skipped: parameters, optimizer states and counters are as they were.
+    /// Said once; after that the session goes on.
+    #[error("run {run}: {what} (recorded at {site})")]
+    Late {
+        /// The run's number.
+        run: u64,
+        /// What is wrong.
+        what: String,
+        /// Its number, if it is a known mistake.
+        pitfall: Option<Pitfall>,
+        /// The line to blame.
+        site: &'static Location<'static>,
+    },
     /// Another rank has left.
     #[error("rank {rank} has left: the others cannot go on without it")]
     RankLost {

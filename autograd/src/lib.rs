@@ -22,6 +22,7 @@ pub mod random;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+mod alarm;
 mod array;
 mod compose;
 mod conv;

@@ -219,6 +219,11 @@ impl PassState {
         self
     }
 
+    /// Whether somebody has judged that the values are finite.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.tags.check != Check::Unchecked
+    }
+
     /// Does actions in order.
     ///
     /// # Errors
@@ -304,7 +309,8 @@ impl PassState {
         self.tags.check != Check::Unchecked
     }
 
-    fn is_local(&self) -> bool {
+    /// Whether they are those of one replica.
+    pub(crate) fn is_local(&self) -> bool {
         self.tags.replica == Replica::Local
     }
 

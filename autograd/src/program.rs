@@ -2,6 +2,7 @@
 
 use crate::{
     DType, Shape,
+    alarm::Alarm,
     lints::Lint,
     op::Op,
     store::{Layout, Param, ParamSet, StateId},
@@ -63,6 +64,7 @@ pub struct Program {
     pub(crate) taps: Vec<TapDecl>,
     pub(crate) passes: Vec<Pass>,
     pub(crate) unreached: Vec<Param>,
+    pub(crate) alarms: Vec<Alarm>,
     pub(crate) lints: Vec<Lint>,
     pub(crate) events: Vec<(Event, &'static Location<'static>)>,
     pub(crate) layout: Arc<Layout>,

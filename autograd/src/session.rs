@@ -2,6 +2,7 @@
 
 use crate::{
     Array, Data, Pitfall, Shape, Tensor,
+    alarm::Alarm,
     backend::{Backend, BufferId, ExecutableId},
     collective::{Alone, Collective, Counted, agree, calls},
     error::{Error, Result},
@@ -89,6 +90,13 @@ impl Taps {
     }
 }
 
+/// What a program shows of its runs.
+struct Shown {
+    /// The name and shape of each tap.
+    names: Vec<(Arc<str>, Shape)>,
+    alarms: Vec<Alarm>,
+}
+
 /// What identifies a program in the cache: a name and the inputs' shapes and types.
 type CacheKey = (String, Vec<(String, Shape, crate::DType)>);
 
@@ -105,8 +113,10 @@ pub struct Session {
     dropped: Dropped,
     /// Where each name of the cache is used.
     places: HashMap<String, &'static Location<'static>>,
-    tap_names: HashMap<ExecutableId, Vec<(Arc<str>, Shape)>>,
+    shown: HashMap<ExecutableId, Shown>,
     taps: VecDeque<Taps>,
+    /// What runs have shown to be wrong, for the next call.
+    late: VecDeque<Error>,
     runs: u64,
     windows: Windows,
 }
@@ -130,8 +140,9 @@ impl Session {
             cache: vec![],
             dropped: Dropped::default(),
             places: HashMap::new(),
-            tap_names: HashMap::new(),
+            shown: HashMap::new(),
             taps: VecDeque::new(),
+            late: VecDeque::new(),
             runs: 0,
             windows: Windows::default(),
         })
@@ -208,7 +219,7 @@ impl Session {
         let (_, plan) = self.plan(&program);
         let id = self.backend.compile(&plan, &self.buffers)?;
         let names = program.taps().iter().map(|tap| (tap.name.as_str().into(), program.node(tap.node).shape.clone()));
-        self.tap_names.insert(id, names.collect());
+        self.shown.insert(id, Shown { names: names.collect(), alarms: program.alarms.clone() });
         self.windows.meet(&program.events);
         let executable = Arc::new(Executable { id, agreed: AtomicBool::new(false), dropped: self.dropped.clone() });
         let calls = plan.exchanges().into_iter().map(|parts| calls(parts.len())).sum();
@@ -232,7 +243,7 @@ impl Session {
         let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
         for id in dropped {
             self.backend.release(id);
-            self.tap_names.remove(&id);
+            self.shown.remove(&id);
         }
     }
 
@@ -266,7 +277,10 @@ impl Session {
     ///
     /// # Errors
     /// If an input is missing, unknown, or of another shape or type; if the program is another session's; if the run
-    /// fails. No state has changed then. [`Error::Pitfall`] if it is known to be a mistake. Where ranks exchange something,
+    /// fails. No state has changed then. [`Error::Pitfall`] if it is known to be a mistake. [`Error::Late`], once and with
+    /// nothing run, if an earlier run has shown that something is wrong: a loss that is not finite
+    /// ([`crate::Grads::check_loss`]), a norm ([`crate::NonFinite::Error`]), too many skipped steps in a row
+    /// ([`crate::OnGiveUp::Error`]). Where ranks exchange something,
     /// all of them run the program, and the error of one is an error of all.
     pub fn run(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<u64> {
         if step.session != self.id {
@@ -284,6 +298,8 @@ impl Session {
 
     /// Runs a program, and tells how many calls of the collective it made, and whether one of them has failed.
     fn run_counted(&mut self, step: &Step, inputs: &[(&str, &Array)], made: &mut (usize, bool)) -> Result<u64> {
+        self.collect_taps()?;
+        self.late()?;
         if let Some((name, _)) = inputs.iter().find(|(name, _)| step.inputs().iter().all(|i| i.name != *name)) {
             let known: Vec<&str> = step.inputs().iter().map(|i| i.name.as_str()).collect();
             let known = if known.is_empty() { "none".to_string() } else { known.join(", ") };
@@ -347,8 +363,10 @@ impl Session {
 
     fn collect_taps(&mut self) -> Result<()> {
         for delivery in self.backend.deliveries()? {
-            let Some(names) = self.tap_names.get(&delivery.executable) else { continue };
-            let named = names.iter().zip(delivery.values);
+            let Some(shown) = self.shown.get(&delivery.executable) else { continue };
+            // One error per run: what comes first is the cause of the others.
+            self.late.extend(shown.alarms.iter().find_map(|alarm| alarm.error(delivery.run, &delivery.values)));
+            let named = shown.names.iter().zip(delivery.values);
             let values = named.map(|((name, shape), data)| (name.clone(), Array::new(shape, data))).collect();
             self.taps.push_back(Taps { run: delivery.run, values });
             if self.taps.len() > TAP_RING {
@@ -358,22 +376,30 @@ impl Session {
         Ok(())
     }
 
+    /// The first error that runs have shown and nobody has been told of.
+    fn late(&mut self) -> Result<()> {
+        self.late.pop_front().map_or(Ok(()), Err)
+    }
+
     /// Waits until all runs so far have finished, and their taps have arrived.
     ///
     /// # Errors
-    /// If a run has failed, or the device is lost.
+    /// If a run has failed, or the device is lost. [`Error::Late`], once, if a run has shown that something is wrong.
     pub fn wait(&mut self) -> Result<()> {
         self.backend.wait()?;
-        self.collect_taps()
+        self.collect_taps()?;
+        self.late()
     }
 
     /// The tapped values that have arrived, oldest run first. Those of a run may arrive one or two runs later. Who does
     /// not fetch them loses all but the last 64 runs' values.
     ///
     /// # Errors
-    /// If a run has failed on the device.
+    /// If a run has failed on the device. [`Error::Late`], once, if a run has shown that something is wrong: its taps are
+    /// there at the next call.
     pub fn taps(&mut self) -> Result<Vec<Taps>> {
         self.collect_taps()?;
+        self.late()?;
         Ok(self.taps.drain(..).collect())
     }
 

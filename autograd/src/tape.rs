@@ -5,6 +5,7 @@
 
 use crate::{
     Array, DType, Shape, Tensor,
+    alarm::Alarm,
     hook::{HookFns, Probe, RuleFn},
     lints::Facts,
     op::{HookId, InputId, Op, RuleId, Typed},
@@ -92,7 +93,9 @@ pub(crate) struct Inner {
     rebound: Vec<BTreeMap<StateId, NodeId>>,
     pub param_hooks: HashMap<Param, HookId>,
     pub unreached: Vec<Param>,
-    taps: Vec<TapDecl>,
+    pub taps: Vec<TapDecl>,
+    /// The taps that may be errors.
+    pub alarms: Vec<Alarm>,
     passes: Vec<Pass>,
     /// What runs will do to windows of accumulators, and the losses whose gradients go into each.
     pub events: Vec<(Event, &'static Location<'static>)>,
@@ -163,6 +166,7 @@ impl Tape {
             inputs: inner.inputs,
             commits: inner.states.into_iter().collect(),
             taps: inner.taps,
+            alarms: inner.alarms,
             passes: inner.passes,
             unreached: inner.unreached,
             lints: vec![],
@@ -526,7 +530,9 @@ impl Tape {
     /// Forgets what has been tapped so far.
     #[cfg(feature = "testing")]
     pub(crate) fn forget_taps(&self) {
-        self.inner.borrow_mut().taps.clear();
+        let inner = &mut *self.inner.borrow_mut();
+        inner.taps.clear();
+        inner.alarms.clear();
     }
 
     /// Records a gradient pass as a region: what `f` records, under the pass's name, with its parameters. The nodes

@@ -259,7 +259,7 @@ impl Trainer {
             (accumulator, Window { loss: sum("loss"), weight: sum("weight") })
         });
         let guard =
-            config.give_up.map(|most| FiniteGuard::new(store, &format!("{name}/guard"), Some(most), OnGiveUp::Stop));
+            config.give_up.map(|most| FiniteGuard::new(store, &format!("{name}/guard"), Some(most), OnGiveUp::Error));
         let noise = config.noise.map(|noise| (noise, Rng::new(store, &format!("{name}/noise"), config.seed)));
         let average = |decay| EmaConfig { name: format!("{name}/ema"), decay };
         let ema = config.ema.map(|decay| Ema::new(store, params, average(decay)));
@@ -348,7 +348,7 @@ impl Trainer {
         if let Some((scale, _)) = self.scaler.states() {
             self.tap(tape, "loss_scale", tape.state(scale));
         }
-        let mut g = grads.unscale(&self.scaler);
+        let mut g = grads.all_reduce().unscale(&self.scaler);
         if let Some(guard) = &self.guard {
             g = g.skip_if_not_finite(guard);
         }

@@ -235,7 +235,7 @@ fn what_is_not_finite_spoils_what_the_table_says() {
 
 #[test]
 fn a_policy_decides_whether_a_norm_makes_a_verdict() {
-    for (policy, verdict) in [(NonFinite::Skip, true), (NonFinite::Propagate, false)] {
+    for (policy, verdict) in [(NonFinite::Error, true), (NonFinite::Skip, true), (NonFinite::Propagate, false)] {
         let mut store = Store::new();
         let model = Linear::new(&mut store, &[f32s(&[1.0])]);
         let tape = Tape::new(std::sync::Arc::new(store.layout().clone()));

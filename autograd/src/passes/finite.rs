@@ -2,6 +2,7 @@
 
 use crate::{
     Array, DType, Tensor,
+    alarm::Bad,
     grads::{Grads, Scaled, Unscaled},
     scaler::LossScaler,
     store::{StateId, Store},
@@ -27,9 +28,9 @@ impl<'t, S> Grads<'t, S> {
 /// What happens after too many steps in a row that were not finite.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum OnGiveUp {
-    /// No such step is ever taken: the tap `skip_if_not_finite/gave_up` is true, for the host to end the run.
+    /// No such step is ever taken, and the session says so: [`crate::Error::Late`].
     #[default]
-    Stop,
+    Error,
     /// The next is taken all the same, as optax's `apply_if_finite` does: it destroys the parameters.
     Accept,
 }
@@ -105,6 +106,34 @@ impl<'t> Grads<'t, Scaled> {
     }
 }
 
+impl<'t, S> Grads<'t, S> {
+    /// Makes the step depend on the loss being finite, which finite gradients do not show: a mean over no targets is NaN,
+    /// and its gradient zero. Where the loss is not, the device skips the step at once, and the session says so
+    /// ([`crate::Error::Late`] of [`crate::Pitfall::P37`]), naming the line that recorded the loss. An accumulator leaves out such a
+    /// micro-batch.
+    ///
+    /// Taps: `check_loss/loss`.
+    ///
+    /// # Panics
+    /// If the gradients are not of one loss: taken from an accumulator. Check before accumulating.
+    #[track_caller]
+    pub fn check_loss(mut self) -> Self {
+        const NAME: &str = "check_loss";
+        let loss = self.history.borrow().loss;
+        let Some(id) = loss else { panic!("{NAME}: accumulated gradients are of many losses: check each before") };
+        let (tape, loss) = (self.tape, Tensor { tape: self.tape, id });
+        // What has been reduced already is judged by all ranks alike.
+        let local = self.history.borrow().state.is_local();
+        let finite = tape.pass(NAME, &[], &[loss], || {
+            let finite = loss.all_finite();
+            vec![if local { finite } else { !(!finite).any_over_ranks() }]
+        })[0];
+        tape.alarm_of_loss(&format!("{NAME}/loss"), loss);
+        self.and_verdict(finite);
+        self
+    }
+}
+
 impl<'t> Grads<'t, Unscaled> {
     /// Makes the step depend on every element being finite: a NaN or infinity skips it, and parameters, optimizer state
     /// and counters stay as they are.
@@ -118,7 +147,7 @@ impl<'t> Grads<'t, Unscaled> {
     /// As [`Grads::check_finite`], and counts the steps that are not: the counters are updated whether the step is taken
     /// or not (after optax's `apply_if_finite`).
     ///
-    /// Taps: `skip_if_not_finite/count` (in a row), `skip_if_not_finite/gave_up`.
+    /// Taps: `skip_if_not_finite/count` (in a row), `skip_if_not_finite/gave_up` (bool; [`OnGiveUp`] says what follows).
     #[track_caller]
     pub fn skip_if_not_finite(mut self, guard: &FiniteGuard) -> Self {
         const NAME: &str = "skip_if_not_finite";
@@ -139,7 +168,13 @@ impl<'t> Grads<'t, Unscaled> {
             (flat.clone(), vec![taken, in_a_row, gave_up])
         });
         self.tap_of(NAME, "count", values[1]);
-        self.tap_of(NAME, "gave_up", values[2]);
+        match (guard.max_consecutive, guard.on_give_up) {
+            (Some(most), OnGiveUp::Error) => {
+                let what = format!("{NAME}: more than {most} updates in a row were not finite");
+                self.tape.alarm(&format!("{NAME}/gave_up"), values[2], Bad::True, what);
+            }
+            _ => self.tap_of(NAME, "gave_up", values[2]),
+        }
         self.judge(values[0]);
         self
     }

@@ -17,7 +17,9 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
-use wgrad::{Array, Optimizer, ParamSet, Session, Severity, StateId, Step, Store, Tape, Tensor};
+use wgrad::{
+    Array, ClipNorm, NonFinite, Operand, Optimizer, ParamSet, Session, Severity, StateId, Step, Store, Tape, Tensor,
+};
 use wgrad_nn::{
     ClipWatch,
     checkpoint::{self, Metadata},
@@ -33,6 +35,11 @@ pub struct Files {
     pub save: Option<PathBuf>,
     /// Read before the first step.
     pub resume: Option<PathBuf>,
+}
+
+/// A clip that leaves out a step whose norm is not finite: the report tells of it.
+fn skipping<'t>(max_norm: impl Into<Operand<'t>>) -> ClipNorm<'t> {
+    ClipNorm::new(max_norm).non_finite(NonFinite::Skip)
 }
 
 /// A run that has ended.
@@ -103,8 +110,8 @@ impl Recipe {
         let raw = objective.grad(&self.params);
         let log_bound = self.bound.map(|bound| t.state(bound));
         let grads = match (log_bound, config.clip) {
-            (Some(log_bound), _) => raw.clone().clip_by_global_norm(log_bound.exp()),
-            (None, Some(max_norm)) => raw.clone().clip_by_global_norm(max_norm),
+            (Some(log_bound), _) => raw.clone().clip_by_global_norm(skipping(log_bound.exp())),
+            (None, Some(max_norm)) => raw.clone().clip_by_global_norm(skipping(max_norm)),
             (None, None) => raw.clone(),
         };
         t.tap("grad_norm", raw.norm());

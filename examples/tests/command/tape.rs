@@ -21,7 +21,7 @@ fn the_text_shows_scopes_passes_and_commits() {
         "backward/loss",
         "backward/head",
         "backward/rnn",
-        "clip_by_global_norm  -- pass clip_by_global_norm(max_norm = 1)",
+        "clip_by_global_norm  -- pass clip_by_global_norm(max_norm = 1, non_finite = skip)",
     ] {
         assert!(rest.any(|line| *line == head), "{head:?} is missing or out of order:\n{text}");
     }

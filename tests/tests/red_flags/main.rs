@@ -50,9 +50,6 @@ struct Entry {
     source: &'static str,
 }
 
-/// Pitfalls that have no entry yet.
-const MISSING: &[Pitfall] = &[Pitfall::P37];
-
 /// The parts of the page.
 const PARTS: [(&str, &[Entry]); 6] = [
     ("The order of passes", order::ENTRIES),
@@ -125,7 +122,7 @@ impl Entry {
                 let mut store = Store::new();
                 let model = Model::new(&mut store);
                 let message = run(store, &model);
-                assert!(message.starts_with(&code), "{code}: {message}");
+                assert!(message.contains(&code), "{code}: {message}");
                 let kind = if message.contains(" (lint): ") { "told after some runs" } else { "refused by the run" };
                 let place = if message.contains("red_flags") { normalised(&message) } else { message };
                 (kind.into(), format!("{}\n{}", mistake(), quoted(&place)))
@@ -211,7 +208,7 @@ fn the_page_says_what_wgrad_says() {
         }
     }
     let missing: Vec<Pitfall> = Pitfall::ALL.into_iter().filter(|pitfall| !seen.contains(pitfall)).collect();
-    assert_eq!(missing, MISSING, "pitfalls without an entry");
+    assert_eq!(missing, [], "pitfalls without an entry");
     let entries = seen.len();
     seen.sort();
     seen.dedup();

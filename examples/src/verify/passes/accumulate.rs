@@ -161,7 +161,7 @@ fn clip_before(vector: &Vector<'_>) -> Attempt<Results> {
             r.out("clip_of_mean", present(&reduced.clip_by_global_norm(max_norm), r.params[0]));
             r.out(
                 "mean_of_clips",
-                mean(r, each.into_iter().map(|grads| grads.clip_by_global_norm(max_norm)).collect())?,
+                mean(r, each.into_iter().map(|grads| grads.local_clip().clip_by_global_norm(max_norm)).collect())?,
             );
             Ok(())
         },
