@@ -304,11 +304,6 @@ impl PassState {
         self.tags.window < self.config.micro_batches
     }
 
-    /// Whether a verdict has been given.
-    pub(crate) fn is_checked(&self) -> bool {
-        self.tags.check != Check::Unchecked
-    }
-
     /// Whether they are those of one replica.
     pub(crate) fn is_local(&self) -> bool {
         self.tags.replica == Replica::Local
