@@ -6,7 +6,7 @@
 //! writes the decomposition in its place.
 
 use crate::{
-    Tensor,
+    DType, Tensor,
     grad::sweep,
     lints::Mark,
     op::{Op, Typed},
@@ -261,7 +261,8 @@ impl<'t> Recurrence<'t> {
     }
 
     /// Runs over the sequence step by step, in primitives: the same values, and every step's hidden state (and an
-    /// LSTM's memory), `[batch, hidden]`, is a tensor that the later steps are computed from.
+    /// LSTM's memory), `[batch, hidden]`, is a tensor that the later steps are computed from. As the op that this stands
+    /// for, it is not recorded in another type within [`crate::Tape::autocast`].
     ///
     /// # Panics
     /// As [`Recurrence::run`].
@@ -272,7 +273,8 @@ impl<'t> Recurrence<'t> {
         if let Err(why) = infer(&Op::Sequence { cell: self.cell, out: 0 }, &typed) {
             panic!("sequence of {inputs:?}: {why}{}", tape.recorded_at());
         }
-        tape.at_caller(|| self.steps(|_| ()).into_iter().map(|(step, ())| (step.h, step.c)).collect())
+        let steps = tape.at_caller(|| tape.autocast(DType::F32, || self.steps(|_| ())));
+        steps.into_iter().map(|(step, ())| (step.h, step.c)).collect()
     }
 
     /// All steps, and what `extra` records within the scope of each.

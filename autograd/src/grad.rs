@@ -83,6 +83,8 @@ pub(crate) fn sweep<'t>(
     checkpoints.retain(|range| range.end <= top);
     checkpoints.sort_by_key(|range| (range.end, std::cmp::Reverse(range.start)));
     let mut found = HashMap::new();
+    // What a contraction was computed in decides about its gradient, not where the sweep is recorded.
+    let policy = tape.inner.borrow_mut().autocast.take();
     for index in (0..top).rev() {
         let id = NodeId(index);
         // Outer checkpoints are entered first, so that inner ones recompute from the outer recomputation.
@@ -99,6 +101,7 @@ pub(crate) fn sweep<'t>(
             }
         }
     }
+    tape.inner.borrow_mut().autocast = policy;
     wrt.iter().map(|w| found.get(&w.id).copied()).collect()
 }
 

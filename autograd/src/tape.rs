@@ -83,7 +83,7 @@ pub(crate) struct Inner {
     scope_ids: HashMap<Scope, ScopeId>,
     scope: Option<ScopeId>,
     site: Option<&'static Location<'static>>,
-    autocast: Option<DType>,
+    pub autocast: Option<DType>,
     /// Whether anything was computed in half precision because of it.
     pub half: bool,
     inputs: Vec<InputDecl>,
@@ -472,11 +472,29 @@ impl Tape {
         result
     }
 
-    /// Records contractions (matrix products and convolutions) of f32 tensors in another float type: operands and result
-    /// are rounded to it, and the result is f32 again. Everything else stays as it is: reductions, norms, soft-max, losses,
-    /// recurrent layers. Gradients follow: what flows back through such a contraction is rounded too, so that gradients
-    /// smaller than the type can hold are lost unless the loss is scaled (Micikevicius et al. 2018, "Mixed precision
-    /// training"). Within, `F32` switches it off again.
+    /// Records contractions of f32 tensors in half precision (Micikevicius et al. 2018, "Mixed precision training"):
+    ///
+    /// | what | with `F16` |
+    /// |---|---|
+    /// | `matmul`, `matmul_t`, `conv1d`, `conv2d`; with them `attention`'s two products, and a recurrent layer's of its inputs | operands and result rounded to f16, products summed wider; the result is f32 again |
+    /// | their gradients, of activations and of weights | computed and rounded likewise, in a sweep recorded within or without |
+    /// | elementwise operations, `dot`, sums, means, norms, soft-max, losses, embeddings, a recurrent layer's steps | f32, and so are their gradients |
+    /// | parameters, and their gradients in the arena | f32, holding what the gradients' halves can hold |
+    /// | contractions of f64, or of halves | left as they are |
+    ///
+    /// So what flows back from layer to layer is rounded to halves at each contraction: below 2^-25 (3e-8) it is lost, from
+    /// 65520 on it is infinite. Scale the loss, and unscale the gradients, which makes an overflow a step not taken:
+    ///
+    /// ```
+    /// # use wgrad::{DType, LossScaler, Optimizer, ParamSet, Tape, Tensor};
+    /// # fn update<'t>(t: &'t Tape, model: &dyn Fn() -> Tensor<'t>, params: &ParamSet, scaler: &LossScaler, sgd: &dyn Optimizer) {
+    /// let loss = t.autocast(DType::F16, || model());
+    /// sgd.step(scaler.scale(loss).grad(params).unscale(scaler));
+    /// scaler.update(t);
+    /// # }
+    /// ```
+    ///
+    /// Within, `F32` switches it off, and the innermost policy holds.
     ///
     /// # Panics
     /// If the type is neither f16 nor f32.

@@ -145,7 +145,7 @@ type LossFn = Box<dyn for<'t> Fn(&Inputs<'t>) -> Loss<'t>>;
 pub struct Update {
     /// The number of the run that made it: see [`Taps::run`].
     pub run: u64,
-    /// The mean loss of its micro-batches, before the update.
+    /// The mean loss of its micro-batches on all ranks, before the update.
     pub loss: f64,
     /// The norm of the gradient of the whole batch, without the loss scale, before noise and clips.
     pub grad_norm: f64,
@@ -172,7 +172,7 @@ type Compiled = (Vec<(String, Shape, DType)>, Step);
 /// How many shapes of micro-batches are kept compiled.
 const SHAPES: usize = 64;
 
-/// Trains: loss, loss scale, accumulation, all-reduce, unscaling, finite check, noise, centralization, adaptive clip, clips,
+/// Trains: loss, loss scale, accumulation, all-reduce over the ranks that train together, unscaling, finite check, noise, centralization, adaptive clip, clips,
 /// optimizer, average, scale update, in this order, which is that of [`wgrad::PassState`]'s rules. All of it is on the
 /// tape: a step waits for nothing.
 ///
@@ -301,8 +301,8 @@ impl Trainer {
         };
         let grads = self.scaler.scale(loss.value).grad(&self.params);
         let Some((accumulator, window)) = &self.window else {
-            self.tap(tape, "loss", loss.value);
-            return self.finish(grads);
+            let ranks = tape.ranks() as f64;
+            return self.finish(grads, loss.value.sum_over_ranks() / ranks);
         };
         let value = loss.value.cast(DType::F32);
         let one = tape.scalar(1.0, DType::F32);
@@ -334,17 +334,18 @@ impl Trainer {
     pub fn record_update(&self, tape: &Tape, last: bool) {
         let (accumulator, window) = self.window.as_ref().expect("trainer: each micro-batch is an update");
         let (sum, weight) = (tape.state(window.loss), tape.state(window.weight));
-        self.tap(tape, "loss", sum / weight);
         for state in [window.loss, window.weight] {
             tape.assign(state, tape.scalar(0.0, DType::F32));
         }
-        self.finish(if last { accumulator.take_last(tape) } else { accumulator.take(tape) });
+        let grads = if last { accumulator.take_last(tape) } else { accumulator.take(tape) };
+        self.finish(grads, sum.sum_over_ranks() / weight.sum_over_ranks());
     }
 
-    /// From the gradient of the whole batch to the parameters.
+    /// From the gradient of a rank's batch to the parameters; `loss` is that of all ranks.
     #[track_caller]
-    fn finish<'t>(&self, grads: Grads<'t, Scaled>) {
+    fn finish<'t>(&self, grads: Grads<'t, Scaled>, loss: Tensor<'t>) {
         let (tape, c) = (grads.tape(), &self.config);
+        self.tap(tape, "loss", loss);
         if let Some((scale, _)) = self.scaler.states() {
             self.tap(tape, "loss_scale", tape.state(scale));
         }

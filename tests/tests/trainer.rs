@@ -5,7 +5,10 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
-use wgrad::{Array, CrossEntropy, DType, Data, LossScaler, Optimizer, Session, Store, Tape, Weighting, f16};
+use wgrad::{
+    Array, Collective, CrossEntropy, DType, Data, InProcess, LossScaler, Optimizer, Session, Store, Tape, Weighting,
+    f16,
+};
 use wgrad_cpu::CpuBackend;
 use wgrad_nn::{
     Builder, Init, Linear, Loss, LossScale, Precision, Trainer, TrainerConfig, Update, checkpoint,
@@ -319,6 +322,37 @@ fn a_run_resumes_in_the_middle_of_a_window_bit_for_bit() {
     }
     let (a, b) = (whole.states(), resumed.states());
     assert!(a.iter().zip(&b).all(|(a, b)| same_bits(a, b)));
+}
+
+#[test]
+fn ranks_are_micro_batches() {
+    let config = |accumulate| TrainerConfig { accumulate, clip_norm: Some(0.3), ..TrainerConfig::default() };
+    let mut alone = Run::new(config(4));
+    for i in 0..12 {
+        alone.step(&batch(4 * i, 4));
+    }
+    let train = |rank: InProcess| {
+        std::thread::spawn(move || {
+            let at = rank.rank();
+            let mut run = Run::new(config(2));
+            run.session = run.session.with_collective(Box::new(rank));
+            // The windows hold the same samples: the ranks take turns at them.
+            for i in 0..6 {
+                run.step(&batch(4 * (2 * i + at), 4));
+            }
+            (run.params(), run.updates())
+        })
+    };
+    let ranks: Vec<_> = InProcess::world(2).into_iter().map(train).collect();
+    let ranks: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    assert_eq!(ranks[0].0, ranks[1].0, "the ranks stay together, bit for bit");
+    let (want, updates) = (alone.params(), alone.updates());
+    assert!(ranks[0].0.iter().zip(&want).all(|(a, b)| (a - b).abs() <= 1e-5), "{:?} and {want:?}", ranks[0].0);
+    for ((a, b), want) in ranks[0].1.iter().zip(&ranks[1].1).zip(&updates) {
+        assert_eq!((a.loss, a.grad_norm, a.taken), (b.loss, b.grad_norm, b.taken));
+        assert!((a.loss - want.loss).abs() <= 1e-6 && (a.grad_norm - want.grad_norm).abs() <= 1e-6, "{a:?} {want:?}");
+    }
+    assert_eq!((ranks[0].1.len(), updates.len()), (3, 3));
 }
 
 #[test]

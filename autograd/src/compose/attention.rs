@@ -50,7 +50,7 @@ impl<'t> Tensor<'t> {
     }
 
     /// The weights of [`Tensor::attention`] before any are dropped: `[.., heads, queries, keys]`. Each row adds up to 1, or
-    /// is 0 where its query may attend to nothing.
+    /// is 0 where its query may attend to nothing. Of halves, exponentials and sums are kept in f32.
     ///
     /// # Panics
     /// As [`Tensor::attention`].
@@ -58,10 +58,10 @@ impl<'t> Tensor<'t> {
     pub fn attention_weights(self, keys: Tensor<'t>, options: &Attention<'t>) -> Self {
         let scores = self.attention_scores(keys, options);
         let last = scores.rank() - 1;
-        let (e, _) = scores.shifted_exp(&[last]);
+        let (e, _) = scores.cast(scores.wide()).shifted_exp(&[last]);
         let sum = e.sum_axes(&[last]);
         let sum = sum.equals(0.0).select(sum.ones_like(), sum);
-        e * sum.recip().unreduce(&[last], &scores.shape())
+        (e * sum.recip().unreduce(&[last], &scores.shape())).cast(scores.dtype())
     }
 
     /// The scores of [`Tensor::attention`]: `q k^T scale + mask`, minus infinity where a query may not attend.

@@ -227,3 +227,27 @@ fn outside_quotes(line: &str) -> String {
     assert!(!quoted, "a quote is not closed: {line}");
     code
 }
+
+#[test]
+fn a_step_with_every_pass_shows_them_in_order() {
+    let text = wgrad("tape passes").fine().stdout;
+    let mut rest = text.lines();
+    for pass in [
+        "accumulate(",
+        "take_accumulated(",
+        "unscale(",
+        "skip_if_not_finite(",
+        "add_noise(",
+        "centralize(",
+        "agc(",
+        "clip_by_global_norm(",
+        "clip_by_value(",
+        "adamw(",
+        "ema(",
+        "scaler_update(",
+    ] {
+        assert!(rest.any(|line| line.contains(&format!("-- pass {pass}"))), "{pass} is missing or late:\n{text}");
+    }
+    let refused = wgrad("tape passes --case exploding");
+    assert_eq!(refused.status, Some(2), "options of another example");
+}
