@@ -246,8 +246,8 @@ written by the test `tests/tests/red_flags`, which runs all of this code, and co
 printed here; what does not compile are documentation tests.
 
 An *error* is refused: by the compiler, while the step is recorded (a panic that names your line), or by a run. A
-*warning* or a *lint* is in `Program::lints()`, and `wgrad tape` prints it; a few are told after some runs. Some mistakes cannot be written at all; then
-the reason is given instead.
+*warning* or a *lint* is in `Program::lints()`, and `wgrad tape` prints it; a few are told after some runs. Some mistakes
+cannot be written at all; then the reason is given instead.
 
 In the snippets `store` is a store in which the parameters of `model` are declared, a perceptron of one hidden layer;
 `model.loss(t)` records its loss on the tape `t`, `model.outputs(t)` what it computes, and `record(store, |t| ..)` stands
