@@ -40,7 +40,7 @@ impl fmt::Display for Lint {
 /// What an operation marks its nodes as, where no op says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mark {
-    /// The hidden state of a recurrent layer, unrolled.
+    /// What a recurrent layer gives.
     Recurrent,
     /// The scores of attention.
     Attention,
@@ -271,9 +271,7 @@ fn unclipped_loops(walk: &mut Walk<'_>) {
         let nodes = walk.program.nodes();
         let above = ancestors(nodes, step.inputs.iter().copied());
         let marked = |mark| walk.marks.iter().any(|(id, m)| *m == mark && above[id.index()]);
-        let is_loop =
-            |(i, node): (usize, &Node)| above[i] && matches!(node.op, Op::Sequence { .. } | Op::SequenceGrad { .. });
-        let model = match (nodes.iter().enumerate().any(is_loop) || marked(Mark::Recurrent), marked(Mark::Attention)) {
+        let model = match (marked(Mark::Recurrent), marked(Mark::Attention)) {
             (true, _) => "a recurrent layer",
             (_, true) => "attention",
             _ => continue,

@@ -3,8 +3,9 @@
 use crate::optim::{Ema, EmaConfig};
 use std::fmt;
 use wgrad::{
-    Accumulator, Agc, Array, Centralize, DType, DynamicScale, FiniteGuard, Flat, Grads, LossScaler, Noise, OnGiveUp,
-    Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps, Tensor, Weighting,
+    Accumulator, Agc, Array, Centralize, DType, DynamicScale, FiniteGuard, Flat, Grads, Lint, LossScaler, Noise,
+    OnGiveUp, Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps, Tensor,
+    Weighting,
 };
 
 /// What contractions are computed in.
@@ -419,6 +420,12 @@ impl Trainer {
         }
         self.close(session, true)?;
         Ok(true)
+    }
+
+    /// What is doubtful about the programs that have been recorded so far.
+    pub fn lints(&self) -> Vec<Lint> {
+        let steps = self.micro_batches.iter().map(|(_, step)| step).chain(self.updates.iter().flatten());
+        steps.flat_map(|step| step.lints()).cloned().collect()
     }
 
     /// What the updates among these runs did, oldest first. The taps of other programs are passed over.

@@ -7,7 +7,7 @@ use wgrad::{
     Store, Tape, Tensor, Weighting,
 };
 use wgrad_nn::{
-    Builder, Embedding, Init, Linear, Recurrent, RecurrentInit, Schedule, omega,
+    Builder, Embedding, Init, Linear, LossScale, Recurrent, RecurrentInit, Schedule, Trainer, TrainerConfig, omega,
     optim::{Adam, AdamConfig, Group, RmsProp, RmsPropConfig, Sgd, SgdConfig},
 };
 use wgrad_tests::{Mlp, catalogue::catalogue};
@@ -251,4 +251,37 @@ fn a_probe_shows_norms_and_ratios() {
     close("g/norm", &[10f64.sqrt()]);
     close("g/norms", &[8f64.sqrt(), 2f64.sqrt()]);
     close("g/ratios", &[8f64.sqrt() / 5.0, 0.0]);
+}
+
+#[test]
+fn a_trainer_tells_what_it_has_recorded() {
+    for (accumulate, clip_norm, expected) in
+        [(1, Some(1.0), vec![]), (4, Some(1.0), vec![]), (1, None, vec![Pitfall::P35]), (2, None, vec![Pitfall::P35])]
+    {
+        let mut store = Store::new();
+        let mut b = Builder::new(&mut store, 0);
+        let rnn = Recurrent::new(b.at("rnn"), Cell::Lstm, 3, 4, &RecurrentInit::default());
+        let head = Linear::new(b.at("head"), 4, 2, &Init::Normal(0.1));
+        let params = store.params();
+        let adam = Adam::new(&mut store, &params, AdamConfig::default());
+        let everything = TrainerConfig {
+            accumulate,
+            clip_norm,
+            noise: Some(wgrad::Noise::fixed(1e-3)),
+            centralize: true,
+            ema: Some(0.9),
+            loss_scale: LossScale::Fixed(1024.0),
+            ..TrainerConfig::default()
+        };
+        let mut trainer = Trainer::new(&mut store, &params, adam, everything, move |batch| {
+            head.forward(rnn.forward(batch.get("x")).last).cross_entropy(batch.get("y")).into()
+        });
+        let mut session = wgrad_tests::Machine::new(1, store).session;
+        let (x, y) = (Array::zeros([6, 5, 3], DType::F32), Array::zeros([5], DType::U32));
+        for _ in 0..accumulate {
+            trainer.step(&mut session, &[("x", &x), ("y", &y)]).expect("runs");
+        }
+        let found: Vec<Pitfall> = trainer.lints().iter().map(|lint| lint.pitfall).collect();
+        assert_eq!(found, expected, "{accumulate} {clip_norm:?}: {:?}", trainer.lints());
+    }
 }

@@ -126,8 +126,13 @@ impl fmt::Display for NonFinite {
 
 impl<'t> Grads<'t, Unscaled> {
     /// The policy in force for a norm.
+    #[track_caller]
     pub(super) fn policy(&self, said: Option<NonFinite>) -> NonFinite {
         let checked = self.history.borrow().state.is_checked();
+        if said == Some(NonFinite::Propagate) && !checked {
+            let text = "one infinity makes all other gradients 0 under `NonFinite::Propagate`; skip such a step";
+            self.tape.note(Pitfall::P32, Severity::Warning, text.into());
+        }
         said.unwrap_or(if checked { NonFinite::Skip } else { NonFinite::Error })
     }
 
@@ -184,10 +189,6 @@ impl<'t> Grads<'t, Unscaled> {
         let clip = clip.into();
         clip.check(NAME);
         let policy = self.policy(clip.non_finite);
-        if policy == NonFinite::Propagate && !self.history.borrow().state.is_checked() {
-            let text = "one infinity makes all other gradients 0 under `NonFinite::Propagate`; skip such a step";
-            self.tape.note(Pitfall::P32, Severity::Warning, text.into());
-        }
         let (flat, values) = self.pass(NAME, &clip.parameters(), |flat| {
             let norm = self.p_norm(clip.p);
             let coefficient = clip.coefficient(norm);

@@ -5,8 +5,8 @@ use super::{
     model::{Model, Recorded, record, run, session},
 };
 use wgrad::{
-    Array, Optimizer,
-    Pitfall::{P25, P38, P41, P48},
+    Array, CrossEntropy, DType, Optimizer,
+    Pitfall::{P25, P37, P38, P41, P48},
     Rng, Store, Tensor,
 };
 use wgrad_nn::optim::{Sgd, SgdConfig};
@@ -24,6 +24,15 @@ pub const ENTRIES: &[Entry] = &[
             Some(p25_shown),
         ),
         right: p25_right,
+        right_of: None,
+        source: SOURCE,
+    },
+    Entry {
+        pitfall: P37,
+        why: "A mean over no target is NaN, and its gradient 0: no check of gradients finds it, and what was lost is looked \
+              for in the gradients. `check_loss()` skips the step, and the session names the line of the loss.",
+        mistake: Mistake::AtRun(p37_mistake),
+        right: p37_right,
         right_of: None,
         source: SOURCE,
     },
@@ -64,6 +73,26 @@ fn p25_right(mut store: Store, model: &Model) -> Recorded {
         let outputs = t.checkpoint(|| model.outputs(t).tanh().dropout(0.5, rng));
         sgd.step(outputs.square().mean().grad(&model.params));
         rng.advance(t);
+    })
+}
+
+fn p37_mistake(mut store: Store, model: &Model) -> String {
+    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
+    let mut session = session(store);
+    let step = session.record(|t| {
+        let padding = t.full([7], 0.0, DType::U32);
+        let padded = CrossEntropy { ignore_index: Some(0), ..CrossEntropy::default() };
+        let loss = model.outputs(t).cross_entropy_with(padding, &padded);
+        sgd.step(loss.grad(&model.params).check_loss());
+    });
+    let step = step.expect("compiles");
+    run(&mut session, &step).and_then(|_| session.wait()).expect_err("the loss is NaN").to_string()
+}
+
+fn p37_right(mut store: Store, model: &Model) -> Recorded {
+    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
+    record(store, |t| {
+        sgd.step(model.loss(t).grad(&model.params).check_loss().check_finite());
     })
 }
 
