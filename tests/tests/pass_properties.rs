@@ -186,7 +186,7 @@ fn updated(parameters: &[(Vec<usize>, bool)], idle: &[usize], optimizer: u8, uns
     let ema = Ema::new(&mut store, &params, EmaConfig::default());
     let kept = store.layout().states().count();
     let rng = Rng::new(&mut store, "noise", 1);
-    let guard = FiniteGuard::new(&mut store, "guard", None, OnGiveUp::Stop);
+    let guard = FiniteGuard::new(&mut store, "guard", None, OnGiveUp::Error);
     let world = World { params, rng, guard };
     let mut cpu = Machine::poisoned(1, store);
     let step = cpu.session.record(|t| {
@@ -287,7 +287,7 @@ fn every_pair_of_passes_runs_or_is_refused_as_the_table_says() {
             let params = store.params();
             let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
             let rng = Rng::new(&mut store, "noise", 1);
-            let guard = FiniteGuard::new(&mut store, "guard", None, OnGiveUp::Stop);
+            let guard = FiniteGuard::new(&mut store, "guard", None, OnGiveUp::Error);
             let world = World { params, rng, guard };
             let mut cpu = Machine::poisoned(1, store);
             let tape = Tape::new(cpu.session.layout().clone());
@@ -497,7 +497,7 @@ fn whole_updates_give_the_same_bits_on_any_number_of_threads() {
             adam: AdamW::new(&mut store, &params, AdamWConfig::default()),
             ema: Ema::new(&mut store, &params, EmaConfig::default()),
             rng: Rng::new(&mut store, "noise", 1),
-            guard: FiniteGuard::new(&mut store, "guard", None, OnGiveUp::Stop),
+            guard: FiniteGuard::new(&mut store, "guard", None, OnGiveUp::Error),
             acc: Accumulator::new(&mut store, &params, "acc", Weighting::Mean),
             params,
         };
