@@ -8,6 +8,7 @@
 use crate::{
     DType, Tensor,
     grad::sweep,
+    lints::Mark,
     op::{Op, Typed},
 };
 
@@ -255,6 +256,7 @@ impl<'t> Recurrence<'t> {
     #[track_caller]
     pub fn run(&self) -> (Tensor<'t>, Option<Tensor<'t>>) {
         let outputs = push_all(|out| Op::Sequence { cell: self.cell, out }, &self.inputs());
+        outputs.iter().for_each(|x| x.tape.mark(*x, Mark::Recurrent));
         (outputs[0], (self.cell == Cell::Lstm).then(|| outputs[1]))
     }
 
@@ -283,6 +285,7 @@ impl<'t> Recurrence<'t> {
             let (h, c) = steps.last().map_or((self.h0, self.c0), |(step, _)| (step.h, step.c));
             steps.push(tape.scoped_turn("step", t, || {
                 let step = self.step(self.z.index(0, t), h, c);
+                tape.mark(step.h, Mark::Recurrent);
                 let more = extra(&step);
                 (step, more)
             }));

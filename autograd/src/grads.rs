@@ -132,6 +132,7 @@ impl<'t, S> Grads<'t, S> {
     #[track_caller]
     pub(crate) fn of(loss: Tensor<'t>, params: &ParamSet) -> Self {
         let tape = loss.tape();
+        tape.mark_loss(loss);
         // What stands for each parameter in the sweep: its slice of the arena, or the arena where the loss reads it whole.
         let mut stands: Vec<(Param, Tensor<'t>, bool)> = vec![];
         let mut values = vec![];
@@ -174,7 +175,8 @@ impl<'t, S> Grads<'t, S> {
             (arena, Tensor::assemble(&parts, 0, len))
         };
         let scope = tape.child_scope(tape.current_scope(), "backward", None);
-        let flat = tape.in_scope(scope, || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect()));
+        let gathered = || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect());
+        let flat = tape.at_caller(|| tape.in_scope(scope, gathered));
         let (values, scaler) = (Flat::new(values), LossScaler::none());
         let (verdict, weight, generators) = (None, None, vec![]);
         let history = History::born(tape, scaler, &present);
@@ -224,10 +226,16 @@ impl<'t, S> Grads<'t, S> {
     /// The Euclidean norm of each present parameter's gradient, in the order of declaration, as one f32 vector.
     #[track_caller]
     pub fn segment_norms(&self) -> Tensor<'t> {
+        self.norms_of(&self.flat)
+    }
+
+    /// The norm of each present parameter's part of some flat vectors.
+    #[track_caller]
+    pub(crate) fn norms_of(&self, flat: &Flat<'t>) -> Tensor<'t> {
         let layout = &self.tape.layout;
         // Arena by arena; then in the order of declaration, where that is another.
         let (mut norms, mut order) = (vec![], vec![]);
-        for &(arena, g) in self.flat.parts() {
+        for &(arena, g) in flat.parts() {
             let members = layout.members(arena).into_iter().filter(|param| self.present.contains(*param));
             let members: Vec<Param> = members.collect();
             let range = |param: &Param| (layout.param(*param).offset, layout.param(*param).shape.numel());
@@ -275,10 +283,12 @@ impl<'t, S> Grads<'t, S> {
     /// If that is a mistake.
     #[track_caller]
     pub(crate) fn apply(&self, action: Action) {
+        let before = self.history.borrow().state.found();
         let refused = self.history.borrow_mut().apply(action);
         if let Err(pitfall) = refused {
             self.tape.refuse(pitfall);
         }
+        self.note_found(&before);
     }
 
     /// Joins to the verdict that their values are in order.

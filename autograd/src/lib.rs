@@ -34,6 +34,7 @@ mod grads;
 mod half;
 mod hook;
 mod in_process;
+mod lints;
 mod lower;
 mod optimizer;
 mod pass_state;
@@ -63,6 +64,7 @@ pub use grads::{Grads, Scaled, Unscaled};
 pub use half::f16_from_f64;
 pub use hook::Vjp;
 pub use in_process::InProcess;
+pub use lints::Lint;
 pub use optimizer::{Optimizer, OptimizerStates, Rule};
 pub use pass_state::{Action, PassConfig, PassState};
 pub use passes::{

@@ -4,9 +4,10 @@
 use crate::{
     Array, Tensor,
     grads::{Grads, Unscaled},
+    lints::names,
     op::Segments,
     pass_state::Action,
-    pitfall::Pitfall,
+    pitfall::{Pitfall, Severity},
     store::{Flat, Param, ParamSet, StateId, Store},
     tape::Tape,
 };
@@ -87,6 +88,11 @@ pub trait Optimizer {
     /// The printed hyper-parameters.
     fn parameters(&self) -> Vec<(&'static str, String)>;
 
+    /// What is doubtful about its settings: noted in each program that steps with it.
+    fn lints(&self) -> Vec<(Pitfall, String)> {
+        vec![]
+    }
+
     /// New parameters and new states of one arena. Padding that is zero must stay zero.
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>);
 
@@ -151,7 +157,18 @@ pub trait Optimizer {
         let tape = grads.tape();
         grads.apply(Action::Step);
         grads.check_origin();
-        tape.pass(self.name(), &self.parameters(), &grads.flat().tensors(), || {
+        for (pitfall, message) in self.lints() {
+            tape.note(pitfall, pitfall.severity(), message);
+        }
+        let own = |param: &Param| self.states().params.contains(*param);
+        let still: Vec<Param> = grads.absent().iter().filter(own).collect();
+        if !still.is_empty() {
+            let whose = names(&tape.layout, still);
+            let text = format!("no gradient reaches {whose}, which {} steps; freeze it, or leave it out", self.name());
+            tape.note(Pitfall::P23, Severity::Warning, text);
+        }
+        let stepped = grads.present().iter().filter(own).collect();
+        tape.pass_over(self.name(), &self.parameters(), &grads.flat().tensors(), (stepped, true), || {
             let params = grads.flat().map(|arena, _| tape.state(arena));
             let (params, states) = self.update(&params, &grads, &self.current(tape, grads.flat()));
             let all = || params.parts().iter().chain(states.parts());
@@ -178,6 +195,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 
     fn parameters(&self) -> Vec<(&'static str, String)> {
         (**self).parameters()
+    }
+
+    fn lints(&self) -> Vec<(Pitfall, String)> {
+        (**self).lints()
     }
 
     #[track_caller]

@@ -299,6 +299,11 @@ impl PassState {
         self.tags.window < self.config.micro_batches
     }
 
+    /// Whether a verdict has been given.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.tags.check != Check::Unchecked
+    }
+
     fn is_local(&self) -> bool {
         self.tags.replica == Replica::Local
     }
@@ -351,8 +356,8 @@ impl PassState {
 
     fn finite_check(&mut self) {
         if self.usable() {
-            self.report_if(self.tags.clipped || self.tags.clamped, P30);
             self.report_if(self.tags.clamped, P31);
+            self.report_if(self.tags.clipped || self.tags.clamped, P30);
             self.tags.check = Check::Verdict(self.tags.replica);
         }
     }

@@ -2,8 +2,9 @@
 
 use crate::{
     DType, Shape,
+    lints::Lint,
     op::Op,
-    store::{Layout, Param, StateId},
+    store::{Layout, Param, ParamSet, StateId},
     tape::{Node, NodeId, Scope, ScopeId},
     window::Event,
 };
@@ -27,6 +28,8 @@ pub struct TapDecl {
     pub name: String,
     /// The value.
     pub node: NodeId,
+    /// The caller's line.
+    pub site: &'static Location<'static>,
 }
 
 /// A gradient pass: a region of the program, with what it was given.
@@ -36,6 +39,10 @@ pub struct Pass {
     pub name: &'static str,
     /// Its parameters, printed; a parameter that is a tensor shows as its node.
     pub parameters: Vec<(&'static str, String)>,
+    /// The parameters whose gradients it changes, or that it updates; none for a pass that is about no gradients.
+    pub params: ParamSet,
+    /// Whether it is a step of an optimizer.
+    pub steps: bool,
     /// The nodes it works on.
     pub inputs: Vec<NodeId>,
     /// The nodes it gives.
@@ -56,6 +63,7 @@ pub struct Program {
     pub(crate) taps: Vec<TapDecl>,
     pub(crate) passes: Vec<Pass>,
     pub(crate) unreached: Vec<Param>,
+    pub(crate) lints: Vec<Lint>,
     pub(crate) events: Vec<(Event, &'static Location<'static>)>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) ranks: usize,

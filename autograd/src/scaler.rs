@@ -276,8 +276,11 @@ impl<'t> ScaledLoss<'t> {
     /// The gradient of the scaled loss: see [`Tensor::grad`].
     #[track_caller]
     pub fn grad(self, params: &ParamSet) -> Grads<'t, Scaled> {
-        let grads = Grads::of(self.scaled, params);
-        let history = History::born(self.loss.tape, self.scaler, grads.present());
+        let tape = self.loss.tape;
+        let scaled = self.scaler != LossScaler::none();
+        let site = tape.site();
+        let grads = tape.in_scaled_sweep(scaled, || tape.at_site(site, || Grads::of(self.scaled, params)));
+        let history = History::born(tape, self.scaler, grads.present());
         history.borrow_mut().loss = Some(self.loss.id);
         Grads { scaler: self.scaler, history, ..grads }
     }

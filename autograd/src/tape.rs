@@ -6,6 +6,7 @@
 use crate::{
     Array, DType, Shape, Tensor,
     hook::{HookFns, Probe, RuleFn},
+    lints::Facts,
     op::{HookId, InputId, Op, RuleId, Typed},
     program::{InputDecl, Pass, Program, TapDecl},
     random::fnv1a,
@@ -110,6 +111,7 @@ pub(crate) struct Inner {
     scaled_by: BTreeMap<StateId, NodeId>,
     /// How many random streams each path has, by path.
     streams: HashMap<String, u64>,
+    pub facts: Facts,
 }
 
 /// A program while it is being recorded.
@@ -163,12 +165,14 @@ impl Tape {
             taps: inner.taps,
             passes: inner.passes,
             unreached: inner.unreached,
+            lints: vec![],
             events: inner.events,
             shared: if self.ranks > 1 { inner.shared } else { vec![] },
             layout: self.layout,
             ranks: self.ranks,
         }
         .without_idle_commits()
+        .with_lints(inner.facts)
     }
 
     // Recording.
@@ -532,7 +536,9 @@ impl Tape {
     #[track_caller]
     pub fn tap(&self, name: &str, value: Tensor<'_>) {
         let node = self.own(value, "tap");
-        self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node });
+        let site = Location::caller();
+        self.note_scaled_tap(name, site);
+        self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node, site });
     }
 
     /// Forgets what has been tapped so far.
@@ -551,11 +557,26 @@ impl Tape {
         inputs: &[Tensor<'t>],
         f: impl FnOnce() -> Vec<Tensor<'t>>,
     ) -> Vec<Tensor<'t>> {
+        self.pass_over(name, parameters, inputs, (ParamSet::default(), false), f)
+    }
+
+    /// As [`Tape::pass`], of a pass that is about the gradients of some parameters, or steps them.
+    #[track_caller]
+    pub(crate) fn pass_over<'t>(
+        &'t self,
+        name: &'static str,
+        parameters: &[(&'static str, String)],
+        inputs: &[Tensor<'t>],
+        (params, steps): (ParamSet, bool),
+        f: impl FnOnce() -> Vec<Tensor<'t>>,
+    ) -> Vec<Tensor<'t>> {
         let start = self.len();
         let outputs = self.scoped(name, f);
         let pass = Pass {
             name,
             parameters: parameters.to_vec(),
+            params,
+            steps,
             inputs: inputs.iter().map(|x| self.own(*x, name)).collect(),
             outputs: outputs.iter().map(|x| self.own(*x, name)).collect(),
             nodes: start..self.len(),

@@ -3,6 +3,7 @@
 //! - [`Builder`] declares parameters in a `wgrad::Store`; modules ([`Linear`], [`Embedding`], [`Dropout`], [`Recurrent`]) are small
 //!   structs of parameter handles whose `forward` records onto the tape of its argument.
 //! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates.
+//! - [`ClipWatch`] says when a clip acts on every update, or on none.
 //! - [`data`] has the tasks, [`checkpoint`] saves and restores a session.
 //!
 //! Losses and metrics are methods of `wgrad::Tensor`: `cross_entropy`, `mse`, `accuracy`. This crate names no device.
@@ -41,6 +42,7 @@ mod omega;
 mod random;
 mod recurrent;
 mod trainer;
+mod watch;
 
 pub use builder::Builder;
 pub use dropout::Dropout;
@@ -52,4 +54,5 @@ pub use omega::omega;
 pub use recurrent::{Outputs, Recurrent, RecurrentInit};
 pub use schedule::Schedule;
 pub use trainer::{Inputs, Loss, LossScale, Precision, Trainer, TrainerConfig, Update};
+pub use watch::ClipWatch;
 pub use wgrad::Cell;

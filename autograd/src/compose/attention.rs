@@ -1,6 +1,6 @@
 //! Scaled dot-product attention.
 
-use crate::{DType, Rng, Tensor};
+use crate::{DType, Rng, Tensor, lints::Mark};
 
 /// What [`Tensor::attention`] does besides the plain formula.
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,6 +96,7 @@ impl<'t> Tensor<'t> {
             let later = tape.iota(queries).unsqueeze(1).less(tape.iota(count));
             scores = later.select(never, scores);
         }
+        tape.mark(scores, Mark::Attention);
         let Some(mask) = options.mask else { return scores };
         assert!(
             mask.shape().broadcast(&shape).is_some_and(|both| both == shape),

@@ -1,6 +1,6 @@
 //! Normalisation by mean and variance, or by the root of the mean square.
 
-use crate::Tensor;
+use crate::{Tensor, lints::Mark};
 
 /// What [`Tensor::batch_norm`] gives.
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +166,7 @@ impl<'t> Tensor<'t> {
         self.tape.at_caller(|| {
             let fit = |x| self.per_channel(x, "batch_norm");
             let (y, mean, var) = self.standardized(&axes, eps);
+            self.tape.mark(y, Mark::BatchStatistics);
             BatchNormed { y: y.affine(weight.map(fit), bias.map(fit)), mean, var, count }
         })
     }

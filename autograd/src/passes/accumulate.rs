@@ -4,8 +4,9 @@ use super::accumulated::AccumulatedHooks;
 use crate::{
     Array, DType, Tensor,
     grads::{Grads, History, Unscaled},
+    lints::Mark,
     pass_state::{Action, PassState},
-    pitfall::Pitfall,
+    pitfall::{Pitfall, Severity},
     scaler::LossScaler,
     store::{Flat, ParamSet, StateId, Store},
     tape::Tape,
@@ -39,6 +40,15 @@ pub enum Weighting {
 /// ([`crate::Error::Pitfall`], with nothing run): a micro-batch too many and a window taken too early, where
 /// [`Accumulator::micro_batches`] says how long windows are ([`Pitfall::P50`]), and an update of the loss scale while part
 /// of a window is in ([`Pitfall::P12`]).
+///
+/// How micro-batches are weighted is no default that one can forget. [`Pitfall::P4`], accumulation that nothing divides:
+///
+/// ```compile_fail,E0061
+/// # use wgrad::{Accumulator, ParamSet, Store, Unscaled};
+/// fn declare(store: &mut Store, params: &ParamSet) -> Accumulator<Unscaled> {
+///     Accumulator::new(store, params, "window")
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Accumulator<S = Unscaled> {
     name: String,
@@ -66,6 +76,8 @@ struct Recorded {
     scale: Option<StateId>,
     /// Whether half precision had a part in them.
     half: bool,
+    /// What they come from that a clip is for.
+    from: Vec<Mark>,
 }
 
 impl<S> Accumulator<S> {
@@ -155,9 +167,10 @@ impl<S> Accumulator<S> {
         if let Some((_, counter)) = self.length {
             counted.push((counter, tape.state(counter) + 1.0));
         }
+        self.note(&grads);
         let parameters = [("weighting", format!("{:?}", self.weighting))];
         let site = std::panic::Location::caller();
-        tape.pass("accumulate", &parameters, &grads.flat.tensors(), || {
+        tape.pass_over("accumulate", &parameters, &grads.flat.tensors(), (grads.present.clone(), false), || {
             let mut counts = weight.not_equals(0.0);
             if self.skip_bad {
                 counts = counts.and(grads.all_finite());
@@ -186,7 +199,8 @@ impl<S> Accumulator<S> {
         let (tape, history) = (grads.tape, grads.history.borrow());
         {
             let mut recorded = self.recorded();
-            let none = Recorded { present: ParamSet::default(), scaler: grads.scaler, scale: None, half: false };
+            let none =
+                Recorded { present: ParamSet::default(), scaler: grads.scaler, scale: None, half: false, from: vec![] };
             let known = recorded.get_or_insert(none);
             assert!(known.scaler == grads.scaler, "accumulate: the micro-batches' losses have different scales");
             known.present = known.present.iter().chain(grads.present.iter()).collect();
@@ -260,9 +274,14 @@ impl<S> Accumulator<S> {
     #[track_caller]
     fn taken<'t>(&self, tape: &'t Tape, short: bool) -> Grads<'t, S> {
         let recorded = self.recorded().clone();
-        let Recorded { present, scaler, half, .. } =
+        let Recorded { present, scaler, half, from, .. } =
             recorded.expect("accumulate: record what adds to the accumulator before what takes from it");
         tape.event(Event::Window(self.window(), Action::Take { short }));
+        if self.weighting == Weighting::Sum {
+            let text =
+                "what is taken is the sum of the micro-batches, and the step grows with their number; take their mean";
+            tape.note(Pitfall::P4, Severity::Warning, text.into());
+        }
         let weight = tape.state(self.weight);
         let sums = self.sum(tape);
         let mut result = None;
@@ -288,6 +307,7 @@ impl<S> Accumulator<S> {
             outputs
         });
         let (flat, some) = result.expect("the pass has run");
+        from.into_iter().for_each(|mark| flat.tensors().into_iter().for_each(|x| tape.mark(x, mark)));
         let absent = self.params.iter().filter(|param| !present.contains(*param)).collect();
         let values = tape.arenas(&self.params);
         let weight = (self.weighting == Weighting::TokenWeighted).then_some(weight);
@@ -295,6 +315,22 @@ impl<S> Accumulator<S> {
         let history = History::born(tape, scaler, &present);
         history.borrow_mut().half |= half;
         Grads { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, scale: PhantomData }
+    }
+
+    /// Notes what accumulation makes of a loss of this kind.
+    #[track_caller]
+    fn note(&self, grads: &Grads<'_, S>) {
+        let (tape, flat) = (grads.tape, grads.flat.tensors());
+        let from = [Mark::Recurrent, Mark::Attention].into_iter().filter(|mark| tape.comes_from(&flat, *mark));
+        self.recorded().as_mut().expect("checked before").from.extend(from);
+        if self.weighting == Weighting::Mean && tape.comes_from(&flat, Mark::TokenCount) {
+            let text = "means over targets of which some are ignored are averaged as equals; weight them by tokens";
+            tape.note(Pitfall::P46, Severity::Warning, text.into());
+        }
+        if tape.comes_from(&flat, Mark::BatchStatistics) {
+            let text = "batch statistics of micro-batches are not those of the whole batch; use a norm without them";
+            tape.note(Pitfall::P44, Severity::Lint, text.into());
+        }
     }
 
     fn recorded(&self) -> MutexGuard<'_, Option<Recorded>> {

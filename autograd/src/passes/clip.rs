@@ -7,6 +7,7 @@ use super::{
 use crate::{
     DType, Operand, Tensor,
     grads::{Grads, Unscaled},
+    pitfall::{Pitfall, Severity},
 };
 
 /// What a clip does about a norm that is not finite.
@@ -150,6 +151,10 @@ impl<'t> Grads<'t, Unscaled> {
         const NAME: &str = "clip_by_global_norm";
         let clip = clip.into();
         clip.check(NAME);
+        if clip.non_finite == NonFinite::Propagate && !self.history.borrow().state.is_checked() {
+            let text = "one infinity makes all other gradients 0 under `NonFinite::Propagate`; skip such a step";
+            self.tape.note(Pitfall::P32, Severity::Warning, text.into());
+        }
         let (flat, values) = self.pass(NAME, &clip.parameters(), |flat| {
             let norm = self.p_norm(clip.p);
             let coefficient = clip.coefficient(norm);

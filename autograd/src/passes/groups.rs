@@ -10,6 +10,7 @@ use crate::{
     DType, Operand, Tensor,
     grads::{Grads, Unscaled},
     op::Segments,
+    pitfall::Pitfall,
     store::{Param, ParamSet},
 };
 use std::sync::Arc;
@@ -80,7 +81,9 @@ impl<'t> ClipGroups<'t> {
             );
             for param in params.iter() {
                 let first = self.of(param).expect("a member of this group");
-                assert!(first == i, "{name}: parameter {:?} is in groups {first} and {i}", path(param));
+                let twice = Pitfall::P18;
+                let at = grads.tape.recorded_at();
+                assert!(first == i, "{name}: parameter {:?} is in groups {first} and {i}: {twice}{at}", path(param));
             }
         }
         let rest = grads.present.iter().find(|param| self.of(*param).is_none());
@@ -111,7 +114,8 @@ impl<'t> Grads<'t, Unscaled> {
         let mut parameters = vec![("groups", clip.groups.len().to_string())];
         parameters
             .extend([("p", p, 2.0), ("eps", eps, 1e-6)].iter().filter(|x| x.1 != x.2).map(|x| (x.0, x.1.to_string())));
-        let (flat, values) = self.pass(NAME, &parameters, |flat| {
+        let covered = self.present.iter().filter(|param| clip.of(*param).is_some()).collect();
+        let (flat, values) = self.pass_over(covered, NAME, &parameters, |flat| {
             if flat.parts().is_empty() {
                 let none = self.tape.full([clip.groups.len()], 0.0, DType::F32);
                 return (flat.clone(), vec![none, none + 1.0]);

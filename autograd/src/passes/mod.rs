@@ -14,6 +14,7 @@ mod finite;
 mod groups;
 mod noise;
 mod norm;
+mod probe;
 mod reduce;
 mod units;
 mod value;
@@ -26,7 +27,12 @@ pub use finite::{FiniteGuard, OnGiveUp};
 pub use groups::ClipGroups;
 pub use noise::{Draw, Noise};
 
-use crate::{Operand, Tensor, grads::Grads, pass_state::Action, store::Flat};
+use crate::{
+    Operand, Tensor,
+    grads::Grads,
+    pass_state::Action,
+    store::{Flat, ParamSet},
+};
 
 impl<'t, S> Grads<'t, S> {
     /// Records `f` as a pass over the flat vectors. It returns the new vectors, then anything else worth naming.
@@ -37,13 +43,25 @@ impl<'t, S> Grads<'t, S> {
         parameters: &[(&'static str, String)],
         f: impl FnOnce(&Flat<'t>) -> (Flat<'t>, Vec<Tensor<'t>>),
     ) -> (Flat<'t>, Vec<Tensor<'t>>) {
+        self.pass_over(self.present.clone(), name, parameters, f)
+    }
+
+    /// As `pass`, of a pass that changes the gradients of some parameters only.
+    #[track_caller]
+    fn pass_over(
+        &self,
+        params: ParamSet,
+        name: &'static str,
+        parameters: &[(&'static str, String)],
+        f: impl FnOnce(&Flat<'t>) -> (Flat<'t>, Vec<Tensor<'t>>),
+    ) -> (Flat<'t>, Vec<Tensor<'t>>) {
         if let Some(action) = Action::of_pass(name) {
             self.apply(action);
         }
         let mut result = None;
         // The body is recorded within a closure: its nodes name the line that asked for the pass all the same.
         let site = std::panic::Location::caller();
-        self.tape.pass(name, parameters, &self.flat.tensors(), || {
+        self.tape.pass_over(name, parameters, &self.flat.tensors(), (params, false), || {
             let (flat, extra) = self.tape.at_site(site, || f(&self.flat));
             let outputs = flat.tensors().into_iter().chain(extra.iter().copied()).collect();
             result = Some((flat, extra));

@@ -66,7 +66,7 @@ pub fn injected(program: &Program, target: usize, seen: &[usize]) -> Program {
         ..pass.clone()
     });
     let commits = program.commits.iter().map(|(state, id)| (*state, to(id))).collect();
-    let taps = program.taps.iter().map(|tap| TapDecl { name: tap.name.clone(), node: to(&tap.node) }).collect();
+    let taps = program.taps.iter().map(|tap| TapDecl { node: to(&tap.node), ..tap.clone() }).collect();
     let passes = passes.collect();
     Program { nodes, inputs, taps, passes, commits, ..program.clone() }
 }

@@ -145,6 +145,6 @@ fn moving(program: &Program, moved: NodeId, value: NodeId) -> Program {
         Op::Recomputed => Node { op: Op::Detach, inputs: [to(&node.inputs[0])].into(), ..node.clone() },
         _ => Node { inputs: node.inputs.iter().map(to).collect(), ..node.clone() },
     }));
-    let taps = vec![TapDecl { name: "value".into(), node: to(&value) }];
+    let taps = vec![TapDecl { name: "value".into(), node: to(&value), site: program.node(value).site }];
     Program { nodes, inputs, taps, passes: vec![], commits: vec![], ..program.clone() }
 }
