@@ -126,7 +126,7 @@ impl Entry {
                 let model = Model::new(&mut store);
                 let message = run(store, &model);
                 assert!(message.starts_with(&code), "{code}: {message}");
-                let place = if message.contains("red_flags") { normalised(&message) } else { message };
+                let place = if message.contains("red_flags") { normalised(&message) } else { message.clone() };
                 let kind = if message.contains(" (lint): ") { "told after some runs" } else { "refused by the run" };
                 (kind.into(), format!("{}\n{}", mistake(), quoted(&place)))
             }
