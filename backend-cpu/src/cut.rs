@@ -5,8 +5,13 @@
 //! **chunk** a tile's part that is reduced by itself before it is merged with the others. Where neighbouring rows, not
 //! columns, are neighbours in memory, registers hold blocks **turned**: column by column.
 
-use crate::{schedule::Setting, view::even_tail};
-use wgrad::plan::Operand;
+use crate::{
+    schedule::{Setting, Tiling},
+    segments::{Part, parts},
+    view::even_tail,
+};
+use std::sync::Arc;
+use wgrad::{op::Segments, plan::Operand};
 
 /// The sizes that decide how a space is cut up. Results depend on them, and so they are the same for all threads.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +62,8 @@ pub(crate) struct Cut {
     pub turned: bool,
     /// Rows of a tile.
     pub rows: usize,
+    /// Rows of a block: a tile's, save where rows are segments, which lie one behind the other.
+    pub lines: usize,
     /// Columns of a block.
     pub block: usize,
     /// Columns of a chunk: a multiple of a block's.
@@ -99,7 +106,21 @@ impl Cut {
         } else {
             (sizes.chunk / rows).max(reduced.div_ceil(sizes.chunks)).next_multiple_of(block).max(block)
         };
-        Self { split, kept, reduced, turned, rows, block, chunk, resident }
+        Self { split, kept, reduced, turned, rows, lines: rows, block, chunk, resident }
+    }
+
+    /// Cuts up a vector whose rows are segments, for so many walks over them, and the parts that are its tiles. Parts of
+    /// segments are tiles only where one walk is enough.
+    pub fn segments(segments: &Arc<Segments>, sizes: &Sizes, walks: usize) -> (Self, Tiling) {
+        let longest = segments.ranges.iter().map(|(_, len)| *len).max().unwrap_or(0);
+        let split = walks == 1 && longest > sizes.block;
+        let parts = parts(segments, if split { sizes.chunk } else { sizes.block }, sizes.block, split);
+        let most = |size: fn(&Part) -> usize| parts.iter().map(size).max().unwrap_or(0).max(1);
+        let (rows, reduced) = (most(|part| part.rows.len()), most(|part| part.columns.len()));
+        let block = reduced.min(sizes.block);
+        let resident = walks > 1 && reduced <= sizes.resident;
+        let cut = Self { split: 0, kept: 1, reduced, turned: false, rows, lines: 1, block, chunk: reduced, resident };
+        (cut, Tiling { segments: segments.clone(), parts, split })
     }
 
     /// How many tiles there are.

@@ -25,6 +25,7 @@ mod random;
 mod recurrence;
 mod schedule;
 mod scratch;
+mod segments;
 mod single;
 mod tile;
 mod view;

@@ -7,11 +7,13 @@ use crate::{
     lanes::weight,
     memory::Source,
     scratch::Files,
+    segments::Part,
     view::View,
 };
+use std::sync::Arc;
 use wgrad::{
     DType,
-    op::{Binary, Reduce, Unary},
+    op::{Binary, Reduce, Segments, Unary},
     plan::{Body, Instr, Level, Operand},
 };
 
@@ -65,6 +67,18 @@ pub(crate) enum Action {
         key: [usize; 3],
         index: usize,
     },
+    /// The element of a vector for the segment of each position; a block that lies in one segment may stay one value.
+    Lookup {
+        from: Vector,
+        segments: Arc<Segments>,
+        index: usize,
+        whole: bool,
+    },
+    /// The value of each element's row, where rows are segments.
+    Spread {
+        from: usize,
+        whole: bool,
+    },
     Unary(Unary, usize),
     Binary(Binary, usize, usize),
     Select(usize, usize, usize),
@@ -80,7 +94,8 @@ pub(crate) enum Action {
 impl Action {
     fn operands(&self) -> impl Iterator<Item = usize> {
         let used = match *self {
-            Action::Load(_) => [None; 3],
+            Action::Load(_) | Action::Lookup { .. } => [None; 3],
+            Action::Spread { from, .. } => [Some(from), None, None],
             Action::Random { key: [a, b, c], .. } | Action::Select(a, b, c) => [Some(a), Some(b), Some(c)],
             Action::Binary(_, a, b) => [Some(a), Some(b), None],
             Action::Unary(_, a) | Action::Cast(a) | Action::Expand(a) => [Some(a), None, None],
@@ -88,6 +103,23 @@ impl Action {
         };
         used.into_iter().flatten()
     }
+}
+
+/// An evenly spaced vector in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vector {
+    pub source: Source,
+    pub offset: usize,
+    pub stride: isize,
+}
+
+/// A vector whose rows are segments, cut up.
+#[derive(Clone, Debug)]
+pub(crate) struct Tiling {
+    pub segments: Arc<Segments>,
+    pub parts: Vec<Part>,
+    /// Whether a segment may lie in several parts.
+    pub split: bool,
 }
 
 /// One step, over a block or over the values of its rows.
@@ -127,6 +159,8 @@ pub(crate) struct Phase {
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     pub cut: Cut,
+    /// The tiles, where rows are segments.
+    pub tiling: Option<Tiling>,
     pub cells: Vec<Cell>,
     pub views: Vec<View>,
     pub accs: Vec<Acc>,
@@ -154,6 +188,9 @@ pub(crate) struct Setting<'a> {
 impl Schedule {
     /// What the whole takes, in weighted elements.
     pub fn work(&self) -> usize {
+        if let Some(tiling) = &self.tiling {
+            return tiling.segments.total.max(tiling.segments.ranges.len()) * self.cost;
+        }
         self.cut.kept * self.cut.reduced.max(1) * self.cost
     }
 
@@ -161,9 +198,16 @@ impl Schedule {
         let body = setting.body;
         let depth = Depth::new(body);
         let phases = depth.phases(body);
-        let cut = Cut::new(setting, phases);
+        let (cut, tiling) = match &body.segments {
+            None => (Cut::new(setting, phases), None),
+            Some(segments) => {
+                let (cut, tiling) = Cut::segments(segments, &setting.sizes, phases);
+                (cut, Some(tiling))
+            }
+        };
         let this = Self {
             cut,
+            tiling,
             cells: vec![],
             views: vec![],
             accs: vec![],
@@ -287,7 +331,7 @@ impl Builder<'_, '_> {
         }
         for (w, v) in row_stores {
             let from = self.always[v].expect("values of rows last");
-            let view = self.part_view(&self.setting.writes[w], 0..self.schedule.cut.split);
+            let view = self.part_view(&self.setting.writes[w], 0..self.row_rank());
             self.schedule.finale.push(Step { action: Action::Store(view, from), to: None, direct: None });
         }
     }
@@ -351,7 +395,7 @@ impl Builder<'_, '_> {
     fn lasting(&mut self, cell: usize) {
         let Cell { dtype, extent, .. } = self.schedule.cells[cell];
         let len = match extent {
-            Extent::Block => self.schedule.cut.rows * self.schedule.cut.reduced,
+            Extent::Block => self.schedule.cut.lines * self.schedule.cut.reduced,
             Extent::Rows | Extent::One => self.schedule.cut.rows,
             Extent::Columns => unreachable!("a value of columns belongs to a block"),
         };
@@ -382,12 +426,20 @@ impl Builder<'_, '_> {
         match extent {
             Extent::Block => self.view(operand, self.schedule.cut.split),
             Extent::Columns => self.part_view(operand, self.schedule.cut.split..operand.shape.rank()),
-            Extent::One | Extent::Rows => self.part_view(operand, 0..self.schedule.cut.split),
+            Extent::One | Extent::Rows => self.part_view(operand, 0..self.row_rank()),
         }
     }
 
-    /// How many elements a read has in a block, at least.
-    fn extent(&self, operand: &Operand) -> Extent {
+    /// How many dimensions an operand with one element per row has.
+    fn row_rank(&self) -> usize {
+        if self.schedule.tiling.is_some() { 1 } else { self.schedule.cut.split }
+    }
+
+    /// How many elements a read of a level has in a block, at least.
+    fn extent(&self, operand: &Operand, level: Level) -> Extent {
+        if let (Some(_), Level::Row) = (&self.schedule.tiling, level) {
+            return if flat(operand, 0..1) { Extent::One } else { Extent::Rows };
+        }
         let Cut { split, kept, rows, turned, .. } = self.schedule.cut;
         match (flat(operand, 0..split), flat(operand, split..operand.shape.rank())) {
             (true, true) => Extent::One,
@@ -427,10 +479,10 @@ impl Builder<'_, '_> {
     /// What computes a value, from operands that fit one another, and how many elements it has in a block.
     fn action(&mut self, phase: Option<usize>, v: usize, least: Extent) -> (Action, Extent) {
         let setting = self.setting;
-        let instr = &setting.body.values[v].instr;
+        let wgrad::plan::Value { instr, level, .. } = &setting.body.values[v];
         match instr {
             Instr::Load(i) => {
-                let extent = self.extent(&setting.reads[*i]).with(least);
+                let extent = self.extent(&setting.reads[*i], *level).with(least);
                 let view = self.extent_view(&setting.reads[*i], extent);
                 let read = &mut self.schedule.views[view];
                 read.overwritten = matches!(read.source, Source::Target(_));
@@ -440,11 +492,24 @@ impl Builder<'_, '_> {
                 self.schedule.views.push(setting.product.clone().expect("a product belongs to an epilogue"));
                 return (Action::Load(self.schedule.views.len() - 1), Extent::Block);
             }
+            Instr::Lookup { load, segments, index } => {
+                let extent = self.extent(index, *level).with(least);
+                let index = self.extent_view(index, extent);
+                let read = &setting.reads[*load];
+                let (source, offset, stride) = ((setting.source)(read), read.offset, read.strides[0]);
+                let from = Vector { source, offset, stride };
+                let whole = extent != Extent::Block || self.is_kept_whole(v);
+                return (Action::Lookup { from, segments: segments.clone(), index, whole }, extent);
+            }
+            Instr::Spread(a) => {
+                let (from, whole) = (self.operand(phase, *a), self.is_kept_whole(v));
+                return (Action::Spread { from, whole }, Extent::Block);
+            }
             _ => {}
         }
         let mut extent = least;
         if let Instr::Random { index, .. } = instr {
-            extent = self.extent(index).with(least);
+            extent = self.extent(index, *level).with(least);
         }
         for o in instr.operands() {
             extent = extent.with(self.schedule.cells[self.operand(phase, o)].extent);
@@ -464,8 +529,15 @@ impl Builder<'_, '_> {
             Instr::Select(a, b, c) => Action::Select(cell(*a), cell(*b), cell(*c)),
             Instr::Cast(a) => Action::Cast(cell(*a)),
             Instr::Load(_) | Instr::Product | Instr::Const(_) | Instr::Reduce(..) => unreachable!("handled elsewhere"),
+            Instr::Lookup { .. } | Instr::Spread(_) => unreachable!("handled above"),
         };
         (action, extent)
+    }
+
+    /// Whether a value needs each of its elements in a register: it is kept from one walk to the next, or reduced.
+    fn is_kept_whole(&self, v: usize) -> bool {
+        let reduced = |value: &wgrad::plan::Value| matches!(value.instr, Instr::Reduce(_, x) if x == v);
+        self.always[v].is_some() || self.setting.body.values.iter().any(reduced)
     }
 
     /// The cell of a value, in a form that an instruction over elements can take.
@@ -532,7 +604,7 @@ impl Builder<'_, '_> {
         for (i, step) in steps.iter().enumerate() {
             step.action.operands().chain(step.to).for_each(|cell| last[cell] = i);
         }
-        let len = self.schedule.cut.rows * self.schedule.cut.block;
+        let len = self.schedule.cut.lines * self.schedule.cut.block;
         let mut mine = vec![false; self.schedule.cells.len()];
         for (i, step) in steps.iter().enumerate() {
             if let Some(to) = step.to

@@ -47,6 +47,8 @@ impl Files {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Seen {
     Register,
+    /// The same all over the block: the register's first element.
+    Uniform,
     Memory(Source, usize),
 }
 

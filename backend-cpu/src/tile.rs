@@ -6,11 +6,15 @@ use crate::{
     lanes::{self, Lanes, Number},
     memory::{Element, Env, Source, Target, aligned, aligned_mut, nothing, with_type},
     random,
-    schedule::{Action, Extent, Home, Schedule, Step},
+    schedule::{Action, Extent, Home, Schedule, Step, Vector},
     scratch::{Scratch, Seen},
+    segments::{self, Runs},
 };
 use std::ops::Range;
-use wgrad::{DType, Data, f16, op::Binary};
+use wgrad::{
+    DType, Data, f16,
+    op::{Binary, Segments},
+};
 
 /// A schedule on its way through a part of its space, on one thread.
 pub(crate) struct Machine<'a> {
@@ -21,6 +25,8 @@ pub(crate) struct Machine<'a> {
     rows: Range<usize>,
     /// The columns of the block.
     columns: Range<usize>,
+    /// The first column of the tile.
+    first: usize,
     /// How many elements the result of the step at hand has.
     extent: Extent,
 }
@@ -28,7 +34,7 @@ pub(crate) struct Machine<'a> {
 impl<'a> Machine<'a> {
     pub fn new(schedule: &'a Schedule, env: Env<'a>, scratch: &'a mut Scratch) -> Self {
         scratch.seen[..schedule.cells.len()].fill(Seen::Register);
-        Self { schedule, env, scratch, rows: 0..0, columns: 0..0, extent: Extent::Rows }
+        Self { schedule, env, scratch, rows: 0..0, columns: 0..0, first: 0, extent: Extent::Rows }
     }
 
     /// Goes to some rows, at most as many as a tile has, and computes what needs no walk over them.
@@ -56,6 +62,25 @@ impl<'a> Machine<'a> {
             self.finish(p);
         }
         self.leave();
+    }
+
+    /// All of a tile of whole segments.
+    pub fn part(&mut self, part: &segments::Part) {
+        self.enter(part.rows.clone());
+        for p in 0..self.schedule.phases.len() {
+            self.start(p, false);
+            self.walk_part(p, part);
+            self.merge(p);
+            self.finish(p);
+        }
+        self.leave();
+    }
+
+    /// Walks over a tile of segments, with accumulators of its own.
+    pub fn walk_part(&mut self, phase: usize, part: &segments::Part) {
+        self.first = part.columns.start;
+        self.start(phase, true);
+        self.walk(phase, part.columns.clone());
     }
 
     /// Stores the values of the tile's rows.
@@ -133,6 +158,9 @@ impl<'a> Machine<'a> {
     }
 
     fn row_steps(&mut self, steps: &'a [Step]) {
+        if self.rows.is_empty() {
+            return; // Points between segments.
+        }
         steps.iter().for_each(|step| self.step(step, false));
     }
 
@@ -147,8 +175,18 @@ impl<'a> Machine<'a> {
             Extent::One => 1,
             Extent::Rows => self.rows.len(),
             Extent::Columns => self.columns.len(),
-            Extent::Block => self.rows.len() * self.columns.len(),
+            Extent::Block => self.lines().len() * self.columns.len(),
         }
+    }
+
+    /// The lines of a block: its rows, or one where these are segments, one behind the other.
+    fn lines(&self) -> Range<usize> {
+        if self.schedule.tiling.is_some() { 0..1 } else { self.rows.clone() }
+    }
+
+    /// Where in its register the block at hand of a value begins.
+    fn offset(&self, resident: bool) -> usize {
+        if resident { (self.columns.start - self.first) * self.lines().len() } else { 0 }
     }
 
     /// The ranges of a view's outer and inner walk: of a block, or of a value per row.
@@ -158,7 +196,7 @@ impl<'a> Machine<'a> {
             Extent::Rows => (0..1, self.rows.clone()),
             Extent::Columns => (0..1, self.columns.clone()),
             Extent::Block if self.schedule.cut.turned => (self.columns.clone(), self.rows.clone()),
-            Extent::Block => (self.rows.clone(), self.columns.clone()),
+            Extent::Block => (self.lines(), self.columns.clone()),
         }
     }
 
@@ -172,9 +210,9 @@ impl<'a> Machine<'a> {
         let len = self.len(what.extent);
         let slice = match self.scratch.seen[cell] {
             Seen::Register => {
-                let first = if resident { self.columns.start * self.rows.len() } else { 0 };
-                &aligned(T::slice(&self.scratch.registers[index]))[first..][..len]
+                &aligned(T::slice(&self.scratch.registers[index]))[self.offset(resident)..][..len]
             }
+            Seen::Uniform => return Lanes::Splat(aligned(T::slice(&self.scratch.registers[index]))[0]),
             // SAFETY: this thread has computed these elements of a block that is its own, and writes none of them
             // again while it is at this block: writes do not overlap.
             Seen::Memory(Source::Target(t), at) => unsafe { self.env.targets[t].seen(at, len) },
@@ -207,7 +245,7 @@ impl<'a> Machine<'a> {
             return;
         }
         let mut out = self.take(index);
-        let first = if resident { self.columns.start * self.rows.len() } else { 0 };
+        let first = self.offset(resident);
         f(self, &mut aligned_mut(T::slice_mut(&mut out))[first..][..len]);
         self.scratch.registers[index] = out;
     }
@@ -241,6 +279,12 @@ impl<'a> Machine<'a> {
                     view.positions(outer, inner, |i, word| out[i] = word as u32);
                     random::words(*stream, key.map(|k| this.lanes::<u32>(k)), out);
                 });
+            }
+            Action::Lookup { from, segments, index, whole } => {
+                with_type!(self.dtype_of(step), T => self.look_up::<T>(step, from, segments, *index, *whole));
+            }
+            Action::Spread { from, whole } => {
+                with_type!(self.dtype(*from), T => self.spread::<T>(step, *from, *whole));
             }
             Action::Unary(op, a) => match (self.dtype(*a), self.dtype_of(step)) {
                 (DType::F32, DType::Bool) => {
@@ -382,13 +426,68 @@ impl<'a> Machine<'a> {
                 }
                 Lanes::Lines(_) | Lanes::Tile(_) => unreachable!("what is reduced has been expanded"),
             };
-            if self.schedule.cut.turned {
+            if let Some(tiling) = &self.schedule.tiling {
+                let acc = fold::Accumulator::view_mut(sums);
+                let runs = Runs::among(&tiling.segments, self.rows.clone(), self.columns.clone());
+                segments::fold::<T, M>(runs, x, self.rows.start, acc);
+            } else if self.schedule.cut.turned {
                 fold::columns::<T, M>(x, sums);
             } else {
                 fold::rows::<T, M>(x, columns, sums);
             }
         });
         self.scratch.registers[acc.chunk] = register;
+    }
+
+    /// Repeats the value of each row over its elements.
+    fn spread<T: Element>(&mut self, step: &Step, from: usize, whole: bool) {
+        let tiling = self.schedule.tiling.as_ref().expect("rows that are segments");
+        let first = self.rows.start;
+        let runs = Runs::among(&tiling.segments, self.rows.clone(), self.columns.clone());
+        let of = |rows: Lanes<'_, T>, segment: usize| match rows {
+            Lanes::Lines(x) | Lanes::Slice(x) | Lanes::Tile(x) => x[segment - first],
+            Lanes::Splat(x) => x,
+        };
+        self.extent = Extent::Block;
+        let rows = self.lanes::<T>(from);
+        let one = if whole { None } else { segments::uniform(&runs, |segment| of(rows, segment)) };
+        self.repeat(step, one, |this, out| {
+            let rows = this.lanes::<T>(from);
+            segments::spread(runs, out, |segment| of(rows, segment));
+        });
+    }
+
+    /// Finds for each position the element of its segment.
+    fn look_up<T: Element>(&mut self, step: &Step, from: &Vector, segments: &Segments, index: usize, whole: bool) {
+        let extent = self.schedule.cells[step.to.expect("a result has a place")].extent;
+        let (outer, inner) = self.ranges(extent);
+        let view = &self.schedule.views[index];
+        let x = T::slice(self.env.data(from.source));
+        let value = |segment: usize| x[crate::nest::at(from.offset as isize, segment, from.stride)];
+        let Some(at) = view.direct(outer.clone(), inner.clone()) else {
+            return self.repeat(step, None, |_, out| {
+                view.positions(outer, inner, |i, position| {
+                    let segment = Runs::new(segments, position..position + 1).next().and_then(|(_, segment)| segment);
+                    out[i] = segment.map_or(T::default(), value);
+                });
+            });
+        };
+        let at = at as usize;
+        let runs = Runs::new(segments, at..at + outer.len() * inner.len());
+        let one = if whole { None } else { segments::uniform(&runs, value) };
+        self.repeat(step, one, |_, out| segments::spread(runs, out, value));
+    }
+
+    /// Computes a cell by `f`, unless it is one value all over the block and may stay that.
+    fn repeat<T: Element>(&mut self, step: &Step, one: Option<T>, f: impl FnOnce(&Self, &mut [T])) {
+        let to = step.to.expect("a result has a place");
+        if let (Some(one), None, Home::Register { index, .. }) = (one, step.direct, self.schedule.cells[to].home) {
+            self.scratch.seen[to] = Seen::Uniform;
+            aligned_mut(T::slice_mut(&mut self.scratch.registers[index]))[0] = one;
+            return;
+        }
+        self.scratch.seen[to] = Seen::Register;
+        self.compute(step, f);
     }
 
     /// Repeats a value per row or column, or one for all, over the elements of the block.

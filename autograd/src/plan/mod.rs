@@ -32,6 +32,8 @@ pub struct Grouping {
     pub maps: bool,
     /// Reductions join the maps before them, and maps the reductions before them.
     pub rows: bool,
+    /// Segments are rows, too; and what is repeated over segments is looked up by whatever reads it.
+    pub segments: bool,
     /// Maps join the matrix product before them.
     pub epilogues: bool,
     /// What is cheap is computed again instead of being stored.
@@ -46,7 +48,7 @@ pub struct Grouping {
     pub row_limit: usize,
     /// The most nodes in a group.
     pub values: usize,
-    /// The most slots that a kernel of several nodes reads and writes.
+    /// The most buffers that a kernel of several nodes reads and writes: see [`Plan::buffers`].
     pub buffers: usize,
 }
 
@@ -60,11 +62,12 @@ impl Default for Grouping {
 impl Grouping {
     /// One kernel per node, each with memory of its own.
     pub fn none() -> Self {
-        let [simplify, maps, rows, epilogues, recompute, in_place, direct, reuse] = [false; 8];
+        let [simplify, maps, rows, segments, epilogues, recompute, in_place, direct, reuse] = [false; 9];
         Self {
             simplify,
             maps,
             rows,
+            segments,
             epilogues,
             recompute,
             in_place,
@@ -77,8 +80,8 @@ impl Grouping {
     }
 
     fn all(self) -> Self {
-        let [simplify, maps, rows, epilogues, recompute, in_place, direct, reuse] = [true; 8];
-        Self { simplify, maps, rows, epilogues, recompute, in_place, direct, reuse, ..self }
+        let [simplify, maps, rows, segments, epilogues, recompute, in_place, direct, reuse] = [true; 9];
+        Self { simplify, maps, rows, segments, epilogues, recompute, in_place, direct, reuse, ..self }
     }
 }
 
@@ -121,7 +124,7 @@ pub enum Kind {
     /// Zeros in these ranges `(start, len)`, counted from the first element of the one write, which is contiguous.
     Fill(Vec<(usize, usize)>),
     /// One op by itself, over strided reads, one write per output, each contiguous: the ops that move elements by
-    /// index or by segment, that assemble, cumulative sums, convolutions, and fused ops. Some read contiguous operands:
+    /// index (and by segment, where [`Grouping::segments`] is off), that assemble, cumulative sums, convolutions, and fused ops. Some read contiguous operands:
     /// see [`Op::reads_contiguous`].
     Op(Op),
 }
@@ -164,12 +167,37 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Whether a read shows each point the element that a write of the same operand gives it, and no other.
+    fn reads_pointwise(&self, read: usize) -> bool {
+        matches!(&self.kind, Kind::Loop(body) if !body.looks_up(read))
+    }
+
     /// The slots it reads and writes, each once.
     pub fn slots(&self) -> Vec<usize> {
         let mut slots: Vec<usize> = self.reads.iter().chain(&self.writes).map(|operand| operand.slot).collect();
         slots.sort_unstable();
         slots.dedup();
         slots
+    }
+}
+
+impl Plan {
+    /// How many buffers a kernel needs where scalars share one, and the vectors that it looks up share another. (A write
+    /// may be over a read of the same slot.)
+    pub fn buffers(&self, kernel: &Kernel) -> usize {
+        let mut slots = kernel.slots();
+        let all = slots.len();
+        slots.retain(|&slot| self.slots[slot].len > 1);
+        let scalars = usize::from(slots.len() < all);
+        let large = slots.len();
+        if let Kind::Loop(Body { values, .. }) | Kind::MatMul(MatMul { epilogue: Body { values, .. }, .. }) = &kernel.kind {
+            let looked_up = values.iter().filter_map(|value| match value.instr {
+                Instr::Lookup { load, .. } => Some(kernel.reads[load].slot),
+                _ => None,
+            });
+            looked_up.for_each(|table| slots.retain(|&slot| slot != table));
+        }
+        scalars + usize::from(slots.len() < large) + slots.len()
     }
 }
 
