@@ -11,7 +11,10 @@ use crate::{
     view::even_tail,
 };
 use std::sync::Arc;
-use wgrad::{op::Segments, plan::Operand};
+use wgrad::{
+    op::Segments,
+    plan::{Instr, Operand, Value},
+};
 
 /// The sizes that decide how a space is cut up. Results depend on them, and so they are the same for all threads.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +54,12 @@ impl Sizes {
         Sizes { block: 16, narrow: 5, square: 4, chunk: 12, chunks: 5, resident: 20, packed: 300, serial: 0 };
 }
 
+/// Parts of a tile whose rows are segments.
+const PARTS: usize = 4;
+/// Values of elements that a kernel without reductions computes, from which on its registers hold less: more of them fit
+/// into a cache of the first level.
+const MANY: usize = 6;
+
 /// An index space, cut up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
@@ -64,6 +73,8 @@ pub(crate) struct Cut {
     pub rows: usize,
     /// Rows of a block: a tile's, save where rows are segments, which lie one behind the other.
     pub lines: usize,
+    /// How many of the parts of a vector that is cut into segments make a tile.
+    pub parts: usize,
     /// Columns of a block.
     pub block: usize,
     /// Columns of a chunk: a multiple of a block's.
@@ -75,7 +86,12 @@ pub(crate) struct Cut {
 impl Cut {
     /// Cuts up the space of a body that takes this many walks over a row.
     pub fn new(setting: &Setting, walks: usize) -> Self {
-        let Setting { body, sizes, .. } = setting;
+        let Setting { body, mut sizes, .. } = *setting;
+        let computed = |value: &&Value| !matches!(value.instr, Instr::Load(_) | Instr::Const(_));
+        let many = body.reduced == 0 && body.values.iter().filter(computed).count() > MANY;
+        if many && setting.product.is_none() {
+            sizes.block = (sizes.block / 4).max(16);
+        }
         let operands = || setting.reads.iter().chain(setting.writes).filter(|o| o.shape == body.space);
         let split = match (&setting.product, body.reduced) {
             (Some(_), _) => body.space.rank() - 1,
@@ -106,7 +122,7 @@ impl Cut {
         } else {
             (sizes.chunk / rows).max(reduced.div_ceil(sizes.chunks)).next_multiple_of(block).max(block)
         };
-        Self { split, kept, reduced, turned, rows, lines: rows, block, chunk, resident }
+        Self { split, kept, reduced, turned, rows, lines: rows, parts: 1, block, chunk, resident }
     }
 
     /// Cuts up a vector whose rows are segments, for so many walks over them, and the parts that are its tiles. Parts of
@@ -115,11 +131,25 @@ impl Cut {
         let longest = segments.ranges.iter().map(|(_, len)| *len).max().unwrap_or(0);
         let split = walks == 1 && longest > sizes.block;
         let parts = parts(segments, if split { sizes.chunk } else { sizes.block }, sizes.block, split);
-        let most = |size: fn(&Part) -> usize| parts.iter().map(size).max().unwrap_or(0).max(1);
-        let (rows, reduced) = (most(|part| part.rows.len()), most(|part| part.columns.len()));
-        let block = reduced.min(sizes.block);
+        // What is computed for each row is computed for those of several parts at a time, all of which are in the cache.
+        let together = if split { 1 } else { PARTS };
+        let most = |size: &dyn Fn(&[Part]) -> usize| parts.chunks(together).map(size).max().unwrap_or(0).max(1);
+        let rows = most(&|tile| tile[tile.len() - 1].rows.end - tile[0].rows.start);
+        let reduced = most(&|tile| tile[tile.len() - 1].columns.end - tile[0].columns.start);
+        let block = parts.iter().map(|part| part.columns.len()).max().unwrap_or(0).clamp(1, sizes.block);
         let resident = walks > 1 && reduced <= sizes.resident;
-        let cut = Self { split: 0, kept: 1, reduced, turned: false, rows, lines: 1, block, chunk: reduced, resident };
+        let cut = Self {
+            split: 0,
+            kept: 1,
+            reduced,
+            turned: false,
+            rows,
+            lines: 1,
+            parts: together,
+            block,
+            chunk: reduced,
+            resident,
+        };
         (cut, Tiling { segments: segments.clone(), parts, split })
     }
 

@@ -6,6 +6,7 @@ use crate::{
     pool::Pool,
     schedule::{Schedule, Tiling},
     scratch::Workers,
+    segments::Part,
     tile::Machine,
 };
 use std::sync::{Mutex, PoisonError};
@@ -69,24 +70,24 @@ impl Loop {
     /// Rows that are segments: whole ones in each part; or parts of them, reduced by themselves, and then merged in order.
     fn run_segments(&self, tiling: &Tiling, env: Env, workers: &Workers, pool: Pool) {
         let schedule = &self.schedule;
+        if self.chunks.is_empty() {
+            let tiles: Vec<&[Part]> = tiling.parts.chunks(schedule.cut.parts).collect();
+            return pool.each(tiles.len(), schedule.work(), |range| {
+                let mut scratch = workers.mine();
+                let mut machine = Machine::new(schedule, env, &mut scratch);
+                tiles[range].iter().for_each(|parts| machine.parts(parts));
+            });
+        }
         pool.each(tiling.parts.len(), schedule.work(), |range| {
             let mut scratch = workers.mine();
             let mut machine = Machine::new(schedule, env, &mut scratch);
             for i in range {
-                let part = &tiling.parts[i];
-                let Some(results) = self.chunks.get(i) else {
-                    machine.part(part);
-                    continue;
-                };
-                machine.enter(part.rows.clone());
-                machine.walk_part(0, part);
-                let mut results = locked(results);
+                machine.enter(tiling.parts[i].rows.clone());
+                machine.walk_parts(0, &tiling.parts[i..=i]);
+                let mut results = locked(&self.chunks[i]);
                 machine.accumulators(0, |i, chunk, _| copy(chunk, &mut results[i]));
             }
         });
-        if self.chunks.is_empty() {
-            return;
-        }
         let rows = tiling.segments.ranges.len();
         pool.each(rows.div_ceil(schedule.cut.rows), rows * schedule.cost, |range| {
             let mut scratch = workers.mine();

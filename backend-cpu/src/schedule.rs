@@ -82,6 +82,8 @@ pub(crate) enum Action {
     Unary(Unary, usize),
     Binary(Binary, usize, usize),
     Select(usize, usize, usize),
+    /// One of two values as a whole, by a condition that is the same all over the block: it stays where it is.
+    Choose(usize, usize, usize),
     Cast(usize),
     /// A value per row, or one for all, repeated for each element.
     Expand(usize),
@@ -96,7 +98,7 @@ impl Action {
         let used = match *self {
             Action::Load(_) | Action::Lookup { .. } => [None; 3],
             Action::Spread { from, .. } => [Some(from), None, None],
-            Action::Random { key: [a, b, c], .. } | Action::Select(a, b, c) => [Some(a), Some(b), Some(c)],
+            Action::Random { key: [a, b, c], .. } | Action::Select(a, b, c) | Action::Choose(a, b, c) => [Some(a), Some(b), Some(c)],
             Action::Binary(_, a, b) => [Some(a), Some(b), None],
             Action::Unary(_, a) | Action::Cast(a) | Action::Expand(a) => [Some(a), None, None],
             Action::Store(_, a) | Action::Fold(_, a) => [Some(a), None, None],
@@ -218,7 +220,8 @@ impl Schedule {
         };
         let here = vec![vec![None; body.values.len()]; phases];
         let always = vec![None; body.values.len()];
-        let mut builder = Builder { setting, files, depth, always, here, schedule: this };
+        let copied = copied(setting);
+        let mut builder = Builder { setting, files, depth, always, here, copied, schedule: this };
         builder.build();
         let schedule = builder.schedule;
         files.cells(schedule.cells.len());
@@ -235,6 +238,24 @@ fn cost(value: &wgrad::plan::Value) -> usize {
         Instr::Random { .. } => 16,
         _ => 1,
     }
+}
+
+/// Which reads are stored as they are, or may be, elsewhere than where they come from: by then they may be overwritten.
+/// Everything else is done before the first such store.
+fn copied(setting: &Setting) -> Vec<bool> {
+    let Setting { body, reads, writes, .. } = setting;
+    let mut copied = vec![false; reads.len()];
+    for (write, &stored) in writes.iter().zip(&body.stores) {
+        let mut open = vec![stored];
+        while let Some(v) = open.pop() {
+            match body.values[v].instr {
+                Instr::Load(i) => copied[i] |= reads[i] != *write,
+                Instr::Select(_, a, b) => open.extend([a, b]),
+                _ => {}
+            }
+        }
+    }
+    copied
 }
 
 /// Whether some dimensions of an operand repeat one element.
@@ -273,6 +294,8 @@ struct Builder<'a, 'b> {
     always: Vec<Option<usize>>,
     /// The cell of each value in each phase.
     here: Vec<Vec<Option<usize>>>,
+    /// Reads that are copied before the kernel overwrites them.
+    copied: Vec<bool>,
     schedule: Schedule,
 }
 
@@ -485,7 +508,8 @@ impl Builder<'_, '_> {
                 let extent = self.extent(&setting.reads[*i], *level).with(least);
                 let view = self.extent_view(&setting.reads[*i], extent);
                 let read = &mut self.schedule.views[view];
-                read.overwritten = matches!(read.source, Source::Target(_));
+                let target = matches!(read.source, Source::Target(_));
+                read.overwritten = target && (phase.is_none() || self.copied[*i]);
                 return (Action::Load(view), extent);
             }
             Instr::Product => {
@@ -526,7 +550,15 @@ impl Builder<'_, '_> {
             }
             Instr::Unary(op, a) => Action::Unary(*op, cell(*a)),
             Instr::Binary(op, a, b) => Action::Binary(*op, cell(*a), cell(*b)),
-            Instr::Select(a, b, c) => Action::Select(cell(*a), cell(*b), cell(*c)),
+            Instr::Select(a, b, c) => {
+                let [a, b, c] = [*a, *b, *c].map(cell);
+                let extents = [a, b, c].map(|cell| self.schedule.cells[cell].extent);
+                let whole = phase.is_none() || self.always[v].is_some();
+                match extents {
+                    [Extent::One, Extent::Block, Extent::Block] if !whole => Action::Choose(a, b, c),
+                    _ => Action::Select(a, b, c),
+                }
+            }
             Instr::Cast(a) => Action::Cast(cell(*a)),
             Instr::Load(_) | Instr::Product | Instr::Const(_) | Instr::Reduce(..) => unreachable!("handled elsewhere"),
             Instr::Lookup { .. } | Instr::Spread(_) => unreachable!("handled above"),
@@ -536,8 +568,12 @@ impl Builder<'_, '_> {
 
     /// Whether a value needs each of its elements in a register: it is kept from one walk to the next, or reduced.
     fn is_kept_whole(&self, v: usize) -> bool {
-        let reduced = |value: &wgrad::plan::Value| matches!(value.instr, Instr::Reduce(_, x) if x == v);
-        self.always[v].is_some() || self.setting.body.values.iter().any(reduced)
+        let needs = |value: &wgrad::plan::Value| match value.instr {
+            Instr::Reduce(_, x) => x == v,
+            Instr::Select(_, a, b) => a == v || b == v, // What is chosen may be reduced.
+            _ => false,
+        };
+        self.always[v].is_some() || self.setting.body.values.iter().any(needs)
     }
 
     /// The cell of a value, in a form that an instruction over elements can take.
@@ -603,6 +639,12 @@ impl Builder<'_, '_> {
         let mut last = vec![0; self.schedule.cells.len()];
         for (i, step) in steps.iter().enumerate() {
             step.action.operands().chain(step.to).for_each(|cell| last[cell] = i);
+        }
+        // What is chosen is read where it is.
+        for step in steps.iter().rev() {
+            if let (Action::Choose(_, a, b), Some(to)) = (&step.action, step.to) {
+                [*a, *b].into_iter().for_each(|cell| last[cell] = last[cell].max(last[to]));
+            }
         }
         let len = self.schedule.cut.lines * self.schedule.cut.block;
         let mut mine = vec![false; self.schedule.cells.len()];

@@ -8,7 +8,7 @@ use crate::{
     random,
     schedule::{Action, Extent, Home, Schedule, Step, Vector},
     scratch::{Scratch, Seen},
-    segments::{self, Runs},
+    segments::{self, Part, Runs},
 };
 use std::ops::Range;
 use wgrad::{
@@ -65,11 +65,12 @@ impl<'a> Machine<'a> {
     }
 
     /// All of a tile of whole segments.
-    pub fn part(&mut self, part: &segments::Part) {
-        self.enter(part.rows.clone());
+    pub fn parts(&mut self, parts: &[Part]) {
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return };
+        self.enter(first.rows.start..last.rows.end);
         for p in 0..self.schedule.phases.len() {
             self.start(p, false);
-            self.walk_part(p, part);
+            self.walk_parts(p, parts);
             self.merge(p);
             self.finish(p);
         }
@@ -77,10 +78,10 @@ impl<'a> Machine<'a> {
     }
 
     /// Walks over a tile of segments, with accumulators of its own.
-    pub fn walk_part(&mut self, phase: usize, part: &segments::Part) {
-        self.first = part.columns.start;
+    pub fn walk_parts(&mut self, phase: usize, parts: &[Part]) {
+        self.first = parts[0].columns.start;
         self.start(phase, true);
-        self.walk(phase, part.columns.clone());
+        parts.iter().for_each(|part| self.walk(phase, part.columns.clone()));
     }
 
     /// Stores the values of the tile's rows.
@@ -200,8 +201,17 @@ impl<'a> Machine<'a> {
         }
     }
 
+    /// The cell that a cell is found in.
+    fn found(&self, cell: usize) -> usize {
+        match self.scratch.seen[cell] {
+            Seen::Cell(other) => other,
+            _ => cell,
+        }
+    }
+
     /// The elements of a cell, for reading.
     fn lanes<T: Element>(&self, cell: usize) -> Lanes<'_, T> {
+        let cell = self.found(cell);
         let what = &self.schedule.cells[cell];
         let (index, resident) = match what.home {
             Home::Const(c) => return Lanes::Splat(T::from_f64(c)),
@@ -212,9 +222,12 @@ impl<'a> Machine<'a> {
             Seen::Register => {
                 &aligned(T::slice(&self.scratch.registers[index]))[self.offset(resident)..][..len]
             }
+            Seen::Cell(_) => unreachable!("it has been found"),
             Seen::Uniform => return Lanes::Splat(aligned(T::slice(&self.scratch.registers[index]))[0]),
-            // SAFETY: this thread has computed these elements of a block that is its own, and writes none of them
-            // again while it is at this block: writes do not overlap.
+            // SAFETY: these elements are of a block that is this thread's own. Either this thread has computed them, and
+            // writes none of them again while it is at this block: writes do not overlap. Or they are a read that the
+            // kernel overwrites, by stores that come after everything else that is done to the block; of a stored value
+            // that is itself found here, only what the store would write over itself is.
             Seen::Memory(Source::Target(t), at) => unsafe { self.env.targets[t].seen(at, len) },
             Seen::Memory(Source::Product, at) => &T::slice(self.env.product)[at..][..len],
             Seen::Memory(source, at) => &T::slice(self.env.data(source))[at..][..len],
@@ -306,6 +319,10 @@ impl<'a> Machine<'a> {
             Action::Binary(op, a, b) => with_type!(self.dtype(*a), T => {
                 self.compute::<T>(step, |this, out| T::binary(*op, this.lanes(*a), this.lanes(*b), out));
             }),
+            Action::Choose(c, a, b) => {
+                let chosen = if matches!(self.lanes::<bool>(*c), Lanes::Splat(true)) { *a } else { *b };
+                self.scratch.seen[step.to.expect("a result has a place")] = Seen::Cell(self.found(chosen));
+            }
             Action::Select(c, a, b) => with_type!(self.dtype(*a), T => {
                 let pick = |this: &Self, out: &mut [T]| {
                     lanes::select(this.lanes(*c), this.lanes(*a), this.lanes(*b), out);
@@ -338,7 +355,7 @@ impl<'a> Machine<'a> {
         let (outer, inner) = self.ranges(cell.extent);
         let shift = if view.source == Source::Product { self.env.shift } else { 0 };
         let resident = matches!(cell.home, Home::Register { resident: true, .. });
-        // What the kernel overwrites is copied first.
+        // What the kernel overwrites is copied first, where it matters.
         if !view.overwritten
             && !resident
             && let Some(at) = view.direct(outer.clone(), inner.clone())
@@ -382,7 +399,7 @@ impl<'a> Machine<'a> {
         let Source::Target(target) = view.source else { unreachable!("writes are targets") };
         self.extent = if block { Extent::Block } else { Extent::Rows };
         let (outer, inner) = self.ranges(self.extent);
-        if let Seen::Memory(source, at) = self.scratch.seen[from]
+        if let Seen::Memory(source, at) = self.scratch.seen[self.found(from)]
             && source == view.source
             && view.direct(outer.clone(), inner.clone()) == Some(at as isize)
         {

@@ -120,11 +120,6 @@ pub struct Body {
 }
 
 impl Body {
-    /// Whether some element of a read is read at other points than its own.
-    pub fn looks_up(&self, read: usize) -> bool {
-        self.values.iter().any(|value| matches!(value.instr, Instr::Lookup { load, .. } if load == read))
-    }
-
     /// The shape of a level's values.
     pub fn shape(&self, level: Level) -> Shape {
         match (level, &self.segments) {

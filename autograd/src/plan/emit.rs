@@ -12,8 +12,10 @@ use crate::{
 use std::{collections::HashMap, sync::Arc};
 
 /// Most work, in additions, and most loads of what is computed again for a consumer: of a value with one consumer, and
-/// of one with several (not counting scalars, of which there are few).
+/// of one with several.
 const AGAIN: [(usize, usize); 2] = [(32, 4), (6, 2)];
+/// The same for a scalar, which takes a kernel to be stored and hardly anything to be read.
+const SCALAR: (usize, usize) = (8, 2);
 
 /// A body under construction.
 pub(super) struct Emitter<'a> {
@@ -247,7 +249,7 @@ impl<'a> Emitter<'a> {
     fn computes_again(&self, root: NodeId, operand: &Operand, frame: Level, chain: &[NodeId]) -> bool {
         let several = (self.groups.uses[root.index()] > 1) as usize;
         let one = self.groups.program.node(root).shape.numel() == 1;
-        let (most_work, most_loads) = if one { AGAIN[0] } else { AGAIN[several] };
+        let (most_work, most_loads) = if one { SCALAR } else { AGAIN[several] };
         let mut loads = vec![];
         let cost = self.cost(root, operand, (frame, chain), most_work, &mut loads);
         cost.is_some_and(|work| work <= most_work && loads.len() <= most_loads)

@@ -553,6 +553,7 @@ impl<'a> Groups<'a> {
                 };
                 let takes = |&&to: &&usize| {
                     self.groups[to].segments == self.groups[from].segments
+                        && self.groups[from].depth <= self.groups[to].depth
                         && self.groups[from].members.len() + self.groups[to].members.len() <= self.options.values
                         && self.groups[from]
                             .levels
@@ -600,14 +601,15 @@ impl<'a> Groups<'a> {
     /// of the first what it would compute itself.
     fn may_bundle(&self, from: usize, to: usize) -> bool {
         let [a, b] = [from, to].map(|g| &self.groups[g]);
-        if a.members.len() + b.members.len() > self.options.values {
+        if a.members.len() + b.members.len() > self.options.values || a.depth > b.depth {
             return false;
         }
-        let reads_own = b.members.iter().flat_map(|id| &self.program.node(*id).inputs).all(|input| {
-            let view = &self.views[input.index()];
-            self.home[view.root.index()] != Some(from)
-                || b.levels.contains_key(&view.root)
-                || a.shows(view.root, &view.operand, Level::Element)
+        let reads_own = b.members.iter().map(|id| self.program.node(*id)).all(|node| {
+            node.inputs.iter().map(|input| &self.views[input.index()]).all(|view| {
+                self.home[view.root.index()] != Some(from)
+                    || b.levels.contains_key(&view.root) && !is_placed(&node.op)
+                    || a.shows(view.root, &view.operand, Level::Element) && !is_placed(&node.op)
+            })
         });
         reads_own && self.readers(from).into_iter().all(|reader| reader == to || !self.leads_to(reader, to))
     }

@@ -143,12 +143,13 @@ impl Plan {
     fn may_overwrite(&self, state: StateId, value: &Operand, k: usize) -> bool {
         let Some(old) = self.slots.iter().position(|slot| slot.home == Home::State(state)) else { return true };
         let kernel = &self.kernels[k];
-        let write = kernel.writes.iter().find(|write| write.slot == value.slot).expect("the writer");
+        let w = kernel.writes.iter().position(|write| write.slot == value.slot).expect("the writer");
+        let write = &kernel.writes[w];
         let same = |read: &Operand| Operand { slot: write.slot, ..read.clone() } == *write;
         let mut reads_old = kernel.reads.iter().enumerate().filter(|(_, read)| read.slot == old);
         let mut later = self.kernels[k + 1..].iter().flat_map(|kernel| &kernel.reads).chain(&self.taps);
         !later.any(|read| read.slot == old)
-            && reads_old.all(|(i, read)| kernel.reads_pointwise(i) && same(read))
+            && reads_old.all(|(i, read)| kernel.reads_pointwise(i, w) && same(read))
     }
 
     /// Makes a transient slot a state's.
@@ -189,13 +190,13 @@ impl Plan {
         let mut free: Vec<usize> = vec![];
         for (k, kernel) in self.kernels.iter().enumerate() {
             let mut dead = dying.remove(&k).unwrap_or_default();
-            for write in &kernel.writes {
+            for (w, write) in kernel.writes.iter().enumerate() {
                 let s = write.slot;
                 if place[s] != usize::MAX {
                     continue; // A state, or a part of a slot that has its place.
                 }
                 let Slot { dtype, len, .. } = self.slots[s];
-                if let Some(over) = self.overwritten(kernel, write, &dead).filter(|_| options.in_place) {
+                if let Some(over) = self.overwritten(kernel, w, &dead).filter(|_| options.in_place) {
                     place[s] = place[over];
                     dead.retain(|&d| d != over);
                     continue;
@@ -225,10 +226,11 @@ impl Plan {
     }
 
     /// A slot that dies in a kernel and that the kernel reads only as it writes this result.
-    fn overwritten(&self, kernel: &Kernel, write: &Operand, dead: &[usize]) -> Option<usize> {
+    fn overwritten(&self, kernel: &Kernel, w: usize, dead: &[usize]) -> Option<usize> {
+        let write = &kernel.writes[w];
         let (len, dtype) = (self.slots[write.slot].len, self.slots[write.slot].dtype);
         let same = |(i, read): &(usize, &Operand)| {
-            kernel.reads_pointwise(*i) && Operand { slot: write.slot, ..(*read).clone() } == *write
+            kernel.reads_pointwise(*i, w) && Operand { slot: write.slot, ..(*read).clone() } == *write
         };
         let reads = || kernel.reads.iter().enumerate();
         let reads_only_so = |s: usize| reads().filter(|(_, read)| read.slot == s).all(|read| same(&read));

@@ -167,9 +167,16 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Whether a read shows each point the element that a write of the same operand gives it, and no other.
-    fn reads_pointwise(&self, read: usize) -> bool {
-        matches!(&self.kind, Kind::Loop(body) if !body.looks_up(read))
+    /// Whether a write of the same operand as a read gives each point the element that the point has read, and no other
+    /// point has: where rows are segments, there may be as many rows as points.
+    pub fn reads_pointwise(&self, read: usize, write: usize) -> bool {
+        let Kind::Loop(body) = &self.kind else { return false };
+        let level = body.values[body.stores[write]].level;
+        body.values.iter().all(|value| match value.instr {
+            Instr::Load(load) => load != read || value.level == level || body.segments.is_none(),
+            Instr::Lookup { load, .. } => load != read,
+            _ => true,
+        })
     }
 
     /// The slots it reads and writes, each once.

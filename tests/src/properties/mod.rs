@@ -4,6 +4,7 @@ mod devices;
 mod gradients;
 mod plans;
 mod recipes;
+mod segments;
 mod squares;
 
 use proptest::{
@@ -77,10 +78,8 @@ impl fmt::Display for Failure {
 
 /// All properties.
 pub fn properties() -> Vec<Property> {
-    [plans::properties(), devices::properties(), gradients::properties(), squares::properties(), recipes::properties()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let kinds = [plans::properties, devices::properties, gradients::properties, squares::properties];
+    kinds.into_iter().chain([segments::properties, recipes::properties]).flat_map(|properties| properties()).collect()
 }
 
 /// The test of a property.
