@@ -79,6 +79,9 @@ pub(crate) struct Cut {
     pub block: usize,
     /// Columns of a chunk: a multiple of a block's.
     pub chunk: usize,
+    /// Whether the next block is asked for while one is computed: with registers this small, the machine does not see it
+    /// coming.
+    pub ahead: bool,
     /// Whether intermediate values of a tile are kept from one walk over it to the next.
     pub resident: bool,
 }
@@ -90,7 +93,7 @@ impl Cut {
         let computed = |value: &&Value| !matches!(value.instr, Instr::Load(_) | Instr::Const(_));
         let many = body.reduced == 0 && body.values.iter().filter(computed).count() > MANY;
         if many && setting.product.is_none() {
-            sizes.block = (sizes.block / 4).max(16);
+            sizes.block = (sizes.block / 2).max(16);
         }
         let operands = || setting.reads.iter().chain(setting.writes).filter(|o| o.shape == body.space);
         let split = match (&setting.product, body.reduced) {
@@ -122,7 +125,7 @@ impl Cut {
         } else {
             (sizes.chunk / rows).max(reduced.div_ceil(sizes.chunks)).next_multiple_of(block).max(block)
         };
-        Self { split, kept, reduced, turned, rows, lines: rows, parts: 1, block, chunk, resident }
+        Self { split, kept, reduced, turned, rows, lines: rows, parts: 1, block, chunk, ahead: many, resident }
     }
 
     /// Cuts up a vector whose rows are segments, for so many walks over them, and the parts that are its tiles. Parts of
@@ -148,6 +151,7 @@ impl Cut {
             parts: together,
             block,
             chunk: reduced,
+            ahead: false,
             resident,
         };
         (cut, Tiling { segments: segments.clone(), parts, split })
@@ -180,10 +184,13 @@ fn prefers_turned(setting: &Setting, split: usize) -> bool {
 /// Whether an operand's neighbours are found along the rows' dimension, and not along the columns'.
 fn prefers_square(setting: &Setting, split: usize) -> bool {
     let transposed = |o: &&Operand| {
+        if o.shape != setting.body.space {
+            return false; // A vector that is looked up.
+        }
         let inner = (split..o.shape.rank()).rev().find(|&d| o.shape[d] != 1);
         let outer = (0..split).rev().find(|&d| o.shape[d] != 1);
         let step = |d: Option<usize>| d.map_or(0, |d| o.strides[d].unsigned_abs());
-        o.shape == setting.body.space && step(outer) == 1 && step(inner) > 1
+        step(outer) == 1 && step(inner) > 1
     };
     setting.reads.iter().chain(setting.writes).any(|o| transposed(&o))
 }

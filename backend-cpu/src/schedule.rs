@@ -98,7 +98,9 @@ impl Action {
         let used = match *self {
             Action::Load(_) | Action::Lookup { .. } => [None; 3],
             Action::Spread { from, .. } => [Some(from), None, None],
-            Action::Random { key: [a, b, c], .. } | Action::Select(a, b, c) | Action::Choose(a, b, c) => [Some(a), Some(b), Some(c)],
+            Action::Random { key: [a, b, c], .. } | Action::Select(a, b, c) | Action::Choose(a, b, c) => {
+                [Some(a), Some(b), Some(c)]
+            }
             Action::Binary(_, a, b) => [Some(a), Some(b), None],
             Action::Unary(_, a) | Action::Cast(a) | Action::Expand(a) => [Some(a), None, None],
             Action::Store(_, a) | Action::Fold(_, a) => [Some(a), None, None],

@@ -4,7 +4,7 @@ use crate::{
     fold::{self, with_monoid},
     half::narrow,
     lanes::{self, Lanes, Number},
-    memory::{Element, Env, Source, Target, aligned, aligned_mut, nothing, with_type},
+    memory::{Element, Env, Source, Target, aligned, aligned_mut, nothing, prefetch, with_type},
     random,
     schedule::{Action, Extent, Home, Schedule, Step, Vector},
     scratch::{Scratch, Seen},
@@ -219,9 +219,7 @@ impl<'a> Machine<'a> {
         };
         let len = self.len(what.extent);
         let slice = match self.scratch.seen[cell] {
-            Seen::Register => {
-                &aligned(T::slice(&self.scratch.registers[index]))[self.offset(resident)..][..len]
-            }
+            Seen::Register => &aligned(T::slice(&self.scratch.registers[index]))[self.offset(resident)..][..len],
             Seen::Cell(_) => unreachable!("it has been found"),
             Seen::Uniform => return Lanes::Splat(aligned(T::slice(&self.scratch.registers[index]))[0]),
             // SAFETY: these elements are of a block that is this thread's own. Either this thread has computed them, and
@@ -360,7 +358,11 @@ impl<'a> Machine<'a> {
             && !resident
             && let Some(at) = view.direct(outer.clone(), inner.clone())
         {
-            self.scratch.seen[to] = Seen::Memory(view.source, (at - shift) as usize);
+            let at = (at - shift) as usize;
+            self.scratch.seen[to] = Seen::Memory(view.source, at);
+            if self.schedule.cut.ahead && cell.extent == Extent::Block {
+                with_type!(cell.dtype, T => self.ask_ahead::<T>(view.source, at));
+            }
             return;
         }
         self.scratch.seen[to] = Seen::Register;
@@ -369,6 +371,19 @@ impl<'a> Machine<'a> {
             Source::Target(t) => this.gather_target(t, view, outer, inner, out),
             source => view.gather(T::slice(this.env.data(source)), 0, outer, inner, out),
         }));
+    }
+
+    /// Asks for what lies behind a block in memory.
+    fn ask_ahead<T: Element>(&self, source: Source, at: usize) {
+        let len = self.len(Extent::Block);
+        match source {
+            Source::Product => {}
+            Source::Target(t) => self.env.targets[t].prefetch::<T>(at + len, len),
+            source => {
+                let x = T::slice(self.env.data(source));
+                prefetch(&x[(at + len).min(x.len())..(at + 2 * len).min(x.len())]);
+            }
+        }
     }
 
     /// Copies elements that this kernel overwrites later.

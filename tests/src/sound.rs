@@ -40,7 +40,8 @@ fn in_place(program: &Program, plan: &Plan, options: &Grouping) -> Result<(), St
     }
     states_in_place(&wide, &wide_elsewhere)?;
     let elsewhere = elsewhere(options.buffers);
-    let alike = plan.kernels.iter().map(|kernel| &kernel.nodes).eq(elsewhere.kernels.iter().map(|kernel| &kernel.nodes));
+    let alike =
+        plan.kernels.iter().map(|kernel| &kernel.nodes).eq(elsewhere.kernels.iter().map(|kernel| &kernel.nodes));
     if alike { states_in_place(plan, &elsewhere) } else { Ok(()) }
 }
 

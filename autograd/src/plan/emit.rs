@@ -99,7 +99,9 @@ impl<'a> Emitter<'a> {
             Class::MatMul => vec![],
             _ => (0..node.inputs.len()).map(|i| self.operand(node.inputs[i], frame, chain)).collect(),
         };
-        if let (Class::Reduce, Level::Row) = (self.groups.class[id.index()], x.first().map_or(Level::Element, |&x| self.values[x].level)) {
+        if let (Class::Reduce, Level::Row) =
+            (self.groups.class[id.index()], x.first().map_or(Level::Element, |&x| self.values[x].level))
+        {
             // Reductions are of elements: the same one, all along the row.
             let dtype = self.values[x[0]].dtype;
             x[0] = self.push(Instr::Cast(x[0]), dtype, Level::Element);

@@ -436,7 +436,9 @@ impl<'a> Groups<'a> {
                 Level::Row => group.repeats_rows(&view.operand.reshaped(&frame)?),
             };
             let after = *from == Level::Row && self.follows(view.root, g);
-            if !fine || (after || group.after.get(&view.root) == Some(&true)) && group.row_len() > self.options.row_limit {
+            if !fine
+                || (after || group.after.get(&view.root) == Some(&true)) && group.row_len() > self.options.row_limit
+            {
                 return None;
             }
         }

@@ -148,8 +148,7 @@ impl Plan {
         let same = |read: &Operand| Operand { slot: write.slot, ..read.clone() } == *write;
         let mut reads_old = kernel.reads.iter().enumerate().filter(|(_, read)| read.slot == old);
         let mut later = self.kernels[k + 1..].iter().flat_map(|kernel| &kernel.reads).chain(&self.taps);
-        !later.any(|read| read.slot == old)
-            && reads_old.all(|(i, read)| kernel.reads_pointwise(i, w) && same(read))
+        !later.any(|read| read.slot == old) && reads_old.all(|(i, read)| kernel.reads_pointwise(i, w) && same(read))
     }
 
     /// Makes a transient slot a state's.
@@ -235,10 +234,7 @@ impl Plan {
         let reads = || kernel.reads.iter().enumerate();
         let reads_only_so = |s: usize| reads().filter(|(_, read)| read.slot == s).all(|read| same(&read));
         let fits = |s: usize| self.slots[s].len == len && self.slots[s].dtype == dtype && write.shape.numel() == len;
-        reads()
-            .filter(same)
-            .map(|(_, read)| read.slot)
-            .find(|&s| dead.contains(&s) && fits(s) && reads_only_so(s))
+        reads().filter(same).map(|(_, read)| read.slot).find(|&s| dead.contains(&s) && fits(s) && reads_only_so(s))
     }
 
     /// Bytes of all transient slots.

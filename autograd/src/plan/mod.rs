@@ -197,7 +197,9 @@ impl Plan {
         slots.retain(|&slot| self.slots[slot].len > 1);
         let scalars = usize::from(slots.len() < all);
         let large = slots.len();
-        if let Kind::Loop(Body { values, .. }) | Kind::MatMul(MatMul { epilogue: Body { values, .. }, .. }) = &kernel.kind {
+        if let Kind::Loop(Body { values, .. }) | Kind::MatMul(MatMul { epilogue: Body { values, .. }, .. }) =
+            &kernel.kind
+        {
             let looked_up = values.iter().filter_map(|value| match value.instr {
                 Instr::Lookup { load, .. } => Some(kernel.reads[load].slot),
                 _ => None,

@@ -254,7 +254,8 @@ impl Draw {
             let alike = |v: &usize| body.values[*v].dtype == dtype && at_hand(v);
             let others: Vec<usize> = (0..body.values.len()).filter(alike).collect();
             let b = self.of(&others);
-            let bools: Vec<usize> = (0..body.values.len()).filter(|&v| body.values[v].dtype == DType::Bool && at_hand(&v)).collect();
+            let bools: Vec<usize> =
+                (0..body.values.len()).filter(|&v| body.values[v].dtype == DType::Bool && at_hand(&v)).collect();
             let number = dtype != DType::Bool;
             let loaded = matches!(body.values[b].instr, Instr::Load(_) | Instr::Const(_));
             let (instr, to) = match self.below(9) {

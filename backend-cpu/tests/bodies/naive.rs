@@ -169,7 +169,13 @@ pub(crate) fn run(case: &Case) -> Vec<Data> {
                     let dtype = body.values[*x].dtype;
                     reduce(*kind, dtype, &(0..columns.len()).map(|c| of(*x, c)).collect::<Vec<_>>())
                 }
-                Instr::Spread(a) => if row.is_some() { values[*a][0] } else { 0.0 },
+                Instr::Spread(a) => {
+                    if row.is_some() {
+                        values[*a][0]
+                    } else {
+                        0.0
+                    }
+                }
                 Instr::Lookup { load, segments, index } => {
                     let found = segment(segments, position(index, &point(c)));
                     found.map_or(0.0, |s| read(&case.reads[*load], &[s]))
