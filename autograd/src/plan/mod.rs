@@ -6,6 +6,7 @@ mod build;
 mod emit;
 mod group;
 mod memory;
+mod merge;
 mod operand;
 mod print;
 
