@@ -1,6 +1,6 @@
 //! Host data: a shape and the elements, row-major, that go into a session and come out of it.
 
-use crate::{DType, Error, Shape, f16_from_f64};
+use crate::{DType, Error, Shape, f16_from_f64, random::fnv1a_bytes};
 use ::half::f16;
 
 /// Elements on the host.
@@ -118,6 +118,18 @@ impl Data {
             _ => return false,
         }
         true
+    }
+
+    /// The hash of what has this hash so far, and the bits of these elements.
+    pub(crate) fn hashed(&self, hash: u64) -> u64 {
+        match self {
+            Data::F64(v) => fnv1a_bytes(hash, v.iter().flat_map(|x| x.to_le_bytes())),
+            Data::F32(v) => fnv1a_bytes(hash, v.iter().flat_map(|x| x.to_le_bytes())),
+            Data::F16(v) => fnv1a_bytes(hash, v.iter().flat_map(|x| x.to_le_bytes())),
+            Data::U32(v) => fnv1a_bytes(hash, v.iter().flat_map(|x| x.to_le_bytes())),
+            Data::I32(v) => fnv1a_bytes(hash, v.iter().flat_map(|x| x.to_le_bytes())),
+            Data::Bool(v) => fnv1a_bytes(hash, v.iter().map(|x| u8::from(*x))),
+        }
     }
 
     /// The elements as `f64` (`false` is 0, `true` is 1); every type converts exactly.

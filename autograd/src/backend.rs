@@ -2,6 +2,7 @@
 
 use crate::{
     DType, Data,
+    collective::Collective,
     error::Result,
     op::Op,
     plan::{Grouping, Plan},
@@ -78,11 +79,18 @@ pub trait Backend: Send {
     /// If a run so far has failed, or the device is lost.
     fn wait(&mut self) -> Result<()>;
 
-    /// Enqueues a run. `inputs` are in the program's order, with the declared types and lengths.
+    /// Enqueues a run. `inputs` are in the program's order, with the declared types and lengths. What the plan exchanges
+    /// with other ranks ([`Plan::exchanges`]) goes through `collective`, by [`crate::collective::exchange`].
     ///
     /// # Errors
-    /// If the run fails at once (an index out of range, on the CPU), in which case no state has changed.
-    fn run(&mut self, executable: ExecutableId, inputs: &[&Data], run: u64) -> Result<()>;
+    /// If the run fails at once (an index out of range, on the CPU; an exchange), in which case no state has changed.
+    fn run(
+        &mut self,
+        executable: ExecutableId,
+        inputs: &[&Data],
+        run: u64,
+        collective: &mut dyn Collective,
+    ) -> Result<()>;
 
     /// The tapped values that have arrived since the last call, oldest first.
     ///

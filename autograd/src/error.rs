@@ -1,7 +1,7 @@
 //! What can go wrong while a program runs: everything that depends on data or devices. Misuse of shapes panics instead,
 //! when it is recorded.
 
-use crate::{DType, Shape};
+use crate::{DType, Pitfall, Shape};
 use std::panic::Location;
 
 /// An error of a session or a backend.
@@ -71,6 +71,52 @@ pub enum Error {
     /// A program of another session, or over another store.
     #[error("this program was recorded for another session or another store")]
     ForeignProgram,
+    /// A known mistake that only a run can show. Nothing was run, and no state has changed.
+    #[error("{pitfall} ({subject}{})", site.map_or(String::new(), |site| format!(", recorded at {site}")))]
+    Pitfall {
+        /// The mistake.
+        pitfall: Pitfall,
+        /// What it was found at.
+        subject: String,
+        /// The line that recorded it.
+        site: Option<&'static Location<'static>>,
+    },
+    /// What a run that is over has shown. Its step was skipped: parameters, optimizer states and counters are as they were.
+    /// Said once; after that the session goes on.
+    #[error("run {run}: {what} (recorded at {site})")]
+    Late {
+        /// The run's number.
+        run: u64,
+        /// What is wrong.
+        what: String,
+        /// Its number, if it is a known mistake.
+        pitfall: Option<Pitfall>,
+        /// The line to blame.
+        site: &'static Location<'static>,
+    },
+    /// Another rank has left.
+    #[error("rank {rank} has left: the others cannot go on without it")]
+    RankLost {
+        /// Which.
+        rank: usize,
+    },
+    /// Another rank took no part in an exchange. Nothing has changed on this one.
+    #[error("the run failed on rank {rank}")]
+    RankFailed {
+        /// Which.
+        rank: usize,
+    },
+    /// The ranks are not at the same place of the same program.
+    #[error("the ranks run different programs")]
+    RanksDiffer,
+    /// A program recorded for another number of ranks.
+    #[error("this program was recorded for {recorded} ranks, and there are {ranks}")]
+    OtherRanks {
+        /// For how many it was recorded.
+        recorded: usize,
+        /// How many there are.
+        ranks: usize,
+    },
     /// What a backend reports.
     #[error("{0}")]
     Backend(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -6,8 +6,9 @@
 //! writes the decomposition in its place.
 
 use crate::{
-    Tensor,
+    DType, Tensor,
     grad::sweep,
+    lints::Mark,
     op::{Op, Typed},
 };
 
@@ -255,11 +256,13 @@ impl<'t> Recurrence<'t> {
     #[track_caller]
     pub fn run(&self) -> (Tensor<'t>, Option<Tensor<'t>>) {
         let outputs = push_all(|out| Op::Sequence { cell: self.cell, out }, &self.inputs());
+        outputs.iter().for_each(|x| x.tape.mark(*x, Mark::Recurrent));
         (outputs[0], (self.cell == Cell::Lstm).then(|| outputs[1]))
     }
 
     /// Runs over the sequence step by step, in primitives: the same values, and every step's hidden state (and an
-    /// LSTM's memory), `[batch, hidden]`, is a tensor that the later steps are computed from.
+    /// LSTM's memory), `[batch, hidden]`, is a tensor that the later steps are computed from. As the op that this stands
+    /// for, it is not recorded in another type within [`crate::Tape::autocast`].
     ///
     /// # Panics
     /// As [`Recurrence::run`].
@@ -270,7 +273,8 @@ impl<'t> Recurrence<'t> {
         if let Err(why) = infer(&Op::Sequence { cell: self.cell, out: 0 }, &typed) {
             panic!("sequence of {inputs:?}: {why}{}", tape.recorded_at());
         }
-        tape.at_caller(|| self.steps(|_| ()).into_iter().map(|(step, ())| (step.h, step.c)).collect())
+        let steps = tape.at_caller(|| tape.autocast(DType::F32, || self.steps(|_| ())));
+        steps.into_iter().map(|(step, ())| (step.h, step.c)).collect()
     }
 
     /// All steps, and what `extra` records within the scope of each.
@@ -281,6 +285,7 @@ impl<'t> Recurrence<'t> {
             let (h, c) = steps.last().map_or((self.h0, self.c0), |(step, _)| (step.h, step.c));
             steps.push(tape.scoped_turn("step", t, || {
                 let step = self.step(self.z.index(0, t), h, c);
+                tape.mark(step.h, Mark::Recurrent);
                 let more = extra(&step);
                 (step, more)
             }));

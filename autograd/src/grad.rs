@@ -4,7 +4,7 @@
 //! what they sent is its total cotangent; its rule turns that into cotangents of its inputs.
 
 use crate::{
-    Tensor,
+    DType, Tensor,
     op::{Op, Place},
     tape::{Checkpoint, NodeId, ScopeId, Tape},
     vjp::vjp,
@@ -20,8 +20,10 @@ struct Cotangent<'t> {
 }
 
 impl<'t> Cotangent<'t> {
+    /// Halves are summed in f32: [`Cotangent::total`] rounds once.
     fn add(&mut self, g: Tensor<'t>) {
-        self.sum = Some(self.sum.map_or(g, |sum| sum + g));
+        let wide = |x: Tensor<'t>| if x.dtype() == DType::F16 { x.cast(DType::F32) } else { x };
+        self.sum = Some(self.sum.map_or(g, |sum| wide(sum) + wide(g)));
     }
 
     /// The total. Slices are dealt, in order of arrival, into groups that do not overlap; each group is one `Assemble`.
@@ -41,7 +43,7 @@ impl<'t> Cotangent<'t> {
             parts.sort_by_key(|(place, _)| place.start);
             self.add(Tensor::assemble(&parts, axis, shape[axis]));
         }
-        self.sum
+        Some(self.sum?.cast(like.dtype()))
     }
 }
 
@@ -83,6 +85,8 @@ pub(crate) fn sweep<'t>(
     checkpoints.retain(|range| range.end <= top);
     checkpoints.sort_by_key(|range| (range.end, std::cmp::Reverse(range.start)));
     let mut found = HashMap::new();
+    // What a contraction was computed in decides about its gradient, not where the sweep is recorded.
+    let policy = tape.inner.borrow_mut().autocast.take();
     for index in (0..top).rev() {
         let id = NodeId(index);
         // Outer checkpoints are entered first, so that inner ones recompute from the outer recomputation.
@@ -99,6 +103,7 @@ pub(crate) fn sweep<'t>(
             }
         }
     }
+    tape.inner.borrow_mut().autocast = policy;
     wrt.iter().map(|w| found.get(&w.id).copied()).collect()
 }
 

@@ -7,11 +7,13 @@ use crate::{
     DType, Tensor,
     grad::{reaches, reads_whole},
     op::{Place, Segments},
-    pass_state::{Action, PassState},
+    pass_state::{Action, Allowed, PassConfig, PassState},
+    passes::Weighting,
+    pitfall::Pitfall,
     random::Rng,
     scaler::LossScaler,
-    store::{Flat, Param, ParamSet},
-    tape::Tape,
+    store::{Flat, Param, ParamSet, StateId},
+    tape::{NodeId, Tape},
 };
 use std::{cell::RefCell, marker::PhantomData, sync::Arc};
 
@@ -81,7 +83,7 @@ pub struct Grads<'t, S = Unscaled> {
     pub(crate) verdict: Option<Tensor<'t>>,
     pub(crate) scaler: LossScaler,
     /// What has been done to them.
-    pub(crate) passes: RefCell<PassState>,
+    pub(crate) history: RefCell<History>,
     /// How many tokens the gradient is a mean over (scalar), where it is weighted by them.
     pub(crate) weight: Option<Tensor<'t>>,
     /// The generators that a step moves on.
@@ -89,11 +91,48 @@ pub struct Grads<'t, S = Unscaled> {
     pub(crate) scale: PhantomData<S>,
 }
 
+/// Where gradients come from, and what has been done to them.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    pub state: PassState,
+    /// Everything, in order: where gradients come together, the rules for all are asked about what each has been through.
+    pub done: Vec<Action>,
+    /// The loss, if they are of one.
+    pub loss: Option<NodeId>,
+    /// Whether half precision had a part in them.
+    pub half: bool,
+    /// Whether the verdict is about their values.
+    pub judged: bool,
+    /// The dynamic scale that they were divided by, and its value then.
+    pub unscaled_by: Option<(StateId, NodeId)>,
+}
+
+impl History {
+    /// That of new gradients; there is no backward if the loss reaches nothing.
+    pub fn born(tape: &Tape, scaler: LossScaler, present: &ParamSet) -> RefCell<Self> {
+        let scaler = scaler != LossScaler::none();
+        let config = PassConfig { micro_batches: 1, ranks: tape.ranks(), scaler, weighting: Some(Weighting::Mean) };
+        let half = tape.inner.borrow().half;
+        let (state, done) = (PassState::new(config), vec![]);
+        let mut history = Self { state, done, loss: None, half, judged: false, unscaled_by: None };
+        if !present.is_empty() {
+            history.apply(Action::Backward).expect("the first backward is in order");
+        }
+        RefCell::new(history)
+    }
+
+    fn apply(&mut self, action: Action) -> Result<(), Pitfall> {
+        self.done.push(action);
+        self.state.apply(action)
+    }
+}
+
 impl<'t, S> Grads<'t, S> {
     /// Sweeps from a loss to the parameters of a set, and gathers what arrives into flat vectors.
     #[track_caller]
     pub(crate) fn of(loss: Tensor<'t>, params: &ParamSet) -> Self {
         let tape = loss.tape();
+        tape.mark_loss(loss);
         // What stands for each parameter in the sweep: its slice of the arena, or the arena where the loss reads it whole.
         let mut stands: Vec<(Param, Tensor<'t>, bool)> = vec![];
         let mut values = vec![];
@@ -136,11 +175,13 @@ impl<'t, S> Grads<'t, S> {
             (arena, Tensor::assemble(&parts, 0, len))
         };
         let scope = tape.child_scope(tape.current_scope(), "backward", None);
-        let flat = tape.in_scope(scope, || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect()));
+        let gathered = || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect());
+        let flat = tape.at_caller(|| tape.in_scope(scope, gathered));
         let (values, scaler) = (Flat::new(values), LossScaler::none());
         let (verdict, weight, generators) = (None, None, vec![]);
-        let passes = PassState::of_one_batch(false).into();
-        Self { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: PhantomData }
+        let history = History::born(tape, scaler, &present);
+        history.borrow_mut().loss = Some(loss.id);
+        Self { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, scale: PhantomData }
     }
 
     /// The tape.
@@ -185,10 +226,16 @@ impl<'t, S> Grads<'t, S> {
     /// The Euclidean norm of each present parameter's gradient, in the order of declaration, as one f32 vector.
     #[track_caller]
     pub fn segment_norms(&self) -> Tensor<'t> {
+        self.norms_of(&self.flat)
+    }
+
+    /// The norm of each present parameter's part of some flat vectors.
+    #[track_caller]
+    pub(crate) fn norms_of(&self, flat: &Flat<'t>) -> Tensor<'t> {
         let layout = &self.tape.layout;
         // Arena by arena; then in the order of declaration, where that is another.
         let (mut norms, mut order) = (vec![], vec![]);
-        for &(arena, g) in self.flat.parts() {
+        for &(arena, g) in flat.parts() {
             let members = layout.members(arena).into_iter().filter(|param| self.present.contains(*param));
             let members: Vec<Param> = members.collect();
             let range = |param: &Param| (layout.param(*param).offset, layout.param(*param).shape.numel());
@@ -209,15 +256,59 @@ impl<'t, S> Grads<'t, S> {
         all.gather(self.tape.table(&places, DType::U32), 0)
     }
 
+    /// Says that nonlinear passes are meant to work on this micro-batch alone, before it is accumulated: clipping of parts,
+    /// as in differentially private training, is another thing than clipping the whole. Without this such gradients cannot
+    /// be accumulated ([`Pitfall::P7`]).
+    pub fn per_micro_batch(self) -> Self {
+        self.allow(|allowed| allowed.per_micro_batch = true)
+    }
+
+    /// Says that clips before the all-reduce are meant to work on this replica's gradients alone: a mean of clips is another
+    /// thing than the clip of the mean. Without this they are refused ([`Pitfall::P8`]).
+    pub fn local_clip(self) -> Self {
+        self.allow(|allowed| allowed.local_clip = true)
+    }
+
+    /// Says that the loss may reach none of the parameters: passes change nothing then, and optimizers leave everything
+    /// alone. Without this they are refused ([`Pitfall::P13`]).
+    pub fn even_if_absent(self) -> Self {
+        if self.present.is_empty() {
+            let mut history = self.history.borrow_mut();
+            // There was one, if only in name.
+            if history.done.is_empty() {
+                history.apply(Action::Backward).expect("the first backward is in order");
+            }
+        }
+        self
+    }
+
+    fn allow(mut self, name: impl FnOnce(&mut Allowed)) -> Self {
+        let history = self.history.get_mut();
+        let mut allowed = history.state.allowed();
+        name(&mut allowed);
+        history.state = history.state.clone().allowing(allowed);
+        self
+    }
+
     /// Notes what is done to the gradients.
     ///
     /// # Panics
     /// If that is a mistake.
     #[track_caller]
     pub(crate) fn apply(&self, action: Action) {
-        if let Err(pitfall) = self.passes.borrow_mut().apply(action) {
-            panic!("{pitfall}{}", self.tape.recorded_at());
+        let before = self.history.borrow().state.found();
+        let refused = self.history.borrow_mut().apply(action);
+        if let Err(pitfall) = refused {
+            self.tape.refuse(pitfall);
         }
+        self.note_found(&before);
+    }
+
+    /// Joins to the verdict that their values are in order.
+    #[track_caller]
+    pub(crate) fn judge(&mut self, finite: Tensor<'t>) {
+        self.history.get_mut().judged = true;
+        self.and_verdict(finite);
     }
 
     /// Joins another condition to the verdict.

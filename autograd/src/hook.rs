@@ -1,21 +1,44 @@
 //! Closures that take part in recording: gradient hooks, gradient rules of compositions, checkpoints and probes.
 //!
 //! They run while the tape is recorded, never while the program runs: what they record is the program.
+//!
+//! What holds of gradient hooks:
+//!
+//! 1. A hook is registered on a tensor that a gradient can flow to; on any other it is refused. It gives back what it
+//!    was given, or something else in its place.
+//! 2. It is given the total gradient of all uses of the hooked tensor, once per reverse sweep.
+//! 3. Several run in the order of registration, each on what the one before gave back.
+//! 4. What takes a gradient's place has its shape and type.
+//! 5. A retained gradient is what all hooks of its tensor have made of it, those registered later too.
+//! 6. A hook of a parameter sees the gradient of one sweep, before it is added to anything;
+//!    [`crate::Accumulator::on_accumulated`] sees the running sum after the addition.
+//! 7. [`Tensor::grad_wrt`] runs the former, and not the latter: it adds to nothing.
+//! 8. A parameter that is used twice has one gradient, and its hook one call. What has no gradient has no call. A hook is
+//!    part of what was recorded, so none is ever removed.
+//! 9. What a hook records is differentiated like all else; one that gives back a constant ends the gradient's way.
+//! 10. Hooks run within the sweep: what they see is of one micro-batch and one replica, and still scaled where the loss
+//!     is. A clip there is not the clip of the whole gradient ([`crate::Pitfall::P7`]), and a norm logged there not the
+//!     norm of the update ([`crate::Pitfall::P24`]).
 
 use crate::{
     Tensor,
     op::{HookId, Op, RuleId},
     store::Param,
-    tape::Tape,
+    tape::{NodeId, Tape},
 };
-use std::rc::Rc;
+use std::{ops::Range, rc::Rc};
 
 /// One registered hook: the total cotangent, and the tensors it was registered with.
 type HookFn = Rc<dyn for<'t> Fn(Tensor<'t>, &[Tensor<'t>]) -> Tensor<'t>>;
 
-/// The hooks of one tensor, in the order in which they were registered, and which of the node's inputs each takes.
+/// The hooks of one tensor, in the order in which they were registered.
 #[derive(Clone, Default)]
-pub(crate) struct HookFns(Vec<(HookFn, std::ops::Range<usize>)>);
+pub(crate) struct HookFns {
+    /// And which of the node's inputs each takes.
+    fns: Vec<(HookFn, Range<usize>)>,
+    /// The names under which the gradient is shown after all of them.
+    retained: Vec<String>,
+}
 
 impl HookFns {
     /// Appends a hook that takes the node's inputs from `start` on, not counting the first.
@@ -25,8 +48,22 @@ impl HookFns {
         hook: impl for<'a> Fn(Tensor<'a>, [Tensor<'a>; N]) -> Tensor<'a> + 'static,
     ) {
         let call: HookFn = Rc::new(move |g, x| hook(g, x.try_into().expect("as many as were registered")));
-        self.0.push((call, start..start + N));
+        self.fns.push((call, start..start + N));
     }
+}
+
+/// Refuses what a hook gave back if it cannot stand for the gradient.
+#[track_caller]
+pub(crate) fn check_replacement(g: Tensor<'_>, replaced: Tensor<'_>) {
+    assert!(
+        replaced.shape() == g.shape() && replaced.dtype() == g.dtype(),
+        "a hook must keep shape and type: {}{} became {}{}{}",
+        g.dtype(),
+        g.shape(),
+        replaced.dtype(),
+        replaced.shape(),
+        g.tape().recorded_at()
+    );
 }
 
 /// What the rule of a composition is given.
@@ -109,26 +146,48 @@ impl Tape {
     }
 
     pub(crate) fn run_hooks<'t>(&'t self, hook: HookId, g: Tensor<'t>, with: &[Tensor<'t>]) -> Tensor<'t> {
-        let fns = self.inner.borrow().hooks[hook.0 as usize].clone();
-        self.scoped("hook", || {
-            fns.0.iter().fold(g, |g, (f, inputs)| {
+        let HookFns { fns, retained } = self.inner.borrow().hooks[hook.0 as usize].clone();
+        let total = self.scoped("hook", || {
+            fns.iter().fold(g, |g, (f, inputs)| {
                 let replaced = f(g, &with[inputs.clone()]);
-                assert!(
-                    replaced.shape() == g.shape() && replaced.dtype() == g.dtype(),
-                    "a hook must keep shape and type: {}{} became {}{}{}",
-                    g.dtype(),
-                    g.shape(),
-                    replaced.dtype(),
-                    replaced.shape(),
-                    self.recorded_at()
-                );
+                self.own(replaced, "hook");
+                check_replacement(g, replaced);
                 replaced
             })
-        })
+        });
+        retained.iter().for_each(|name| self.tap(name, total));
+        total
+    }
+
+    /// Whether a gradient can flow to a tensor, or on to something that it was computed from: an input, a state or a
+    /// parameter. None flows to constants, to random numbers, or to what is detached.
+    pub(crate) fn takes_gradients(&self, x: Tensor<'_>) -> bool {
+        let nodes = &self.inner.borrow().nodes;
+        let (mut seen, mut open) = (std::collections::HashSet::new(), vec![x.id]);
+        while let Some(id) = open.pop() {
+            let node = &nodes[id.index()];
+            let carries = node.dtype.is_float() || matches!(node.op, Op::Custom { .. });
+            if !carries || !seen.insert(id) {
+                continue;
+            }
+            if matches!(node.op, Op::Input(_) | Op::State(_)) {
+                return true;
+            }
+            open.extend(&node.inputs[..node.op.differentiable_inputs(node.inputs.len())]);
+        }
+        false
     }
 
     /// Records `f`; a reverse sweep recomputes what it recorded instead of reading it, so that nothing within needs to
-    /// be kept between forward and backward. Gradients of every order are the same bits. Checkpoints nest.
+    /// be kept between forward and backward (Chen et al. 2016, "Training deep nets with sublinear memory cost").
+    /// Checkpoints nest.
+    ///
+    /// Gradients are the same bits as without. Gradients of gradients agree up to rounding: where forward and backward
+    /// compute the same value, a checkpoint computes it twice, and what flows back to it is added in another order.
+    ///
+    /// What is recorded within happens once: random numbers are those of the first time, what is assigned to a state (the
+    /// running statistics of a batch normalisation, say) is assigned once, and hooks run once per sweep. That is
+    /// [`crate::Pitfall::P25`] out of the way.
     pub fn checkpoint<R>(&self, f: impl FnOnce() -> R) -> R {
         let start = self.len();
         let result = f();
@@ -170,8 +229,18 @@ impl<'t> Tensor<'t> {
     /// On a tensor that has hooks already, the new one is appended: hooks run in the order in which they were
     /// registered.
     ///
+    /// ```
+    /// # use wgrad::{DType, Tape};
+    /// let t = Tape::default();
+    /// let x = t.input("x", [3], DType::F64);
+    /// let h = x.tanh().on_grad(|g| g.clamp(-0.1, 0.1)).retain_grad("h/gradient");
+    /// let dx = (h * h).sum().grad_wrt(&[x]);
+    /// # assert!(dx[0].is_some());
+    /// ```
+    ///
     /// # Panics
-    /// In a sweep, if the hook changes the gradient's shape or type.
+    /// If no gradient can flow to the tensor: it is of integers, detached, or computed from constants alone; in a sweep,
+    /// if the hook changes the gradient's shape or type.
     #[track_caller]
     pub fn on_grad(self, hook: impl for<'a> Fn(Tensor<'a>) -> Tensor<'a> + 'static) -> Self {
         self.on_grad_with([], move |g, []| hook(g))
@@ -184,15 +253,47 @@ impl<'t> Tensor<'t> {
         with: [Tensor<'t>; N],
         hook: impl for<'a> Fn(Tensor<'a>, [Tensor<'a>; N]) -> Tensor<'a> + 'static,
     ) -> Self {
-        assert!(self.dtype().is_float(), "on_grad: {} has no gradient", self.dtype());
-        let node = self.tape.node(self.id);
-        // On a hooked tensor: one node with the longer list, so that the order is that of registration.
-        let (mut fns, mut inputs) = match node.op {
-            Op::Hook(id) => (self.tape.inner.borrow().hooks[id.0 as usize].clone(), node.inputs.into_vec()),
-            _ => (HookFns::default(), vec![self.id]),
-        };
+        let (mut fns, mut inputs) = self.hooks("on_grad");
         inputs.extend(with.map(|x| self.tape.own(x, "on_grad_with")));
         fns.push(inputs.len() - 1 - N, hook);
+        self.hooked(fns, inputs)
+    }
+
+    /// Shows the gradient of this tensor to the host, as a tap of this name: use the tensor that is returned. It is the
+    /// gradient after all of the tensor's hooks, those registered later too. Each reverse sweep that reaches the tensor
+    /// taps once; [`crate::Taps::get`] has that of the first.
+    ///
+    /// The gradient of a parameter is at hand as it is: [`crate::Grads::get`].
+    ///
+    /// # Panics
+    /// If no gradient can flow to the tensor: see [`Tensor::on_grad`].
+    #[track_caller]
+    pub fn retain_grad(self, name: &str) -> Self {
+        let (mut fns, inputs) = self.hooks("retain_grad");
+        fns.retained.push(name.into());
+        self.hooked(fns, inputs)
+    }
+
+    /// The hooks of this tensor, and the inputs of the node that holds them.
+    #[track_caller]
+    fn hooks(self, what: &str) -> (HookFns, Vec<NodeId>) {
+        let (dtype, line) = (self.dtype(), self.tape.recorded_at());
+        assert!(dtype.is_float(), "{what}: {dtype} has no gradient{line}");
+        assert!(
+            self.tape.takes_gradients(self),
+            "{what}: no gradient flows to this {dtype}{}, which is detached or computed from constants alone{line}",
+            self.shape()
+        );
+        let node = self.tape.node(self.id);
+        // On a hooked tensor: one node with the longer list, so that the order is that of registration.
+        match node.op {
+            Op::Hook(id) => (self.tape.inner.borrow().hooks[id.0 as usize].clone(), node.inputs.into_vec()),
+            _ => (HookFns::default(), vec![self.id]),
+        }
+    }
+
+    #[track_caller]
+    fn hooked(self, fns: HookFns, inputs: Vec<NodeId>) -> Self {
         let hook = Op::Hook(self.tape.new_hook(fns));
         let inputs: Vec<Tensor<'t>> = inputs.into_iter().map(|id| Tensor { tape: self.tape, id }).collect();
         self.tape.push(hook, &inputs)

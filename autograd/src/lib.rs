@@ -14,6 +14,7 @@
 //! This crate knows no device. `wgrad-cpu` runs plans on CPU threads.
 
 pub mod backend;
+pub mod collective;
 pub mod op;
 pub mod plan;
 pub mod print;
@@ -21,6 +22,7 @@ pub mod random;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+mod alarm;
 mod array;
 mod compose;
 mod conv;
@@ -32,6 +34,8 @@ mod grad;
 mod grads;
 mod half;
 mod hook;
+mod in_process;
+mod lints;
 mod lower;
 mod optimizer;
 mod pass_state;
@@ -46,10 +50,12 @@ mod store;
 mod tape;
 mod tensor;
 mod vjp;
+mod window;
 
 pub use ::half::f16;
 pub use array::{Array, Data};
 pub use backend::Backend;
+pub use collective::Collective;
 pub use compose::{Attention, BatchNormed, CrossEntropy, Pool2d, Reduction};
 pub use conv::Conv2d;
 pub use dtype::DType;
@@ -58,6 +64,8 @@ pub use fused::{Cell, Form, Named, Recurrence};
 pub use grads::{Grads, Scaled, Unscaled};
 pub use half::f16_from_f64;
 pub use hook::Vjp;
+pub use in_process::InProcess;
+pub use lints::Lint;
 pub use optimizer::{Optimizer, OptimizerStates, Rule};
 pub use pass_state::{Action, PassConfig, PassState};
 pub use passes::{

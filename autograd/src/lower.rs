@@ -30,7 +30,7 @@ impl Program {
     /// `x^2` becomes `x * x`, where a device's power may differ in the last place.
     #[must_use]
     pub fn lowered(&self, simplify: bool, claims: impl Fn(&Op, DType) -> bool) -> Program {
-        let tape = Tape::new(self.layout.clone());
+        let tape = Tape::for_ranks(self.layout.clone(), self.ranks);
         let mut scopes: Vec<ScopeId> = vec![ScopeId(0)];
         for scope in &self.scopes[1..] {
             // A scope's parent precedes it.
@@ -51,7 +51,7 @@ impl Program {
         let to = |id: &NodeId| made[id.index()].expect("a used node has been made");
         let all = |ids: &[NodeId]| ids.iter().map(to).collect();
         let commits = self.commits.iter().map(|(state, id)| (*state, to(id))).collect();
-        let taps = self.taps.iter().map(|tap| TapDecl { name: tap.name.clone(), node: to(&tap.node) }).collect();
+        let taps = self.taps.iter().map(|tap| TapDecl { node: to(&tap.node), ..tap.clone() }).collect();
         let passes = self.passes.iter().map(|pass| Pass {
             inputs: all(&pass.inputs),
             outputs: all(&pass.outputs),
@@ -59,7 +59,8 @@ impl Program {
             ..pass.clone()
         });
         let (inputs, passes, unreached) = (self.inputs.clone(), passes.collect(), self.unreached.clone());
-        Program { inputs, commits, taps, passes, unreached, ..tape.finish() }
+        let lints = self.lints.clone();
+        Program { inputs, commits, taps, passes, unreached, lints, ..tape.finish() }
     }
 
     /// Marks the nodes that a commit, a tap or a pass depends on, and the other outputs of their ops.

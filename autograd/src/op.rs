@@ -227,6 +227,8 @@ pub enum Op {
         /// Which output this is.
         out: usize,
     },
+    /// The sum over all ranks, or of bools the largest, element by element; a hash of what must be equal on all of them.
+    AllReduce(Reduce, u64),
     // Control: identities that mean something to the reverse sweep.
     /// The input, as a constant.
     Detach,
@@ -346,6 +348,13 @@ impl Op {
                     return Err("an axis is named twice".into());
                 }
                 (x[0].0.without(axes), dtype(0))
+            }
+            Op::AllReduce(kind, _) => {
+                kind.takes(dtype(0))?;
+                if *kind != Reduce::Sum && dtype(0) != DType::Bool {
+                    return Err("over ranks numbers are summed, and only bools have a largest".into());
+                }
+                (shape(0), dtype(0))
             }
             Op::ArgMax(axis) => {
                 axis_in(*axis)?;

@@ -4,8 +4,10 @@
 use crate::{
     Array, Tensor,
     grads::{Grads, Unscaled},
+    lints::names,
     op::Segments,
     pass_state::Action,
+    pitfall::{Pitfall, Severity},
     store::{Flat, Param, ParamSet, StateId, Store},
     tape::Tape,
 };
@@ -86,6 +88,11 @@ pub trait Optimizer {
     /// The printed hyper-parameters.
     fn parameters(&self) -> Vec<(&'static str, String)>;
 
+    /// What is doubtful about its settings: noted in each program that steps with it.
+    fn lints(&self) -> Vec<(Pitfall, String)> {
+        vec![]
+    }
+
     /// New parameters and new states of one arena. Padding that is zero must stay zero.
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>);
 
@@ -140,11 +147,28 @@ pub trait Optimizer {
 
     /// Updates the parameters and the optimizer's state, and consumes the gradients. Generators of gradient noise move on
     /// with them.
+    ///
+    /// # Panics
+    /// If that is a mistake: [`Pitfall::P13`] of gradients of which none is present, [`Pitfall::P30`] of gradients that half
+    /// precision had a part in and that nobody has checked, [`Pitfall::P39`] if the loss scale has been updated since they
+    /// were unscaled, [`Pitfall::P49`] if they were never all-reduced.
     #[track_caller]
     fn step(&self, grads: Grads<'_, Unscaled>) {
         let tape = grads.tape();
         grads.apply(Action::Step);
-        tape.pass(self.name(), &self.parameters(), &grads.flat().tensors(), || {
+        grads.check_origin();
+        for (pitfall, message) in self.lints() {
+            tape.note(pitfall, pitfall.severity(), message);
+        }
+        let own = |param: &Param| self.states().params.contains(*param);
+        let still: Vec<Param> = grads.absent().iter().filter(own).collect();
+        if !still.is_empty() {
+            let whose = names(&tape.layout, still);
+            let text = format!("no gradient reaches {whose}, which {} steps; freeze it, or leave it out", self.name());
+            tape.note(Pitfall::P23, Severity::Warning, text);
+        }
+        let stepped = grads.present().iter().filter(own).collect();
+        tape.pass_over(self.name(), &self.parameters(), &grads.flat().tensors(), (stepped, true), || {
             let params = grads.flat().map(|arena, _| tape.state(arena));
             let (params, states) = self.update(&params, &grads, &self.current(tape, grads.flat()));
             let all = || params.parts().iter().chain(states.parts());
@@ -152,11 +176,49 @@ pub trait Optimizer {
             for generator in &grads.generators {
                 match grads.verdict() {
                     Some(verdict) => generator.advance_if(verdict),
-                    None => generator.advance(tape),
+                    None => generator.move_on(tape),
                 }
             }
             all().map(|(_, value)| *value).collect()
         });
+    }
+}
+
+impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn states(&self) -> &OptimizerStates {
+        (**self).states()
+    }
+
+    fn parameters(&self) -> Vec<(&'static str, String)> {
+        (**self).parameters()
+    }
+
+    fn lints(&self) -> Vec<(Pitfall, String)> {
+        (**self).lints()
+    }
+
+    #[track_caller]
+    fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
+        (**self).rule(rule)
+    }
+}
+
+impl Grads<'_, Unscaled> {
+    /// Refuses a step for what only the way here can tell.
+    #[track_caller]
+    fn check_origin(&self) {
+        let history = self.history.borrow();
+        if history.half && !history.judged {
+            self.tape.refuse(Pitfall::P30);
+        }
+        let updated = |(scale, value)| self.tape.state(scale).id != value;
+        if history.unscaled_by.is_some_and(updated) {
+            self.tape.refuse(Pitfall::P39);
+        }
     }
 }
 

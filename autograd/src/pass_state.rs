@@ -49,6 +49,11 @@ pub enum Action {
     ClipNorm,
     /// Clips each element.
     ClipValue,
+    /// Takes a window's gradients out of their accumulator, which leaves it empty.
+    Take {
+        /// Whether the window may be short: the data has ended, or nobody has said how long windows are.
+        short: bool,
+    },
     /// Updates the parameters where the verdict allows it.
     Step,
     /// Updates the parameters whatever the verdict.
@@ -165,6 +170,16 @@ pub struct PassState {
     found: BTreeMap<Pitfall, Severity>,
     /// The first error of the action that is being applied.
     refused: Option<Pitfall>,
+    allowed: Allowed,
+}
+
+/// What is a mistake unless it is named.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Allowed {
+    /// Nonlinear passes over a part of a window.
+    pub per_micro_batch: bool,
+    /// Clips of one replica's gradients.
+    pub local_clip: bool,
 }
 
 impl PassState {
@@ -178,6 +193,7 @@ impl PassState {
             value_clips: 0,
             found: BTreeMap::new(),
             refused: None,
+            allowed: Allowed::default(),
         };
         match config.weighting {
             None => state.report_if(config.micro_batches > 1, P4),
@@ -187,12 +203,34 @@ impl PassState {
         state
     }
 
-    /// The state of gradients of one batch on one replica, after their backward.
-    pub(crate) fn of_one_batch(scaler: bool) -> Self {
-        let weighting = Some(Weighting::Mean);
-        let mut state = Self::new(PassConfig { micro_batches: 1, ranks: 1, scaler, weighting });
-        state.backward();
-        state
+    /// The same with what has been named on purpose.
+    pub(crate) fn allowing(self, allowed: Allowed) -> Self {
+        Self { allowed, ..self }
+    }
+
+    /// What has been named on purpose.
+    pub(crate) fn allowed(&self) -> Allowed {
+        self.allowed
+    }
+
+    /// The same when so many micro-batches are in the window already.
+    pub(crate) fn resumed(mut self, micro_batches: usize) -> Self {
+        self.tags.window = micro_batches;
+        self
+    }
+
+    /// Whether somebody has judged that the values are finite.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.tags.check != Check::Unchecked
+    }
+
+    /// Does actions in order.
+    ///
+    /// # Errors
+    /// The first that is refused.
+    pub(crate) fn after(mut self, actions: &[Action]) -> Result<Self, Pitfall> {
+        actions.iter().try_for_each(|action| self.apply(*action))?;
+        Ok(self)
     }
 
     /// What does not change.
@@ -229,6 +267,7 @@ impl PassState {
             }
             Action::Centralize => drop(self.usable()),
             Action::Noise { .. } | Action::Agc | Action::ClipNorm | Action::ClipValue => self.nonlinear(action),
+            Action::Take { short } => self.take(short),
             Action::Step | Action::RawStep | Action::Skip => self.step(action),
             Action::ScalerUpdate => self.report_if(self.tags.window > 0 && !self.is_consumed(), P12),
             Action::Tick { gated } => self.tick(gated),
@@ -265,7 +304,8 @@ impl PassState {
         self.tags.window < self.config.micro_batches
     }
 
-    fn is_local(&self) -> bool {
+    /// Whether they are those of one replica.
+    pub(crate) fn is_local(&self) -> bool {
         self.tags.replica == Replica::Local
     }
 
@@ -317,8 +357,8 @@ impl PassState {
 
     fn finite_check(&mut self) {
         if self.usable() {
-            self.report_if(self.tags.clipped || self.tags.clamped, P30);
             self.report_if(self.tags.clamped, P31);
+            self.report_if(self.tags.clipped || self.tags.clamped, P30);
             self.tags.check = Check::Verdict(self.tags.replica);
         }
     }
@@ -327,14 +367,14 @@ impl PassState {
         if !self.usable() {
             return;
         }
-        self.report_if(self.is_partial(), P7);
+        self.report_if(self.is_partial() && !self.allowed.per_micro_batch, P7);
         match action {
             Action::Noise { rank_key } => {
                 // Noise before the reduce is only weaker than asked for; with a key per rank the replicas drift apart.
                 self.report_as(self.is_local(), P17, Severity::Warning);
                 self.report_if(!self.is_local() && rank_key && self.config.ranks > 1, P17);
             }
-            _ => self.report_if(self.is_local(), P8),
+            _ => self.report_if(self.is_local() && !self.allowed.local_clip, P8),
         }
         self.report_if(self.tags.scaled, P2);
         match action {
@@ -351,11 +391,24 @@ impl PassState {
         }
     }
 
+    /// The end of a window.
+    fn close(&mut self) {
+        self.report_if(self.is_partial(), P50);
+    }
+
+    /// An accumulator is emptied whatever becomes of the step: no gradient outlives its update.
+    fn take(&mut self, short: bool) {
+        if !short {
+            self.close();
+        }
+        self.tags = Tags::fresh(&self.config);
+    }
+
     fn step(&mut self, action: Action) {
         if !self.usable() {
             return;
         }
-        self.report_if(self.is_partial(), P50);
+        self.close();
         self.report_if(self.is_local(), P49);
         if self.config.scaler {
             self.report_if(self.tags.scaled || action == Action::RawStep, P11);

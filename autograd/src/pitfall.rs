@@ -13,6 +13,16 @@ pub enum Severity {
     Error,
 }
 
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Severity::Lint => "lint",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        })
+    }
+}
+
 macro_rules! pitfalls {
     ($($name:ident $number:literal $severity:ident $what:literal => $cure:literal;)*) => {
         /// A known way to get gradient passes wrong. The numbers are those of the guides that the framework answers to.

@@ -90,6 +90,7 @@ impl Op {
             Op::SegmentReduce(Reduce::Norm, _) => "segment_norm",
             Op::SegmentBroadcast(_) => "segment_broadcast",
             Op::MatMul { .. } => "matmul",
+            Op::AllReduce(..) => "all_reduce",
             Op::Conv2d(_) => "conv2d",
             Op::ConvInputGrad(..) => "conv_input_grad",
             Op::ConvWeightGrad(..) => "conv_weight_grad",
@@ -120,6 +121,7 @@ impl Op {
             Op::Slice { axis, start, len, step } => format!(" axis {axis}: {len} from {start} by {step}"),
             Op::Assemble { axis, places, .. } => format!(" axis {axis}, {} parts", places.len()),
             Op::SegmentReduce(_, s) | Op::SegmentBroadcast(s) => format!(" of {}", s.ranges.len()),
+            Op::AllReduce(reduce, _) => format!(" by {} of", reduce.name()),
             Op::Custom { out, outs, .. } => format!(" output {out} of {outs}"),
             Op::Sequence { cell, out } | Op::SequenceGrad { cell, out } => {
                 format!(" {}: {} of", cell.name(), self.fused_outputs()[*out].0)

@@ -2,9 +2,12 @@
 
 use crate::{
     DType, Shape,
+    alarm::Alarm,
+    lints::Lint,
     op::Op,
-    store::{Layout, Param, StateId},
+    store::{Layout, Param, ParamSet, StateId},
     tape::{Node, NodeId, Scope, ScopeId},
+    window::Event,
 };
 use std::{ops::Range, panic::Location, sync::Arc};
 
@@ -26,6 +29,8 @@ pub struct TapDecl {
     pub name: String,
     /// The value.
     pub node: NodeId,
+    /// The caller's line.
+    pub site: &'static Location<'static>,
 }
 
 /// A gradient pass: a region of the program, with what it was given.
@@ -35,6 +40,10 @@ pub struct Pass {
     pub name: &'static str,
     /// Its parameters, printed; a parameter that is a tensor shows as its node.
     pub parameters: Vec<(&'static str, String)>,
+    /// The parameters whose gradients it changes, or that it updates; none for a pass that is about no gradients.
+    pub params: ParamSet,
+    /// Whether it is a step of an optimizer.
+    pub steps: bool,
     /// The nodes it works on.
     pub inputs: Vec<NodeId>,
     /// The nodes it gives.
@@ -55,7 +64,13 @@ pub struct Program {
     pub(crate) taps: Vec<TapDecl>,
     pub(crate) passes: Vec<Pass>,
     pub(crate) unreached: Vec<Param>,
+    pub(crate) alarms: Vec<Alarm>,
+    pub(crate) lints: Vec<Lint>,
+    pub(crate) events: Vec<(Event, &'static Location<'static>)>,
     pub(crate) layout: Arc<Layout>,
+    pub(crate) ranks: usize,
+    /// States that must be the same on all ranks: the keys of gradient noise.
+    pub(crate) shared: Vec<StateId>,
 }
 
 impl Program {
@@ -93,6 +108,11 @@ impl Program {
     /// not a gradient of zero: an optimizer leaves them and their state alone.
     pub fn unreached(&self) -> &[Param] {
         &self.unreached
+    }
+
+    /// How many ranks run it together.
+    pub fn ranks(&self) -> usize {
+        self.ranks
     }
 
     /// The store's declarations.

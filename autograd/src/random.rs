@@ -6,7 +6,7 @@
 //! - The **counter** tells runs apart: it goes up by one from run to run.
 //! - The **index** is an element's row-major position.
 
-use crate::{Array, DType, Shape, Store, Tape, Tensor, op::Op, store::StateId};
+use crate::{Array, DType, Pitfall, Shape, Store, Tape, Tensor, op::Op, store::StateId};
 
 /// Threefry-2x32 with 20 rounds: 64 bits scrambled under a 64-bit key. (Salmon, Moraes, Dror and Shaw 2011, "Parallel
 /// random numbers: as easy as 1, 2, 3".)
@@ -38,7 +38,15 @@ pub fn word(stream_key: [u32; 2], counter: u32, index: usize) -> u32 {
 
 /// The 64-bit FNV-1a hash of a name: stable across versions and platforms, unlike the standard library's hasher.
 pub fn fnv1a(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3))
+    fnv1a_bytes(FNV_OFFSET, name.bytes())
+}
+
+/// The hash of nothing.
+pub(crate) const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// The hash of what has this hash so far, and more bytes.
+pub(crate) fn fnv1a_bytes(hash: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(hash, |hash, byte| (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 impl Tape {
@@ -100,9 +108,44 @@ impl Rng {
 
     /// Moves the counter on by one (after 2^32 steps it starts again). A training program does so once per run: without
     /// it, each run draws the same numbers. What is recorded afterwards on the same tape draws those of the next run.
+    ///
+    /// # Panics
+    /// If gradient noise is drawn from it on this tape: the optimizer that takes the step moves that on, and would not where
+    /// the step is skipped ([`Pitfall::P29`]).
     #[track_caller]
     pub fn advance(self, tape: &Tape) {
+        tape.inner.borrow_mut().advanced.push(self.counter);
+        self.check_noise(tape);
+        self.move_on(tape);
+    }
+
+    /// Moves the counter on with a step that is always taken.
+    #[track_caller]
+    pub(crate) fn move_on(self, tape: &Tape) {
         tape.assign(self.counter, tape.state(self.counter) + 1.0);
+    }
+
+    /// Notes that gradient noise is drawn from it.
+    #[track_caller]
+    pub(crate) fn draws_noise(self, tape: &Tape) {
+        {
+            let inner = &mut *tape.inner.borrow_mut();
+            inner.noise.push(self.counter);
+            inner.shared.push(self.key);
+        }
+        self.check_noise(tape);
+    }
+
+    /// Refuses a counter of gradient noise that moves whether the step is taken or not.
+    #[track_caller]
+    fn check_noise(self, tape: &Tape) {
+        let both = {
+            let inner = tape.inner.borrow();
+            inner.noise.contains(&self.counter) && inner.advanced.contains(&self.counter)
+        };
+        if both {
+            tape.refuse(Pitfall::P29);
+        }
     }
 
     /// The counter's latest value on a tape (u32 scalar).

@@ -5,11 +5,12 @@
 
 use crate::{
     Array, DType, Operand, Tensor,
-    grads::{Grads, Scaled},
-    pass_state::{Action, PassState},
+    grads::{Grads, History, Scaled},
+    pass_state::Action,
     pitfall::Pitfall,
     store::{ParamSet, StateId, Store},
-    tape::Tape,
+    tape::{NodeId, Tape},
+    window::Event,
 };
 use std::fmt;
 
@@ -73,6 +74,7 @@ impl Default for DynamicScale {
 #[derive(Clone, Copy, Debug)]
 pub struct ScaledLoss<'t> {
     loss: Tensor<'t>,
+    scaled: Tensor<'t>,
     scaler: LossScaler,
 }
 
@@ -144,6 +146,12 @@ impl LossScaler {
         self.as_dynamic().map(|d| (d.scale, d.tracker))
     }
 
+    /// The state of a dynamic scale, and its value on a tape now.
+    #[track_caller]
+    pub(crate) fn noted(self, tape: &Tape) -> Option<(StateId, NodeId)> {
+        self.as_dynamic().map(|d| (d.scale, tape.state(d.scale).id))
+    }
+
     fn as_dynamic(self) -> Option<Dynamic> {
         match self.scale {
             Scale::Dynamic(dynamic) => Some(dynamic),
@@ -173,7 +181,7 @@ impl LossScaler {
             Some(Operand::Value(scale)) => loss * scale,
             Some(Operand::Tensor(scale)) => loss * scale.cast(loss.dtype()),
         };
-        ScaledLoss { loss: scaled, scaler: self }
+        ScaledLoss { loss, scaled, scaler: self }
     }
 
     /// Refuses to unscale by another value than the loss was scaled by.
@@ -218,6 +226,7 @@ impl LossScaler {
     #[track_caller]
     pub fn update(self, tape: &Tape) {
         let Some(d) = self.as_dynamic() else { return };
+        tape.event(Event::ScalerUpdate(d.scale));
         let [scale, tracker, judged, found] = [d.scale, d.tracker, d.judged, d.found].map(|state| tape.state(state));
         let parameters = [
             ("growth", d.growth.to_string()),
@@ -267,8 +276,12 @@ impl<'t> ScaledLoss<'t> {
     /// The gradient of the scaled loss: see [`Tensor::grad`].
     #[track_caller]
     pub fn grad(self, params: &ParamSet) -> Grads<'t, Scaled> {
-        let grads = Grads::of(self.loss, params);
-        let passes = PassState::of_one_batch(self.scaler.scale != Scale::None).into();
-        Grads { scaler: self.scaler, passes, ..grads }
+        let tape = self.loss.tape;
+        let scaled = self.scaler != LossScaler::none();
+        let site = tape.site();
+        let grads = tape.in_scaled_sweep(scaled, || tape.at_site(site, || Grads::of(self.scaled, params)));
+        let history = History::born(tape, self.scaler, grads.present());
+        history.borrow_mut().loss = Some(self.loss.id);
+        Grads { scaler: self.scaler, history, ..grads }
     }
 }

@@ -1,13 +1,17 @@
 //! A session: a device, the values of a store on it, and the programs compiled for it.
 
 use crate::{
-    Array, Data, Shape, Tensor,
+    Array, Data, Pitfall, Shape, Tensor,
+    alarm::Alarm,
     backend::{Backend, BufferId, ExecutableId},
+    collective::{Alone, Collective, Counted, agree, calls},
     error::{Error, Result},
     plan::{Grouping, Plan},
     program::Program,
+    random::FNV_OFFSET,
     store::{Layout, Param, StateId, Store},
     tape::Tape,
+    window::{Events, Windows},
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,7 +19,7 @@ use std::{
     panic::Location,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -31,6 +35,8 @@ const CACHED_PROGRAMS: usize = 64;
 pub struct Step {
     program: Arc<Program>,
     executable: Arc<Executable>,
+    /// How many calls of the collective a run makes.
+    calls: usize,
     session: u64,
 }
 
@@ -41,6 +47,8 @@ type Dropped = Arc<Mutex<Vec<ExecutableId>>>;
 #[derive(Debug)]
 struct Executable {
     id: ExecutableId,
+    /// Whether the ranks have found that they have in common what they must.
+    agreed: AtomicBool,
     dropped: Dropped,
 }
 
@@ -82,6 +90,13 @@ impl Taps {
     }
 }
 
+/// What a program shows of its runs.
+struct Shown {
+    /// The name and shape of each tap.
+    names: Vec<(Arc<str>, Shape)>,
+    alarms: Vec<Alarm>,
+}
+
 /// What identifies a program in the cache: a name and the inputs' shapes and types.
 type CacheKey = (String, Vec<(String, Shape, crate::DType)>);
 
@@ -89,6 +104,7 @@ type CacheKey = (String, Vec<(String, Shape, crate::DType)>);
 pub struct Session {
     id: u64,
     backend: Box<dyn Backend>,
+    collective: Box<dyn Collective>,
     layout: Arc<Layout>,
     grouping: Grouping,
     buffers: Vec<BufferId>,
@@ -97,9 +113,12 @@ pub struct Session {
     dropped: Dropped,
     /// Where each name of the cache is used.
     places: HashMap<String, &'static Location<'static>>,
-    tap_names: HashMap<ExecutableId, Vec<(Arc<str>, Shape)>>,
+    shown: HashMap<ExecutableId, Shown>,
     taps: VecDeque<Taps>,
+    /// What runs have shown to be wrong, for the next call.
+    late: VecDeque<Error>,
     runs: u64,
+    windows: Windows,
 }
 
 impl Session {
@@ -108,23 +127,59 @@ impl Session {
     /// # Errors
     /// If the device has no room, or lacks one of the element types.
     pub fn new(mut backend: Box<dyn Backend>, store: Store) -> Result<Self> {
-        static SESSIONS: AtomicU64 = AtomicU64::new(0);
         let (layout, values) = store.into_parts();
         let buffers = values.iter().map(|value| backend.alloc(value)).collect::<Result<_>>()?;
         let grouping = backend.grouping();
         Ok(Self {
-            id: SESSIONS.fetch_add(1, Ordering::Relaxed),
+            id: fresh_id(),
             backend,
+            collective: Box::new(Alone),
             layout,
             grouping,
             buffers,
             cache: vec![],
             dropped: Dropped::default(),
             places: HashMap::new(),
-            tap_names: HashMap::new(),
+            shown: HashMap::new(),
             taps: VecDeque::new(),
+            late: VecDeque::new(),
             runs: 0,
+            windows: Windows::default(),
         })
+    }
+
+    /// The same as one of several ranks, which run the same programs together: what it records from here on knows how
+    /// many there are, and [`crate::Grads::all_reduce`] is the mean over them. Programs recorded before are another
+    /// session's.
+    #[must_use]
+    pub fn with_collective(self, collective: Box<dyn Collective>) -> Self {
+        Self { id: fresh_id(), collective, cache: vec![], ..self }
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> usize {
+        self.collective.ranks()
+    }
+
+    /// Compares the parameters of all ranks, bit by bit, by a hash: each calls this at the same time. It reads them all, so
+    /// it is for now and then.
+    ///
+    /// # Errors
+    /// [`Error::Pitfall`] of [`Pitfall::P45`], on every rank, if they have drifted apart; if a rank or the device is lost.
+    pub fn check_replicas(&mut self) -> Result<()> {
+        let arenas: Vec<StateId> =
+            self.layout.states().map(|(id, _)| id).filter(|id| self.layout.is_arena(*id)).collect();
+        let mut hash = FNV_OFFSET;
+        for arena in arenas {
+            hash = self.backend.read(self.buffers[arena.0 as usize])?.hashed(hash);
+        }
+        match agree(&mut *self.collective, [hash])? {
+            [true] => Ok(()),
+            [false] => {
+                let subject = "the parameters differ between the ranks".into();
+                Err(Error::Pitfall { pitfall: Pitfall::P45, subject, site: None })
+            }
+        }
     }
 
     /// The device's name.
@@ -142,7 +197,7 @@ impl Session {
     /// # Errors
     /// If the device cannot run it.
     pub fn record(&mut self, f: impl FnOnce(&Tape)) -> Result<Step> {
-        let tape = Tape::new(self.layout.clone());
+        let tape = Tape::for_ranks(self.layout.clone(), self.ranks());
         f(&tape);
         self.compile(tape.finish())
     }
@@ -150,18 +205,25 @@ impl Session {
     /// Compiles a recorded program.
     ///
     /// # Errors
-    /// [`Error::ForeignProgram`] if it was recorded over a store that declares other states; if the device cannot run it.
+    /// [`Error::ForeignProgram`] if it was recorded over a store that declares other states, [`Error::OtherRanks`] if for
+    /// another number of ranks; if the device cannot run it.
     pub fn compile(&mut self, program: Program) -> Result<Step> {
         if program.layout() != &self.layout {
             return Err(Error::ForeignProgram);
+        }
+        let (recorded, ranks) = (program.ranks(), self.ranks());
+        if recorded != ranks {
+            return Err(Error::OtherRanks { recorded, ranks });
         }
         self.forget_dropped();
         let (_, plan) = self.plan(&program);
         let id = self.backend.compile(&plan, &self.buffers)?;
         let names = program.taps().iter().map(|tap| (tap.name.as_str().into(), program.node(tap.node).shape.clone()));
-        self.tap_names.insert(id, names.collect());
-        let executable = Arc::new(Executable { id, dropped: self.dropped.clone() });
-        Ok(Step { program: Arc::new(program), executable, session: self.id })
+        self.shown.insert(id, Shown { names: names.collect(), alarms: program.alarms.clone() });
+        self.windows.meet(&program.events);
+        let executable = Arc::new(Executable { id, agreed: AtomicBool::new(false), dropped: self.dropped.clone() });
+        let calls = plan.exchanges().into_iter().map(|parts| calls(parts.len())).sum();
+        Ok(Step { program: Arc::new(program), executable, calls, session: self.id })
     }
 
     /// The plan of a program for this session's device, and the program as it was planned: lowered and simplified.
@@ -181,7 +243,7 @@ impl Session {
         let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
         for id in dropped {
             self.backend.release(id);
-            self.tap_names.remove(&id);
+            self.shown.remove(&id);
         }
     }
 
@@ -215,11 +277,29 @@ impl Session {
     ///
     /// # Errors
     /// If an input is missing, unknown, or of another shape or type; if the program is another session's; if the run
-    /// fails. No state has changed then.
+    /// fails. No state has changed then. [`Error::Pitfall`] if it is known to be a mistake. [`Error::Late`], once and with
+    /// nothing run, if an earlier run has shown that something is wrong: a loss that is not finite
+    /// ([`crate::Grads::check_loss`]), a norm ([`crate::NonFinite::Error`]), too many skipped steps in a row
+    /// ([`crate::OnGiveUp::Error`]). Where ranks exchange something,
+    /// all of them run the program, and the error of one is an error of all.
     pub fn run(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<u64> {
         if step.session != self.id {
             return Err(Error::ForeignProgram);
         }
+        let mut made = (0, false);
+        let result = self.run_counted(step, inputs, &mut made);
+        let (calls, failed) = made;
+        if result.is_err() && !failed && calls < step.calls {
+            // The others are waiting, or will be.
+            self.collective.abort();
+        }
+        result
+    }
+
+    /// Runs a program, and tells how many calls of the collective it made, and whether one of them has failed.
+    fn run_counted(&mut self, step: &Step, inputs: &[(&str, &Array)], made: &mut (usize, bool)) -> Result<u64> {
+        self.collect_taps()?;
+        self.late()?;
         if let Some((name, _)) = inputs.iter().find(|(name, _)| step.inputs().iter().all(|i| i.name != *name)) {
             let known: Vec<&str> = step.inputs().iter().map(|i| i.name.as_str()).collect();
             let known = if known.is_empty() { "none".to_string() } else { known.join(", ") };
@@ -234,17 +314,60 @@ impl Session {
             check(|| format!("input {:?}", decl.name), (&decl.shape, decl.dtype), array)?;
             data.push(array.data());
         }
+        self.agree_on_noise(step, &mut made.1)?;
+        let windows = self.windows_after(&step.program.events)?;
         let run = self.runs;
         self.runs += 1;
-        self.backend.run(step.executable.id, &data, run)?;
+        let mut counted = Counted { collective: &mut *self.collective, calls: 0, failed: false };
+        let result = self.backend.run(step.executable.id, &data, run, &mut counted);
+        *made = (counted.calls, counted.failed);
+        result?;
+        if let Some(windows) = windows {
+            self.windows = windows;
+        }
         self.collect_taps()?;
         Ok(run)
     }
 
+    /// Before the first run of a program: gradient noise is the same on all ranks, or they drift apart.
+    fn agree_on_noise(&mut self, step: &Step, failed: &mut bool) -> Result<()> {
+        if step.program.shared.is_empty() || step.executable.agreed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut hash = FNV_OFFSET;
+        for state in &step.program.shared {
+            hash = self.read(*state)?.data().hashed(hash);
+        }
+        // Whatever goes wrong from here on does so on all ranks.
+        *failed = true;
+        if agree(&mut *self.collective, [hash])? == [false] {
+            let subject = "gradient noise has another seed on each rank".into();
+            return Err(Error::Pitfall { pitfall: Pitfall::P17, subject, site: None });
+        }
+        *failed = false;
+        step.executable.agreed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The windows after a run that does this; `None` if it does nothing to any.
+    fn windows_after(&mut self, events: &Events) -> Result<Option<Windows>> {
+        if events.is_empty() {
+            return Ok(None);
+        }
+        // The count is on the device. It is read once: when it is asked for the first time, and after it has been written.
+        for counter in self.windows.unknown(events) {
+            let value = self.read(counter)?.item(0);
+            self.windows.learn(counter, value as usize, self.ranks());
+        }
+        self.windows.after(events).map(Some)
+    }
+
     fn collect_taps(&mut self) -> Result<()> {
         for delivery in self.backend.deliveries()? {
-            let Some(names) = self.tap_names.get(&delivery.executable) else { continue };
-            let named = names.iter().zip(delivery.values);
+            let Some(shown) = self.shown.get(&delivery.executable) else { continue };
+            // One error per run: what comes first is the cause of the others.
+            self.late.extend(shown.alarms.iter().find_map(|alarm| alarm.error(delivery.run, &delivery.values)));
+            let named = shown.names.iter().zip(delivery.values);
             let values = named.map(|((name, shape), data)| (name.clone(), Array::new(shape, data))).collect();
             self.taps.push_back(Taps { run: delivery.run, values });
             if self.taps.len() > TAP_RING {
@@ -254,22 +377,30 @@ impl Session {
         Ok(())
     }
 
+    /// The first error that runs have shown and nobody has been told of.
+    fn late(&mut self) -> Result<()> {
+        self.late.pop_front().map_or(Ok(()), Err)
+    }
+
     /// Waits until all runs so far have finished, and their taps have arrived.
     ///
     /// # Errors
-    /// If a run has failed, or the device is lost.
+    /// If a run has failed, or the device is lost. [`Error::Late`], once, if a run has shown that something is wrong.
     pub fn wait(&mut self) -> Result<()> {
         self.backend.wait()?;
-        self.collect_taps()
+        self.collect_taps()?;
+        self.late()
     }
 
     /// The tapped values that have arrived, oldest run first. Those of a run may arrive one or two runs later. Who does
     /// not fetch them loses all but the last 64 runs' values.
     ///
     /// # Errors
-    /// If a run has failed on the device.
+    /// If a run has failed on the device. [`Error::Late`], once, if a run has shown that something is wrong: its taps are
+    /// there at the next call.
     pub fn taps(&mut self) -> Result<Vec<Taps>> {
         self.collect_taps()?;
+        self.late()?;
         Ok(self.taps.drain(..).collect())
     }
 
@@ -299,6 +430,7 @@ impl Session {
     pub fn write(&mut self, state: StateId, value: &Array) -> Result<()> {
         let decl = self.layout.state(state);
         check(|| format!("state {:?}", decl.name), (&decl.shape, decl.dtype), value)?;
+        self.windows.forget(state);
         self.backend.write(self.buffers[state.0 as usize], value.data())
     }
 
@@ -337,6 +469,11 @@ impl Session {
             self.taps.iter().position(|taps| taps.run == run).expect("a run that has finished has delivered");
         Ok(self.taps.remove(position).expect("found above"))
     }
+}
+
+fn fresh_id() -> u64 {
+    static SESSIONS: AtomicU64 = AtomicU64::new(0);
+    SESSIONS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Compares data with a declaration.

@@ -3,7 +3,7 @@
 
 use crate::{
     Array, DType, Tensor,
-    op::{Binary, Op, Unary},
+    op::{Binary, Op, Place, Unary},
     tape::Node,
 };
 
@@ -29,8 +29,31 @@ pub(crate) fn simplified<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
             Some(x[0].tape.full(x[0].shape(), value, *to))
         }
         Op::Unary(_) | Op::Binary(_) => folded(op, x),
+        Op::Assemble { axis, len, places } => taken_apart(*axis, *len, places, x),
         _ => None,
     }
+}
+
+/// The tensor that parts put together are the slices of, each where it was.
+fn taken_apart<'t>(axis: usize, len: usize, places: &[Place], parts: &[Tensor<'t>]) -> Option<Tensor<'t>> {
+    let mut whole = None;
+    let mut covered = 0;
+    for (part, place) in parts.iter().zip(places) {
+        let mut slice = *part;
+        while let Op::Reshape(_) = node(slice).op {
+            slice = input(slice);
+        }
+        let Node { op: Op::Slice { axis: along, start, len: extent, step: 1 }, inputs, shape, .. } = node(slice) else {
+            return None;
+        };
+        let same = along == axis && *place == (Place { start, step: 1 }) && shape == part.shape();
+        if !same || *whole.get_or_insert(inputs[0]) != inputs[0] {
+            return None;
+        }
+        covered += extent;
+    }
+    let whole = Tensor { tape: parts[0].tape, id: whole? };
+    (covered == len && whole.shape()[axis] == len).then_some(whole)
 }
 
 fn node(x: Tensor<'_>) -> Node {

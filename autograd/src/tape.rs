@@ -5,11 +5,14 @@
 
 use crate::{
     Array, DType, Shape, Tensor,
+    alarm::Alarm,
     hook::{HookFns, Probe, RuleFn},
+    lints::Facts,
     op::{HookId, InputId, Op, RuleId, Typed},
     program::{InputDecl, Pass, Program, TapDecl},
     random::fnv1a,
     store::{Flat, Layout, Param, ParamSet, StateId},
+    window::Event,
 };
 use std::{
     cell::RefCell,
@@ -80,7 +83,9 @@ pub(crate) struct Inner {
     scope_ids: HashMap<Scope, ScopeId>,
     scope: Option<ScopeId>,
     site: Option<&'static Location<'static>>,
-    autocast: Option<DType>,
+    pub autocast: Option<DType>,
+    /// Whether anything was computed in half precision because of it.
+    pub half: bool,
     inputs: Vec<InputDecl>,
     states: BTreeMap<StateId, NodeId>,
     /// Every value that a state has been given, in order.
@@ -88,17 +93,28 @@ pub(crate) struct Inner {
     rebound: Vec<BTreeMap<StateId, NodeId>>,
     pub param_hooks: HashMap<Param, HookId>,
     pub unreached: Vec<Param>,
-    taps: Vec<TapDecl>,
+    pub taps: Vec<TapDecl>,
+    /// The taps that may be errors.
+    pub alarms: Vec<Alarm>,
     passes: Vec<Pass>,
+    /// What runs will do to windows of accumulators, and the losses whose gradients go into each.
+    pub events: Vec<(Event, &'static Location<'static>)>,
+    pub accumulated: Vec<(StateId, NodeId)>,
     pub hooks: Vec<HookFns>,
     pub rules: Vec<RuleFn>,
     pub probe: Option<Probe>,
     pub checkpoints: Vec<Checkpoint>,
     barriers: u32,
+    /// The counters that gradient noise is drawn at, and those that move with every run.
+    pub noise: Vec<StateId>,
+    pub advanced: Vec<StateId>,
+    /// The keys that all ranks must have in common.
+    pub shared: Vec<StateId>,
     /// The value of each loss scale that a loss was last multiplied by.
     scaled_by: BTreeMap<StateId, NodeId>,
     /// How many random streams each path has, by path.
     streams: HashMap<String, u64>,
+    pub facts: Facts,
 }
 
 /// A program while it is being recorded.
@@ -114,6 +130,7 @@ pub(crate) struct Inner {
 /// ```
 pub struct Tape {
     pub(crate) layout: Arc<Layout>,
+    pub(crate) ranks: usize,
     pub(crate) inner: RefCell<Inner>,
 }
 
@@ -126,8 +143,13 @@ impl Default for Tape {
 impl Tape {
     /// An empty tape over the states and parameters that a store declares.
     pub fn new(layout: Arc<Layout>) -> Self {
+        Self::for_ranks(layout, 1)
+    }
+
+    /// As [`Tape::new`], for a program that so many ranks run together.
+    pub fn for_ranks(layout: Arc<Layout>, ranks: usize) -> Self {
         let root = Scope { parent: ScopeId(0), name: String::new(), turn: None };
-        Self { layout, inner: RefCell::new(Inner { scopes: vec![root], ..Inner::default() }) }
+        Self { layout, ranks, inner: RefCell::new(Inner { scopes: vec![root], ..Inner::default() }) }
     }
 
     /// The declarations of the store that it is recorded over.
@@ -144,11 +166,17 @@ impl Tape {
             inputs: inner.inputs,
             commits: inner.states.into_iter().collect(),
             taps: inner.taps,
+            alarms: inner.alarms,
             passes: inner.passes,
             unreached: inner.unreached,
+            lints: vec![],
+            events: inner.events,
+            shared: if self.ranks > 1 { inner.shared } else { vec![] },
             layout: self.layout,
+            ranks: self.ranks,
         }
         .without_idle_commits()
+        .with_lints(inner.facts)
     }
 
     // Recording.
@@ -204,7 +232,13 @@ impl Tape {
     /// The end of a message: the line that nodes are attributed to.
     #[track_caller]
     pub(crate) fn recorded_at(&self) -> String {
-        format!(" (recorded at {})", self.inner.borrow().site.unwrap_or(Location::caller()))
+        format!(" (recorded at {})", self.site())
+    }
+
+    /// The line that nodes are attributed to.
+    #[track_caller]
+    pub(crate) fn site(&self) -> &'static Location<'static> {
+        self.inner.borrow().site.unwrap_or(Location::caller())
     }
 
     pub(crate) fn node(&self, id: NodeId) -> Node {
@@ -438,11 +472,30 @@ impl Tape {
         result
     }
 
-    /// Records contractions (matrix products and convolutions) of f32 tensors in another float type: operands and result
-    /// are rounded to it, and the result is f32 again. Everything else stays as it is: reductions, norms, soft-max, losses,
-    /// recurrent layers. Gradients follow: what flows back through such a contraction is rounded too, so that gradients
-    /// smaller than the type can hold are lost unless the loss is scaled (Micikevicius et al. 2018, "Mixed precision
-    /// training"). Within, `F32` switches it off again.
+    /// Records contractions of f32 tensors in half precision (Micikevicius et al. 2018, "Mixed precision training"):
+    ///
+    /// | what | with `F16` |
+    /// |---|---|
+    /// | `matmul`, `matmul_t`, `conv1d`, `conv2d`; with them `attention`'s two products, and a recurrent layer's of its inputs | operands and result rounded to f16, products summed wider; the result is f32 again |
+    /// | their gradients, of activations and of weights | computed and rounded likewise, in a sweep recorded within or without |
+    /// | several gradients of one value or weight | summed in f32, rounded once |
+    /// | elementwise operations, `dot`, sums, means, norms, soft-max, losses, embeddings, a recurrent layer's steps | f32, and so are their gradients |
+    /// | parameters, and their gradients in the arena | f32, holding what the gradients' halves can hold |
+    /// | contractions of f64, or of halves | left as they are |
+    ///
+    /// So what flows back from layer to layer is rounded to halves at each contraction: below 2^-25 (3e-8) it is lost, from
+    /// 65520 on it is infinite. Scale the loss, and unscale the gradients, which makes an overflow a step not taken:
+    ///
+    /// ```
+    /// # use wgrad::{DType, LossScaler, Optimizer, ParamSet, Tape, Tensor};
+    /// # fn update<'t>(t: &'t Tape, model: &dyn Fn() -> Tensor<'t>, params: &ParamSet, scaler: &LossScaler, sgd: &dyn Optimizer) {
+    /// let loss = t.autocast(DType::F16, || model());
+    /// sgd.step(scaler.scale(loss).grad(params).unscale(scaler));
+    /// scaler.update(t);
+    /// # }
+    /// ```
+    ///
+    /// Within, `F32` switches it off, and the innermost policy holds.
     ///
     /// # Panics
     /// If the type is neither f16 nor f32.
@@ -462,7 +515,9 @@ impl Tape {
     /// The type that a contraction of these is to be computed in, if that is another than theirs.
     pub(crate) fn autocasts(&self, a: Tensor<'_>, b: Tensor<'_>) -> Option<DType> {
         let half = self.inner.borrow().autocast?;
-        (a.dtype() == DType::F32 && b.dtype() == DType::F32).then_some(half)
+        let casts = a.dtype() == DType::F32 && b.dtype() == DType::F32;
+        self.inner.borrow_mut().half |= casts;
+        casts.then_some(half)
     }
 
     /// Attributes what `f` records to another source line.
@@ -486,13 +541,17 @@ impl Tape {
     #[track_caller]
     pub fn tap(&self, name: &str, value: Tensor<'_>) {
         let node = self.own(value, "tap");
-        self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node });
+        let site = Location::caller();
+        self.note_scaled_tap(name, site);
+        self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node, site });
     }
 
     /// Forgets what has been tapped so far.
     #[cfg(feature = "testing")]
     pub(crate) fn forget_taps(&self) {
-        self.inner.borrow_mut().taps.clear();
+        let inner = &mut *self.inner.borrow_mut();
+        inner.taps.clear();
+        inner.alarms.clear();
     }
 
     /// Records a gradient pass as a region: what `f` records, under the pass's name, with its parameters. The nodes
@@ -505,11 +564,26 @@ impl Tape {
         inputs: &[Tensor<'t>],
         f: impl FnOnce() -> Vec<Tensor<'t>>,
     ) -> Vec<Tensor<'t>> {
+        self.pass_over(name, parameters, inputs, (ParamSet::default(), false), f)
+    }
+
+    /// As [`Tape::pass`], of a pass that is about the gradients of some parameters, or steps them.
+    #[track_caller]
+    pub(crate) fn pass_over<'t>(
+        &'t self,
+        name: &'static str,
+        parameters: &[(&'static str, String)],
+        inputs: &[Tensor<'t>],
+        (params, steps): (ParamSet, bool),
+        f: impl FnOnce() -> Vec<Tensor<'t>>,
+    ) -> Vec<Tensor<'t>> {
         let start = self.len();
         let outputs = self.scoped(name, f);
         let pass = Pass {
             name,
             parameters: parameters.to_vec(),
+            params,
+            steps,
             inputs: inputs.iter().map(|x| self.own(*x, name)).collect(),
             outputs: outputs.iter().map(|x| self.own(*x, name)).collect(),
             nodes: start..self.len(),

@@ -82,6 +82,7 @@ pub(crate) fn vjp<'t>(
             some(g.unreduce(axes, &shape) * unit)
         }
         Op::ArgMax(_) => vec![None],
+        Op::AllReduce(..) => some(tape.push(op.clone(), &[g])),
         Op::CumSum { axis, reverse } => some(tape.push(Op::CumSum { axis: *axis, reverse: !reverse }, &[g])),
         Op::Reshape(_) => some(g.reshape(x[0].shape())),
         Op::Permute(order) => {

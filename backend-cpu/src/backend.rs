@@ -8,10 +8,12 @@ use crate::{
     scratch::{Files, Workers},
     view::View,
 };
+use std::ops::Range;
 use wgrad::{
-    Backend, DType, Data, Result, StateId,
+    Backend, Collective, DType, Data, Result, StateId,
     backend::{BufferId, Delivery, ExecutableId},
-    op::Op,
+    collective::{Exchange, exchange},
+    op::{Op, Reduce},
     plan::{Grouping, Home, Operand, Plan},
 };
 
@@ -54,9 +56,36 @@ impl Read {
     }
 }
 
+/// Values that are exchanged with other ranks, after the kernels that have put this rank's in their places.
+#[derive(Debug)]
+struct Stop {
+    /// The kernel before it.
+    last: usize,
+    /// Where each value is, its elements, how they are reduced, and what must be equal on all ranks.
+    values: Vec<(Source, Range<usize>, Reduce, u64)>,
+}
+
+impl Stop {
+    fn run(&self, slots: &mut [Data], buffers: &mut [Data], collective: &mut dyn Collective) -> Result<()> {
+        let bring = |(place, range, reduce, tag): &(Source, Range<usize>, Reduce, u64)| {
+            let data = written(*place, slots, buffers).slice(range.clone());
+            Exchange { reduce: *reduce, tag: *tag, data }
+        };
+        let mut parts: Vec<Exchange> = self.values.iter().map(bring).collect();
+        exchange(collective, &mut parts)?;
+        for ((place, range, ..), part) in self.values.iter().zip(&parts) {
+            let to = written(*place, slots, buffers);
+            with_type!(to.dtype(), T => T::slice_mut(to)[range.clone()].copy_from_slice(T::slice(&part.data)));
+        }
+        Ok(())
+    }
+}
+
 #[derive(Debug)]
 struct Executable {
     kernels: Vec<Compiled>,
+    /// Between kernels, in order.
+    stops: Vec<Stop>,
     slots: Vec<Data>,
     /// The slots that kernels write.
     transient: Vec<usize>,
@@ -159,9 +188,17 @@ impl Executable {
         };
         let kernels: Vec<Compiled> =
             plan.kernels.iter().map(|kernel| Compiled::new(plan, kernel, &place, sizes, files)).collect();
+        let value = |k: usize| {
+            let kernel = &plan.kernels[k];
+            let (write, (reduce, tag)) = (&kernel.writes[0], kernel.exchange().expect("the plan says so"));
+            (place(write.slot), write.offset..write.offset + write.shape.numel(), reduce, tag)
+        };
+        let stop = |range: Range<usize>| Stop { last: range.end - 1, values: range.map(value).collect() };
+        let stops = plan.exchanges().into_iter().map(stop).collect();
         let most = kernels.iter().map(|kernel| kernel.writes.len()).max().unwrap_or(0);
         Self {
             kernels,
+            stops,
             slots,
             transient: (0..plan.slots.len()).filter(|&s| plan.slots[s].home == Home::Transient).collect(),
             taps: plan.taps.iter().map(read).collect(),
@@ -171,10 +208,18 @@ impl Executable {
         }
     }
 
-    fn run(&mut self, buffers: &mut [Data], inputs: &[&Data], workers: &Workers, pool: Pool) -> Result<Vec<Data>> {
-        let Self { kernels, slots, taps, commits, taken, targets, .. } = self;
+    fn run(
+        &mut self,
+        buffers: &mut [Data],
+        inputs: &[&Data],
+        workers: &Workers,
+        pool: Pool,
+        collective: &mut dyn Collective,
+    ) -> Result<Vec<Data>> {
+        let Self { kernels, stops, slots, taps, commits, taken, targets, .. } = self;
         let product = &nothing(DType::F32);
-        for kernel in kernels {
+        let mut stops = stops.iter().peekable();
+        for (k, kernel) in kernels.iter().enumerate() {
             taken.extend(kernel.writes.iter().map(|place| take(*place, slots, buffers)));
             targets.extend(taken.iter_mut().map(Target::new));
             let result = kernel.run(Env { slots, buffers, inputs, targets, product, shift: 0 }, workers, pool);
@@ -183,6 +228,9 @@ impl Executable {
                 *written(*place, slots, buffers) = data;
             }
             result?;
+            if let Some(stop) = stops.next_if(|stop| stop.last == k) {
+                stop.run(slots, buffers, collective)?;
+            }
         }
         let env = Env { slots, buffers, inputs, targets: &[], product, shift: 0 };
         let tapped = |tap: &Read| {
@@ -267,14 +315,21 @@ impl Backend for CpuBackend {
         self.executables[executable.0] = None;
     }
 
-    fn run(&mut self, executable: ExecutableId, inputs: &[&Data], run: u64) -> Result<()> {
+    fn run(
+        &mut self,
+        executable: ExecutableId,
+        inputs: &[&Data],
+        run: u64,
+        collective: &mut dyn Collective,
+    ) -> Result<()> {
         let Self { pool, poison: poisoned, sizes, workers, buffers, executables, deliveries, .. } = self;
         let compiled = executables[executable.0].as_mut().expect("a session runs what it has not released");
         if *poisoned {
             compiled.transient.iter().for_each(|&s| poison(&mut compiled.slots[s]));
             workers.poison();
         }
-        let values = pool.install(|| compiled.run(buffers, inputs, workers, Pool::current(sizes.serial)))?;
+        let values =
+            pool.install(|| compiled.run(buffers, inputs, workers, Pool::current(sizes.serial), collective))?;
         deliveries.push(Delivery { executable, run, values });
         Ok(())
     }

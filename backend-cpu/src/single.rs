@@ -98,7 +98,8 @@ impl Single {
         let (x, write) = (&kernel.reads, &kernel.writes[0]);
         let out_strides = write.shape.strides();
         let action = match op {
-            Op::Reshape(_) => Action::Copy(View::new(source(&x[0]), &x[0], 0, false)),
+            // Of an exchange, what this rank brings to it.
+            Op::Reshape(_) | Op::AllReduce(..) => Action::Copy(View::new(source(&x[0]), &x[0], 0, false)),
             Op::ArgMax(axis) => {
                 let without = |v: &[isize]| [&v[..*axis], &v[axis + 1..]].concat();
                 let kept = Nest::new(&write.shape, [x[0].offset], [&without(&x[0].strides)]);

@@ -57,7 +57,7 @@ pub enum Command {
 }
 
 /// What a run of `wgrad rnn` is, and of which `wgrad tape rnn` prints a step.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, PartialEq, Debug, Default)]
 pub struct RnnArgs {
     /// What is wrong with the run (temporal order, tanh RNN)
     #[arg(long, value_enum, default_value_t = Case::Healthy, value_name = "CASE")]
@@ -115,6 +115,8 @@ pub struct TapeArgs {
 pub enum TapeExample {
     /// The recurrent network.
     Rnn,
+    /// A small network with every pass between its loss and its parameters.
+    Passes,
 }
 
 /// Options of `wgrad verify`.
@@ -131,7 +133,7 @@ pub struct VerifyArgs {
 /// Options of `wgrad bench`.
 #[derive(Args, Clone, Debug)]
 pub struct BenchArgs {
-    /// What to time: w3 (tanh RNN), w4 (LSTM), w7 (single operations)
+    /// What to time: w3 (tanh RNN), w4 (LSTM), w6 (gradient passes), w7 (single operations)
     #[arg(required = true, value_name = "WORKLOAD")]
     pub workloads: Vec<String>,
     /// Weights and batches from DIR/WORKLOAD.safetensors, the same for every framework; without it, drawn from the seed

@@ -8,6 +8,7 @@ pub mod interrupt;
 pub mod output;
 pub mod report;
 pub mod rnn;
+pub mod tape;
 pub mod tour;
 pub mod verify;
 

@@ -9,7 +9,7 @@ use wgrad_examples::{
     interrupt,
     output::json,
     report::Report,
-    rnn, say, tour, verify,
+    rnn, say, tape, tour, verify,
 };
 
 fn main() -> ExitCode {
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         None => the_tour(&cli.common).map(done),
         Some(Command::Rnn(args)) => rnn::train(args, &cli.common).map(done),
-        Some(Command::Tape(args)) => rnn::tape(args, &cli.common).map(done),
+        Some(Command::Tape(args)) => tape::tape(args, &cli.common).map(done),
         Some(Command::Verify(args)) => verify::verify(args, &cli.common),
         Some(Command::Bench(args)) => bench::bench(args, &cli.common).map(done),
     };

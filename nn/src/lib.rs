@@ -1,8 +1,9 @@
 //! What a training script needs around `wgrad`: modules, initial values, optimizers, schedules, data and checkpoints.
 //!
-//! - [`Builder`] declares parameters in a `wgrad::Store`; modules ([`Linear`], [`Embedding`], [`Recurrent`]) are small
+//! - [`Builder`] declares parameters in a `wgrad::Store`; modules ([`Linear`], [`Embedding`], [`Dropout`], [`Recurrent`]) are small
 //!   structs of parameter handles whose `forward` records onto the tape of its argument.
 //! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates.
+//! - [`ClipWatch`] says when a clip acts on every update, or on none.
 //! - [`data`] has the tasks, [`checkpoint`] saves and restores a session.
 //!
 //! Losses and metrics are methods of `wgrad::Tensor`: `cross_entropy`, `mse`, `accuracy`. This crate names no device.
@@ -32,6 +33,7 @@ pub mod optim;
 pub mod schedule;
 
 mod builder;
+mod dropout;
 mod embedding;
 mod error;
 mod linalg;
@@ -39,8 +41,11 @@ mod linear;
 mod omega;
 mod random;
 mod recurrent;
+mod trainer;
+mod watch;
 
 pub use builder::Builder;
+pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use error::{Error, Result};
 pub use init::{Fan, Init};
@@ -48,4 +53,6 @@ pub use linear::Linear;
 pub use omega::omega;
 pub use recurrent::{Outputs, Recurrent, RecurrentInit};
 pub use schedule::Schedule;
+pub use trainer::{Inputs, Loss, LossScale, Precision, Trainer, TrainerConfig, Update};
+pub use watch::ClipWatch;
 pub use wgrad::Cell;

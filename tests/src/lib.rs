@@ -7,6 +7,7 @@ pub mod checks;
 mod compare;
 pub mod fuzz;
 mod gradcheck;
+pub mod injection;
 mod model;
 mod optimizer;
 mod properties;

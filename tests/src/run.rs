@@ -1,6 +1,6 @@
 //! Running a program: on the reference interpreter, and on a device through a session.
 
-use wgrad::{Array, Backend, Data, Program, Session, StateId, Step, Store, plan::Grouping};
+use wgrad::{Array, Backend, Collective, Data, Program, Session, StateId, Step, Store, plan::Grouping};
 use wgrad_cpu::{CpuBackend, reference::Outcome};
 
 /// What a run gives: the tapped values by name, and all states after it.
@@ -126,6 +126,12 @@ impl Machine {
     /// A session on CPU threads.
     pub fn new(threads: usize, store: Store) -> Self {
         Self::on(Box::new(CpuBackend::new(threads).expect("the threads start")), store)
+    }
+
+    /// As one of several ranks.
+    #[must_use]
+    pub fn as_rank(self, collective: impl Collective + 'static) -> Self {
+        Self { session: self.session.with_collective(Box::new(collective)), ..self }
     }
 
     fn on(backend: Box<dyn Backend>, store: Store) -> Self {

@@ -5,7 +5,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 use wgrad::{
-    Array, Backend, DType, Data, Error, Flat, LossScaler, Optimizer, ParamSet, Session, Store, Tape, Tensor,
+    Array, Backend, Collective, DType, Data, Error, Flat, LossScaler, Optimizer, ParamSet, Session, Store, Tape,
+    Tensor,
     backend::{BufferId, Delivery, ExecutableId},
     plan::Plan,
 };
@@ -219,8 +220,14 @@ impl Backend for Counting {
     fn wait(&mut self) -> wgrad::Result<()> {
         self.0.wait()
     }
-    fn run(&mut self, executable: ExecutableId, inputs: &[&Data], run: u64) -> wgrad::Result<()> {
-        self.0.run(executable, inputs, run)
+    fn run(
+        &mut self,
+        executable: ExecutableId,
+        inputs: &[&Data],
+        run: u64,
+        collective: &mut dyn Collective,
+    ) -> wgrad::Result<()> {
+        self.0.run(executable, inputs, run, collective)
     }
     fn deliveries(&mut self) -> wgrad::Result<Vec<Delivery>> {
         self.0.deliveries()

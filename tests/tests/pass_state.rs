@@ -49,6 +49,8 @@ fn the_right_order_meets_nothing() {
     assert_eq!(found(config(1, 1, true), &skipped), "");
     let unscaled_first = [Backward, Unscale, FiniteCheck, ReduceVerdict, AllReduce, ClipNorm, Step];
     assert_eq!(found(config(1, 2, true), &unscaled_first), "");
+    let taken = [Backward, Take { short: true }, Backward, Backward, Take { short: false }, ScalerUpdate];
+    assert_eq!(found(config(2, 1, true), &[taken, taken].concat()), "", "what has been taken is gone");
     assert_eq!(found(config(1, 1, false), &[Backward, RawStep, Tick { gated: false }]), "");
 }
 
@@ -93,6 +95,7 @@ fn each_mistake_has_its_number() {
         (ranks, &[Backward, Step], "P49"),
         (window, &[Backward, Step], "P50"),
         (plain, &[Backward, Backward], "P50"),
+        (window, &[Backward, Backward, Take { short: false }], "P50"),
     ] {
         assert_eq!(found(config, actions), codes, "{config:?}: {actions:?}");
     }

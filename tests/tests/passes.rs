@@ -69,7 +69,7 @@ const ACTING: [(&str, Passes); 21] = [
     ("all in turn", |p, g| {
         let draw = given(&g);
         let replica = g.clone().scale_grad(&set(&p[1..3]), 0.5);
-        g.all_reduce(&[replica])
+        g.all_reduce_on_tape(&[replica])
             .check_finite()
             .add_noise(Noise::fixed(0.1), draw)
             .centralize()
@@ -235,7 +235,7 @@ fn what_is_not_finite_spoils_what_the_table_says() {
 
 #[test]
 fn a_policy_decides_whether_a_norm_makes_a_verdict() {
-    for (policy, verdict) in [(NonFinite::Skip, true), (NonFinite::Propagate, false)] {
+    for (policy, verdict) in [(NonFinite::Error, true), (NonFinite::Skip, true), (NonFinite::Propagate, false)] {
         let mut store = Store::new();
         let model = Linear::new(&mut store, &[f32s(&[1.0])]);
         let tape = Tape::new(std::sync::Arc::new(store.layout().clone()));

@@ -37,4 +37,5 @@ properties! {
     the_cpu_runs_segmented_tapes
     a_recipe_without_any_of_its_steps_records
     a_simplified_tape_gives_the_same_bits
+    what_is_not_finite_skips_the_step
 }

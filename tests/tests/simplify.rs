@@ -9,6 +9,13 @@ type Make = for<'t> fn(Tensor<'t>) -> Tensor<'t>;
 /// Values at which arithmetic is not what it is elsewhere.
 const VALUES: [f64; 8] = [f64::NAN, 0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, 1.5, -2.0, 5e-324];
 
+/// The parts of a value, put together one after another.
+fn joined(parts: for<'t> fn(Tensor<'t>) -> Vec<Tensor<'t>>) -> Program {
+    let t = Tape::default();
+    t.tap("y", Tensor::concat(&parts(t.input("x", [VALUES.len()], DType::F64)), 0));
+    t.finish()
+}
+
 fn recorded(make: Make, dtype: DType) -> Program {
     let t = Tape::default();
     t.tap("y", make(t.input("x", [VALUES.len()], dtype)));
@@ -64,6 +71,36 @@ fn identities_disappear() {
     ];
     for (name, make) in table {
         becomes(name, *make, &[]);
+    }
+}
+
+#[test]
+fn slices_put_together_as_they_were_are_what_they_were_cut_from() {
+    type Parts = for<'t> fn(Tensor<'t>) -> Vec<Tensor<'t>>;
+    let whole: &[(&str, Parts)] = &[
+        ("halves", |x| vec![x.slice(0, 0, 4), x.slice(0, 4, 4)]),
+        ("by way of another shape", |x| vec![x.slice(0, 0, 6).reshape([2, 3]).reshape([6]), x.slice(0, 6, 2)]),
+        ("of a value", |x| vec![(x * 1.0).slice(0, 0, 1), x.slice(0, 1, 7)]),
+    ];
+    for (name, parts) in whole {
+        let program = recorded(|x| x, DType::F64);
+        let joined = joined(*parts);
+        let simple = joined.lowered(true, |_, _| true);
+        assert_eq!(computed(&simple), computed(&program), "{name}:\n{simple}");
+        assert!(result(&simple).iter().map(|x| x.to_bits()).eq(result(&joined).iter().map(|x| x.to_bits())), "{name}");
+    }
+    let others: &[(&str, Parts)] = &[
+        ("exchanged", |x| vec![x.slice(0, 4, 4), x.slice(0, 0, 4)]),
+        ("backwards", |x| vec![x.slice_step(0, 7, 8, -1)]),
+        ("not all", |x| vec![x.slice(0, 0, 4), x.slice(0, 4, 3)]),
+        ("of two", |x| vec![x.slice(0, 0, 4), (x * 2.0).slice(0, 4, 4)]),
+        ("changed", |x| vec![x.slice(0, 0, 4), x.slice(0, 4, 4) * 2.0]),
+        ("from within", |x| vec![x.slice(0, 0, 3), x.slice(0, 4, 4)]),
+    ];
+    for (name, parts) in others {
+        let joined = joined(*parts);
+        let simple = joined.lowered(true, |_, _| true);
+        assert_eq!(computed(&simple), computed(&joined), "{name}:\n{simple}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Scaled dot-product attention.
 
-use crate::{DType, Rng, Tensor};
+use crate::{DType, Rng, Tensor, lints::Mark};
 
 /// What [`Tensor::attention`] does besides the plain formula.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,7 +50,7 @@ impl<'t> Tensor<'t> {
     }
 
     /// The weights of [`Tensor::attention`] before any are dropped: `[.., heads, queries, keys]`. Each row adds up to 1, or
-    /// is 0 where its query may attend to nothing.
+    /// is 0 where its query may attend to nothing. Of halves, exponentials and sums are kept in f32.
     ///
     /// # Panics
     /// As [`Tensor::attention`].
@@ -58,10 +58,10 @@ impl<'t> Tensor<'t> {
     pub fn attention_weights(self, keys: Tensor<'t>, options: &Attention<'t>) -> Self {
         let scores = self.attention_scores(keys, options);
         let last = scores.rank() - 1;
-        let (e, _) = scores.shifted_exp(&[last]);
+        let (e, _) = scores.cast(scores.wide()).shifted_exp(&[last]);
         let sum = e.sum_axes(&[last]);
         let sum = sum.equals(0.0).select(sum.ones_like(), sum);
-        e * sum.recip().unreduce(&[last], &scores.shape())
+        (e * sum.recip().unreduce(&[last], &scores.shape())).cast(scores.dtype())
     }
 
     /// The scores of [`Tensor::attention`]: `q k^T scale + mask`, minus infinity where a query may not attend.
@@ -96,6 +96,7 @@ impl<'t> Tensor<'t> {
             let later = tape.iota(queries).unsqueeze(1).less(tape.iota(count));
             scores = later.select(never, scores);
         }
+        tape.mark(scores, Mark::Attention);
         let Some(mask) = options.mask else { return scores };
         assert!(
             mask.shape().broadcast(&shape).is_some_and(|both| both == shape),

@@ -1,6 +1,6 @@
 //! Losses.
 
-use crate::{DType, Tensor};
+use crate::{DType, Tensor, lints::Mark};
 
 /// What becomes of the losses of the single elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -127,6 +127,7 @@ impl<'t> Tensor<'t> {
             -match reduction {
                 Reduction::Mean => {
                     let (sum, count) = (picked.cast(self.wide()).sum(), (!ignored).cast(self.wide()).sum());
+                    self.tape.mark(count, Mark::TokenCount);
                     (sum / count).cast(self.dtype())
                 }
                 other => picked.reduced(other),

@@ -1,15 +1,15 @@
 //! Normalisation by mean and variance, or by the root of the mean square.
 
-use crate::Tensor;
+use crate::{Tensor, lints::Mark};
 
 /// What [`Tensor::batch_norm`] gives.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchNormed<'t> {
     /// The normalised tensor.
     pub y: Tensor<'t>,
-    /// The mean of each channel, `[channels]`.
+    /// The mean of each channel, `[channels]`; of halves, in f32.
     pub mean: Tensor<'t>,
-    /// The variance of each channel (divided by n), `[channels]`.
+    /// The variance of each channel (divided by n), `[channels]`; of halves, in f32.
     pub var: Tensor<'t>,
     /// How many elements a channel has.
     count: f64,
@@ -17,7 +17,10 @@ pub struct BatchNormed<'t> {
 
 impl<'t> BatchNormed<'t> {
     /// The running mean and variance after this batch: `(1 - momentum) old + momentum new`, with the unbiased variance
-    /// of the batch. They are constants to gradients.
+    /// of the batch, in the type of the old ones. They are constants to gradients.
+    ///
+    /// They do not always share the fate of a step: an infinite variance makes `y` 0, and loss and gradients finite. Keep
+    /// the step from being taken, and them from being assigned, unless they are finite: see [`crate::Grads::skip_unless`].
     #[track_caller]
     pub fn running(&self, mean: Tensor<'t>, var: Tensor<'t>, momentum: f64) -> (Tensor<'t>, Tensor<'t>) {
         mean.tape().at_caller(|| {
@@ -30,14 +33,14 @@ impl<'t> BatchNormed<'t> {
                 mean.tape().recorded_at()
             );
             let unbiased = self.var.detach() * (self.count / (self.count - 1.0));
-            let mix = |old: Tensor<'t>, new: Tensor<'t>| old * (1.0 - momentum) + new * momentum;
+            let mix = |old: Tensor<'t>, new: Tensor<'t>| old * (1.0 - momentum) + new.cast(old.dtype()) * momentum;
             (mix(mean, self.mean.detach()), mix(var, unbiased))
         })
     }
 }
 
 impl<'t> Tensor<'t> {
-    /// `(x - mean) / sqrt(var + eps)` over some axes (ascending); and mean and variance.
+    /// `(x - mean) / sqrt(var + eps)` over some axes (ascending); and mean and variance, which of halves are in f32.
     #[track_caller]
     fn standardized(self, axes: &[usize], eps: f64) -> (Self, Self, Self) {
         let (shape, dtype, x) = (self.shape(), self.dtype(), self.cast(self.wide()));
@@ -45,7 +48,7 @@ impl<'t> Tensor<'t> {
         let centred = x - mean.unreduce(axes, &shape);
         let var = centred.square().mean_axes(axes);
         let y = centred * (var + eps).rsqrt().unreduce(axes, &shape);
-        (y.cast(dtype), mean.cast(dtype), var.cast(dtype))
+        (y.cast(dtype), mean, var)
     }
 
     /// `x * weight + bias`, where given.
@@ -163,11 +166,13 @@ impl<'t> Tensor<'t> {
         self.tape.at_caller(|| {
             let fit = |x| self.per_channel(x, "batch_norm");
             let (y, mean, var) = self.standardized(&axes, eps);
+            self.tape.mark(y, Mark::BatchStatistics);
             BatchNormed { y: y.affine(weight.map(fit), bias.map(fit)), mean, var, count }
         })
     }
 
-    /// Batch normalisation by given statistics `[channels]`, for evaluation.
+    /// Batch normalisation by given statistics `[channels]`, for evaluation. Of halves, the difference and its quotient
+    /// are kept in f32.
     ///
     /// # Panics
     /// If statistics, weight or bias do not fit the channels.
@@ -182,7 +187,9 @@ impl<'t> Tensor<'t> {
     ) -> Self {
         self.tape.at_caller(|| {
             let fit = |x| self.per_channel(x, "batch_norm");
-            ((self - fit(mean)) * (fit(var) + eps).rsqrt()).affine(weight.map(fit), bias.map(fit))
+            let wide = |x: Tensor<'t>| x.cast(self.wide());
+            let y = (wide(self) - fit(wide(mean))) * (fit(wide(var)) + eps).rsqrt();
+            y.cast(self.dtype()).affine(weight.map(fit), bias.map(fit))
         })
     }
 }

@@ -1,6 +1,10 @@
 //! Reductions: sums, means, extremes, norms; and what normalises a row by its sum.
 
-use crate::{DType, Tensor, op::Op};
+use crate::{
+    DType, Tensor,
+    op::Op,
+    pitfall::{Pitfall, Severity},
+};
 
 impl<'t> Tensor<'t> {
     pub(super) fn axes(self) -> Vec<usize> {
@@ -69,9 +73,16 @@ impl<'t> Tensor<'t> {
     /// the unbiased estimate of the variance. NaN or infinite where `n` is no larger.
     #[track_caller]
     pub fn var_axes_with(self, axes: &[usize], correction: f64) -> Self {
+        let n = self.extent(axes);
+        if n > 0.0 && n <= correction {
+            let text = format!(
+                "a variance over {n} elements with correction {correction} is 0 / 0; report 0, or take `var_axes`"
+            );
+            self.tape.note(Pitfall::P41, Severity::Warning, text);
+        }
         let x = self.cast(self.wide());
         let mean = x.mean_axes(axes).unreduce(axes, &self.shape());
-        ((x - mean).square().sum_axes(axes) / (self.extent(axes) - correction).max(0.0)).cast(self.dtype())
+        ((x - mean).square().sum_axes(axes) / (n - correction).max(0.0)).cast(self.dtype())
     }
 
     /// The largest element.

@@ -1,16 +1,20 @@
 //! Accumulation: the gradients of several micro-batches as one.
 
+use super::accumulated::AccumulatedHooks;
 use crate::{
     Array, DType, Tensor,
-    grads::{Grads, Unscaled},
-    pass_state::PassState,
+    grads::{Grads, History, Unscaled},
+    lints::Mark,
+    pass_state::{Action, PassState},
+    pitfall::{Pitfall, Severity},
     scaler::LossScaler,
     store::{Flat, ParamSet, StateId, Store},
     tape::Tape,
+    window::{Event, Window},
 };
 use std::{
     marker::PhantomData,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// What the gradients of micro-batches become.
@@ -29,19 +33,51 @@ pub enum Weighting {
 ///
 /// `S` tells whether they carry a loss scale, as in [`Grads`]. [`Accumulator::add`] is recorded in the program of a
 /// micro-batch, [`Accumulator::take`] in that of the update, which may be the same. What has been added is gone when it
-/// has been taken, whether the step is then taken or skipped.
+/// has been taken, whether the step is then taken or skipped: nobody zeroes it, and no gradient of an update, taken or
+/// skipped, can get into the next one ([`Pitfall::P10`], [`Pitfall::P47`]).
+///
+/// A session keeps count of windows over its runs, and refuses a run that would break their rules
+/// ([`crate::Error::Pitfall`], with nothing run): a micro-batch too many and a window taken too early, where
+/// [`Accumulator::micro_batches`] says how long windows are ([`Pitfall::P50`]), and an update of the loss scale while part
+/// of a window is in ([`Pitfall::P12`]).
+///
+/// How micro-batches are weighted is no default that one can forget. [`Pitfall::P4`], accumulation that nothing divides:
+///
+/// ```compile_fail,E0061
+/// # use wgrad::{Accumulator, ParamSet, Store, Unscaled};
+/// fn declare(store: &mut Store, params: &ParamSet) -> Accumulator<Unscaled> {
+///     Accumulator::new(store, params, "window")
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Accumulator<S = Unscaled> {
-    params: ParamSet,
+    name: String,
+    pub(super) params: ParamSet,
+    pub(super) hooks: AccumulatedHooks,
+    /// How many micro-batches a window has, and the state that counts them (u32 scalar).
+    length: Option<(usize, StateId)>,
     weighting: Weighting,
     skip_bad: bool,
     /// For each arena, the sum so far.
     sums: Vec<(StateId, StateId)>,
     /// How many micro-batches, or tokens, there are in the window (u32 scalar).
     weight: StateId,
-    /// Of what has been recorded: the parameters with a gradient in some micro-batch, and the scale.
-    recorded: Mutex<Option<(ParamSet, LossScaler)>>,
+    recorded: Mutex<Option<Recorded>>,
     scale: PhantomData<fn() -> S>,
+}
+
+/// What is known of the gradients that are added, from what has been recorded.
+#[derive(Clone, Debug)]
+struct Recorded {
+    /// The parameters with a gradient in some micro-batch.
+    present: ParamSet,
+    scaler: LossScaler,
+    /// The state of the scale that they carry, or have carried.
+    scale: Option<StateId>,
+    /// Whether half precision had a part in them.
+    half: bool,
+    /// What they come from that a clip is for.
+    from: Vec<Mark>,
 }
 
 impl<S> Accumulator<S> {
@@ -53,8 +89,29 @@ impl<S> Accumulator<S> {
     pub fn new(store: &mut Store, params: &ParamSet, name: &str, weighting: Weighting) -> Self {
         let sums = store.like_arenas(&format!("{name}/sum"), params);
         let weight = store.state(&format!("{name}/weight"), &Array::zeros([], DType::U32));
-        let (recorded, params) = (Mutex::new(None), params.clone());
-        Self { params, weighting, skip_bad: false, sums, weight, recorded, scale: PhantomData }
+        let (name, recorded, params) = (name.into(), Mutex::new(None), params.clone());
+        let (hooks, length, skip_bad, scale) = (AccumulatedHooks::default(), None, false, PhantomData);
+        Self { name, params, hooks, length, weighting, skip_bad, sums, weight, recorded, scale }
+    }
+
+    /// Says that a window has this many micro-batches, bad ones too. Declares `<name>/micro_batches`, which counts them: it
+    /// is saved with the other states, so a session that is resumed within a window knows where it is. Without this a
+    /// window ends when it is taken.
+    ///
+    /// # Panics
+    /// If the number is 0 or larger than u32, or if it has been said before.
+    #[must_use]
+    #[track_caller]
+    pub fn micro_batches(self, store: &mut Store, count: usize) -> Self {
+        assert!(count > 0 && u32::try_from(count).is_ok(), "accumulate: a window cannot have {count} micro-batches");
+        let counter = store.state(&format!("{}/micro_batches", self.name), &Array::zeros([], DType::U32));
+        Self { length: Some((count, counter)), ..self }
+    }
+
+    /// The state that counts the micro-batches of a window (u32 scalar), where [`Accumulator::micro_batches`] has said how
+    /// many there are.
+    pub fn counter(&self) -> Option<StateId> {
+        self.length.map(|(_, counter)| counter)
     }
 
     /// A micro-batch whose gradient is not finite is left out, and not counted. Without this it spoils the sum, and the
@@ -68,7 +125,9 @@ impl<S> Accumulator<S> {
     ///
     /// # Panics
     /// If the accumulator is weighted by tokens: [`Accumulator::add_tokens`] says how many there are; if the gradient is of
-    /// other parameters, or its scale differs from that of others.
+    /// other parameters, or its scale differs from that of others. If it has been through a nonlinear pass
+    /// ([`Pitfall::P7`]; [`Grads::per_micro_batch`] does that on purpose), or the gradient of the same loss has been added
+    /// on this tape ([`Pitfall::P40`]).
     #[track_caller]
     pub fn add(&self, grads: Grads<'_, S>) {
         assert!(
@@ -103,14 +162,15 @@ impl<S> Accumulator<S> {
         if let Some(param) = foreign {
             panic!("accumulate: parameter {:?} is not among those accumulated", tape.layout.param(param).path);
         }
-        {
-            let mut recorded = self.recorded();
-            let (present, scaler) = recorded.get_or_insert_with(|| (ParamSet::default(), grads.scaler));
-            assert!(*scaler == grads.scaler, "accumulate: the micro-batches' losses have different scales");
-            *present = present.iter().chain(grads.present.iter()).collect();
+        self.check(&grads);
+        let mut counted = vec![];
+        if let Some((_, counter)) = self.length {
+            counted.push((counter, tape.state(counter) + 1.0));
         }
+        self.note(&grads);
         let parameters = [("weighting", format!("{:?}", self.weighting))];
-        tape.pass("accumulate", &parameters, &grads.flat.tensors(), || {
+        let site = std::panic::Location::caller();
+        tape.pass_over("accumulate", &parameters, &grads.flat.tensors(), (grads.present.clone(), false), || {
             let mut counts = weight.not_equals(0.0);
             if self.skip_bad {
                 counts = counts.and(grads.all_finite());
@@ -118,12 +178,13 @@ impl<S> Accumulator<S> {
             if let Some(verdict) = grads.verdict {
                 counts = counts.and(verdict);
             }
-            let mut after = vec![];
+            let mut after = counted;
             for &(arena, state) in &self.sums {
                 let Some(g) = grads.flat.get(arena) else { continue };
                 let g = if self.weighting == Weighting::TokenWeighted { g * weight.cast(g.dtype()) } else { g };
                 let before = tape.state(state);
-                after.push((state, counts.select(before + g, before)));
+                let sum = tape.at_site(site, || self.hooks.run(&grads, arena, before + g));
+                after.push((state, counts.select(sum, before)));
             }
             let before = tape.state(self.weight);
             after.push((self.weight, counts.select(before + weight, before)));
@@ -132,13 +193,63 @@ impl<S> Accumulator<S> {
         });
     }
 
+    /// Refuses gradients that do not belong together, and notes what is known from these.
+    #[track_caller]
+    fn check(&self, grads: &Grads<'_, S>) {
+        let (tape, history) = (grads.tape, grads.history.borrow());
+        {
+            let mut recorded = self.recorded();
+            let none =
+                Recorded { present: ParamSet::default(), scaler: grads.scaler, scale: None, half: false, from: vec![] };
+            let known = recorded.get_or_insert(none);
+            assert!(known.scaler == grads.scaler, "accumulate: the micro-batches' losses have different scales");
+            known.present = known.present.iter().chain(grads.present.iter()).collect();
+            let carried = grads.scaler.states().map(|(scale, _)| scale);
+            known.scale = known.scale.or(carried).or(history.unscaled_by.map(|(scale, _)| scale));
+            known.half |= history.half;
+        }
+        // What has been done to it was done to a part of a window.
+        let config = crate::PassConfig { scaler: history.state.config().scaler, ..self.window().config(tape.ranks()) };
+        let state = PassState::new(config).allowing(history.state.allowed());
+        if let Err(pitfall) = state.after(&history.done) {
+            tape.refuse(pitfall);
+        }
+        if let Some(loss) = history.loss {
+            let twice = {
+                let accumulated = &mut tape.inner.borrow_mut().accumulated;
+                let twice = accumulated.contains(&(self.weight, loss));
+                accumulated.push((self.weight, loss));
+                twice
+            };
+            if twice {
+                tape.refuse(Pitfall::P40);
+            }
+        }
+        tape.event(Event::Window(self.window(), Action::Backward));
+    }
+
+    /// What a session has to know of its windows.
+    fn window(&self) -> Arc<Window> {
+        let recorded = self.recorded();
+        let scaled = recorded.as_ref().is_some_and(|known| known.scaler != LossScaler::none());
+        Arc::new(Window {
+            name: self.name.clone(),
+            micro_batches: self.length.map(|(count, _)| count),
+            counter: self.length.map_or(self.weight, |(_, counter)| counter),
+            weighting: self.weighting,
+            scaled,
+            scale: recorded.as_ref().and_then(|known| known.scale),
+        })
+    }
+
     /// What has been added up so far, for each arena; of gradients weighted by tokens, the products.
     #[track_caller]
     pub fn sum<'t>(&self, tape: &'t Tape) -> Flat<'t> {
         Flat::new(self.sums.iter().map(|&(arena, state)| (arena, tape.state(state))).collect())
     }
 
-    /// Takes what has been added up, weighted, and leaves zeros. Of an empty window the verdict is false.
+    /// Takes what has been added up, weighted, and leaves zeros. Of an empty window the verdict is false. A run that takes a
+    /// window shorter than it is said to be is refused ([`Pitfall::P50`]): see [`Accumulator::take_last`].
     ///
     /// A parameter that was absent from some micro-batches counts as zero in these; one that was absent from all of those
     /// recorded so far is absent.
@@ -147,9 +258,30 @@ impl<S> Accumulator<S> {
     /// If nothing that adds has been recorded: which parameters are present is known from that.
     #[track_caller]
     pub fn take<'t>(&self, tape: &'t Tape) -> Grads<'t, S> {
+        self.taken(tape, self.length.is_none())
+    }
+
+    /// As [`Accumulator::take`], of a window that may be short because the data has ended: the mean is over the
+    /// micro-batches that are in.
+    ///
+    /// # Panics
+    /// As [`Accumulator::take`].
+    #[track_caller]
+    pub fn take_last<'t>(&self, tape: &'t Tape) -> Grads<'t, S> {
+        self.taken(tape, true)
+    }
+
+    #[track_caller]
+    fn taken<'t>(&self, tape: &'t Tape, short: bool) -> Grads<'t, S> {
         let recorded = self.recorded().clone();
-        let (present, scaler) =
+        let Recorded { present, scaler, half, from, .. } =
             recorded.expect("accumulate: record what adds to the accumulator before what takes from it");
+        tape.event(Event::Window(self.window(), Action::Take { short }));
+        if self.weighting == Weighting::Sum {
+            let text =
+                "what is taken is the sum of the micro-batches, and the step grows with their number; take their mean";
+            tape.note(Pitfall::P4, Severity::Warning, text.into());
+        }
         let weight = tape.state(self.weight);
         let sums = self.sum(tape);
         let mut result = None;
@@ -167,21 +299,41 @@ impl<S> Accumulator<S> {
                 let decl = tape.layout.state(state);
                 tape.assign(state, tape.full(&decl.shape, 0.0, decl.dtype));
             }
-            tape.assign(self.weight, tape.scalar(0.0, DType::U32));
+            for counter in [Some(self.weight), self.length.map(|(_, counter)| counter)].into_iter().flatten() {
+                tape.assign(counter, tape.scalar(0.0, DType::U32));
+            }
             let outputs = flat.tensors().into_iter().chain([some]).collect();
             result = Some((flat, some));
             outputs
         });
         let (flat, some) = result.expect("the pass has run");
+        from.into_iter().for_each(|mark| flat.tensors().into_iter().for_each(|x| tape.mark(x, mark)));
         let absent = self.params.iter().filter(|param| !present.contains(*param)).collect();
         let values = tape.arenas(&self.params);
         let weight = (self.weighting == Weighting::TokenWeighted).then_some(weight);
         let (verdict, generators) = (Some(some), vec![]);
-        let passes = PassState::of_one_batch(scaler != LossScaler::none()).into();
-        Grads { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: PhantomData }
+        let history = History::born(tape, scaler, &present);
+        history.borrow_mut().half |= half;
+        Grads { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, scale: PhantomData }
     }
 
-    fn recorded(&self) -> MutexGuard<'_, Option<(ParamSet, LossScaler)>> {
+    /// Notes what accumulation makes of a loss of this kind.
+    #[track_caller]
+    fn note(&self, grads: &Grads<'_, S>) {
+        let (tape, flat) = (grads.tape, grads.flat.tensors());
+        let from = [Mark::Recurrent, Mark::Attention].into_iter().filter(|mark| tape.comes_from(&flat, *mark));
+        self.recorded().as_mut().expect("checked before").from.extend(from);
+        if self.weighting == Weighting::Mean && tape.comes_from(&flat, Mark::TokenCount) {
+            let text = "means over targets of which some are ignored are averaged as equals; weight them by tokens";
+            tape.note(Pitfall::P46, Severity::Warning, text.into());
+        }
+        if tape.comes_from(&flat, Mark::BatchStatistics) {
+            let text = "batch statistics of micro-batches are not those of the whole batch; use a norm without them";
+            tape.note(Pitfall::P44, Severity::Lint, text.into());
+        }
+    }
+
+    fn recorded(&self) -> MutexGuard<'_, Option<Recorded>> {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

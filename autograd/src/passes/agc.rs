@@ -9,6 +9,7 @@ use super::{
 use crate::{
     DType, Operand, Tensor,
     grads::{Grads, Unscaled},
+    pitfall::{Pitfall, Severity},
     store::{Param, ParamSet},
 };
 
@@ -119,6 +120,11 @@ impl<'t> Grads<'t, Unscaled> {
         let agc = agc.into();
         check_bound(NAME, "clipping", agc.clipping);
         check_norm(NAME, agc.p, &[("eps", agc.eps), ("div_eps", agc.div_eps)]);
+        self.note_floor(NAME, "eps", agc.eps);
+        if agc.exclude.is_empty() {
+            let text = "agc leaves no parameter out, and the paper does so with the output layer; `exclude` it";
+            self.tape.note(Pitfall::P21, Severity::Warning, text.into());
+        }
         let (flat, clipped) = self.pass(NAME, &agc.parameters(), |flat| {
             let mut count = self.tape.scalar(0.0, DType::U32);
             let clipped = flat.map_mut(|arena, g| {
@@ -158,6 +164,9 @@ impl<'t> Grads<'t, Unscaled> {
         let factor = clip_factor.into();
         check_bound(NAME, "clip_factor", factor);
         check_norm(NAME, 2.0, &[("eps", eps), ("param_eps", param_eps)]);
+        self.note_floor(NAME, "param_eps", param_eps);
+        let text = "agc_per_tensor clips all parameters, and the paper leaves the output layer out; use `agc` and `exclude` it";
+        self.tape.note(Pitfall::P21, Severity::Warning, text.into());
         let parameters =
             [("clip_factor", factor.to_string()), ("eps", eps.to_string()), ("param_eps", param_eps.to_string())];
         let (flat, clipped) = self.pass(NAME, &parameters, |flat| {
@@ -175,6 +184,18 @@ impl<'t> Grads<'t, Unscaled> {
         });
         self.tap_of(NAME, "clipped", clipped[0]);
         self.with_flat(flat)
+    }
+}
+
+impl<S> Grads<'_, S> {
+    /// Notes a floor of 0.
+    #[track_caller]
+    fn note_floor(&self, pass: &str, name: &str, floor: f64) {
+        if floor == 0.0 {
+            let text =
+                format!("{pass} with {name} 0: a parameter that is all zeros never moves; give it a positive {name}");
+            self.tape.note(Pitfall::P14, Severity::Warning, text);
+        }
     }
 }
 

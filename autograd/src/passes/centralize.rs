@@ -3,6 +3,8 @@
 use super::units::Units;
 use crate::{
     grads::{Grads, Unscaled},
+    lints::names,
+    pitfall::{Pitfall, Severity},
     store::{Param, ParamSet},
 };
 
@@ -32,7 +34,8 @@ impl Centralize {
     #[must_use]
     #[track_caller]
     pub fn min_ndim(self, min_ndim: usize) -> Self {
-        assert!(min_ndim >= 2, "centralize: min_ndim is {min_ndim}, and must be at least 2: vectors have no rows");
+        let lost = Pitfall::P15;
+        assert!(min_ndim >= 2, "centralize: min_ndim is {min_ndim}, and must be at least 2: {lost}");
         Self { min_ndim, ..self }
     }
 
@@ -78,6 +81,7 @@ impl<'t> Grads<'t, Unscaled> {
                 "centralize: parameter {path:?} of shape {shape} has rows of nothing, which have no mean"
             );
         }
+        self.note_what_is_lost(&applies);
         let mut parameters = vec![("min_ndim", what.min_ndim.to_string())];
         parameters.extend((!what.exclude.is_empty()).then(|| ("excluded", what.exclude.len().to_string())));
         let (flat, _) = self.pass("centralize", &parameters, |flat| {
@@ -93,5 +97,28 @@ impl<'t> Grads<'t, Unscaled> {
             (centred, vec![])
         });
         self.with_flat(flat)
+    }
+
+    /// Notes weights that do not train, and tables whose rows are symbols.
+    #[track_caller]
+    fn note_what_is_lost(&self, applies: &impl Fn(Param) -> bool) {
+        let layout = &self.tape.layout;
+        let among = |wanted: &dyn Fn(Param) -> bool| {
+            let params: Vec<Param> = self.present.iter().filter(|param| applies(*param) && wanted(*param)).collect();
+            (!params.is_empty()).then(|| names(layout, params))
+        };
+        let single = |param| {
+            let shape = &layout.param(param).shape;
+            shape.numel() > 0 && shape.numel() == shape[0]
+        };
+        if let Some(lost) = among(&single) {
+            let text = format!("centralize makes every gradient of {lost} 0: one element per row; `exclude` it");
+            self.tape.note(Pitfall::P15, Severity::Warning, text);
+        }
+        let tables = self.tape.looked_up();
+        if let Some(tables) = among(&|param| tables.contains(&param)) {
+            let text = format!("centralize applies to {tables}, whose rows are looked up by index; `exclude` it");
+            self.tape.note(Pitfall::P19, Severity::Warning, text);
+        }
     }
 }

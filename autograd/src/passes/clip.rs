@@ -6,14 +6,19 @@ use super::{
 };
 use crate::{
     DType, Operand, Tensor,
+    alarm::Bad,
     grads::{Grads, Unscaled},
+    pitfall::{Pitfall, Severity},
 };
+use std::fmt;
 
-/// What a clip does about a norm that is not finite.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+/// What a clip does about a norm that is not finite. Unless it is said: [`NonFinite::Skip`] where the gradients have been
+/// checked before, so that everybody knows of it, else [`NonFinite::Error`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NonFinite {
+    /// The step is not taken, and the session says so: [`crate::Error::Late`].
+    Error,
     /// The verdict becomes false: the step is not taken.
-    #[default]
     Skip,
     /// What arithmetic makes of it, as PyTorch does by default: a NaN spreads to all gradients; an infinity becomes NaN
     /// and all others 0.
@@ -34,13 +39,13 @@ pub struct ClipNorm<'t> {
     max_norm: Operand<'t>,
     p: f64,
     eps: f64,
-    non_finite: NonFinite,
+    non_finite: Option<NonFinite>,
 }
 
 impl<'t> ClipNorm<'t> {
     /// With this bound, in the unit of the gradient. A tensor may be given, and gradients flow to it.
     pub fn new(max_norm: impl Into<Operand<'t>>) -> Self {
-        Self { max_norm: max_norm.into(), p: 2.0, eps: 1e-6, non_finite: NonFinite::default() }
+        Self { max_norm: max_norm.into(), p: 2.0, eps: 1e-6, non_finite: None }
     }
 
     /// With another norm: any p above 0, or infinity, the largest magnitude.
@@ -59,7 +64,7 @@ impl<'t> ClipNorm<'t> {
     /// What happens where the norm is not finite.
     #[must_use]
     pub fn non_finite(self, non_finite: NonFinite) -> Self {
-        Self { non_finite, ..self }
+        Self { non_finite: Some(non_finite), ..self }
     }
 
     #[track_caller]
@@ -72,7 +77,7 @@ impl<'t> ClipNorm<'t> {
     fn parameters(&self) -> Vec<(&'static str, String)> {
         let all = [("p", self.p, 2.0), ("eps", self.eps, 1e-6)];
         let others = all.into_iter().filter(|(_, value, default)| value != default);
-        let policy = (self.non_finite == NonFinite::Propagate).then(|| ("non_finite", "propagate".to_string()));
+        let policy = self.non_finite.map(|policy| ("non_finite", policy.to_string()));
         let bound = ("max_norm", self.max_norm.to_string());
         std::iter::once(bound).chain(others.map(|(name, value, _)| (name, value.to_string()))).chain(policy).collect()
     }
@@ -109,6 +114,39 @@ impl<'t> From<Tensor<'t>> for ClipNorm<'t> {
     }
 }
 
+impl fmt::Display for NonFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NonFinite::Error => "error",
+            NonFinite::Skip => "skip",
+            NonFinite::Propagate => "propagate",
+        })
+    }
+}
+
+impl<'t> Grads<'t, Unscaled> {
+    /// The policy in force for a norm.
+    #[track_caller]
+    pub(super) fn policy(&self, said: Option<NonFinite>) -> NonFinite {
+        let checked = self.history.borrow().state.is_checked();
+        if said == Some(NonFinite::Propagate) && !checked {
+            let text = "one infinity makes all other gradients 0 under `NonFinite::Propagate`; skip such a step";
+            self.tape.note(Pitfall::P32, Severity::Warning, text.into());
+        }
+        said.unwrap_or(if checked { NonFinite::Skip } else { NonFinite::Error })
+    }
+
+    /// Taps a pass's norm, or several, as `<pass>/<name>`: an error where that is the policy.
+    #[track_caller]
+    pub(super) fn tap_norm(&self, pass: &'static str, name: &str, norm: Tensor<'t>, policy: NonFinite) {
+        if policy != NonFinite::Error {
+            return self.tap_of(pass, name, norm);
+        }
+        let what = format!("{pass}: the norm is not finite, and the step was skipped");
+        self.tape.alarm(&format!("{pass}/{name}"), norm, Bad::NotFinite, what);
+    }
+}
+
 impl<'t, S> Grads<'t, S> {
     /// The p-norm over all present gradients, in the widest of their types: `(sum |g|^p)^(1/p)`, for infinite p the
     /// largest magnitude. Finite wherever the true norm is; 0 of no gradients.
@@ -137,7 +175,7 @@ impl<'t> Grads<'t, Unscaled> {
     ///
     /// `n = |g|`, `g * min(1, max_norm / (n + eps))`
     ///
-    /// Gradients within the bound keep their bits. A norm that is not finite makes the verdict false (see [`NonFinite`]),
+    /// Gradients within the bound keep their bits. Where the norm is not finite the step is not taken (see [`NonFinite`]),
     /// also where it overflows though every element is finite: no step is better than one along zeros. `max_norm` is in
     /// the unit of the gradient; a tensor may be given, and the gradient flows to it.
     ///
@@ -150,19 +188,20 @@ impl<'t> Grads<'t, Unscaled> {
         const NAME: &str = "clip_by_global_norm";
         let clip = clip.into();
         clip.check(NAME);
+        let policy = self.policy(clip.non_finite);
         let (flat, values) = self.pass(NAME, &clip.parameters(), |flat| {
             let norm = self.p_norm(clip.p);
             let coefficient = clip.coefficient(norm);
             let clipped = flat.map(|_, g| g * coefficient.cast(g.dtype()));
             let mut values = vec![norm, coefficient, coefficient.less(1.0)];
-            values.extend((clip.non_finite == NonFinite::Skip).then(|| norm.is_finite()));
+            values.extend((policy != NonFinite::Propagate).then(|| norm.is_finite()));
             (clipped, values)
         });
-        self.tap_of(NAME, "norm", values[0]);
+        self.tap_norm(NAME, "norm", values[0], policy);
         self.tap_of(NAME, "coefficient", values[1]);
         self.tap_of(NAME, "clipped", values[2]);
         if let Some(finite) = values.get(3) {
-            self.and_verdict(*finite);
+            self.judge(*finite);
         }
         self.with_flat(flat)
     }

@@ -2,6 +2,7 @@
 
 use crate::{
     Array, DType, Tensor,
+    alarm::Bad,
     grads::{Grads, Scaled, Unscaled},
     scaler::LossScaler,
     store::{StateId, Store},
@@ -9,6 +10,22 @@ use crate::{
 use std::marker::PhantomData;
 
 impl<'t, S> Grads<'t, S> {
+    /// Makes the step depend on a condition of one's own too (bool scalar): where it is false, parameters, optimizer state
+    /// and counters stay as they are, and an [`crate::Accumulator`] leaves the micro-batch out. With
+    /// `loss.is_finite()`, a loss that is not finite skips the step though its gradient is finite
+    /// ([`crate::Pitfall::P37`]): no check of gradients notices that.
+    ///
+    /// # Panics
+    /// If the condition is not a bool scalar.
+    #[track_caller]
+    pub fn skip_unless(mut self, condition: Tensor<'t>) -> Self {
+        let (dtype, shape) = (condition.dtype(), condition.shape());
+        assert!(dtype == DType::Bool && shape.rank() == 0, "skip_unless: {dtype}{shape} is no condition: bool[] is");
+        self.tape.own(condition, "skip_unless");
+        self.and_verdict(condition);
+        self
+    }
+
     /// Bool scalar: whether every element is finite. Recorded on the values as they stand, before any arithmetic that
     /// could hide or spread an infinity.
     #[track_caller]
@@ -19,17 +36,17 @@ impl<'t, S> Grads<'t, S> {
 
     /// The same gradients under another type: the caller has done what that says.
     pub(super) fn retyped<Z>(self) -> Grads<'t, Z> {
-        let Self { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: _ } = self;
-        Grads { tape, flat, values, present, absent, verdict, scaler, passes, weight, generators, scale: PhantomData }
+        let Self { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, scale: _ } = self;
+        Grads { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, scale: PhantomData }
     }
 }
 
 /// What happens after too many steps in a row that were not finite.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum OnGiveUp {
-    /// No such step is ever taken: the tap `skip_if_not_finite/gave_up` is true, for the host to end the run.
+    /// No such step is ever taken, and the session says so: [`crate::Error::Late`].
     #[default]
-    Stop,
+    Error,
     /// The next is taken all the same, as optax's `apply_if_finite` does: it destroys the parameters.
     Accept,
 }
@@ -90,17 +107,46 @@ impl<'t> Grads<'t, Scaled> {
             self.scaler
         );
         scaler.check_window(self.tape);
+        self.history.borrow_mut().unscaled_by = scaler.noted(self.tape);
         for action in scaler.actions() {
             self.apply(*action);
         }
         let (flat, checked) = self.pass("unscale", &[("scale", scaler.to_string())], |flat| {
-            let finite = self.all_finite();
+            let finite = self.on_all_ranks(self.all_finite());
             scaler.judge(finite);
             (flat.map(|_, g| scaler.unscaled(g)), vec![finite])
         });
         let mut grads = Grads { scaler: LossScaler::none(), ..self.retyped() };
-        grads.and_verdict(checked[0]);
+        grads.judge(checked[0]);
         grads.with_flat(flat)
+    }
+}
+
+impl<'t, S> Grads<'t, S> {
+    /// Makes the step depend on the loss being finite, which finite gradients do not show: a mean over no targets is NaN,
+    /// and its gradient zero. Where the loss is not, the device skips the step at once, and the session says so
+    /// ([`crate::Error::Late`] of [`crate::Pitfall::P37`]), naming the line that recorded the loss. An accumulator leaves out such a
+    /// micro-batch.
+    ///
+    /// Taps: `check_loss/loss`.
+    ///
+    /// # Panics
+    /// If the gradients are not of one loss: taken from an accumulator. Check before accumulating.
+    #[track_caller]
+    pub fn check_loss(mut self) -> Self {
+        const NAME: &str = "check_loss";
+        let loss = self.history.borrow().loss;
+        let Some(id) = loss else { panic!("{NAME}: accumulated gradients are of many losses: check each before") };
+        let (tape, loss) = (self.tape, Tensor { tape: self.tape, id });
+        // What has been reduced already is judged by all ranks alike.
+        let local = self.history.borrow().state.is_local();
+        let finite = tape.pass(NAME, &[], &[loss], || {
+            let finite = loss.all_finite();
+            vec![if local { finite } else { !(!finite).any_over_ranks() }]
+        })[0];
+        tape.alarm_of_loss(&format!("{NAME}/loss"), loss);
+        self.and_verdict(finite);
+        self
     }
 }
 
@@ -110,21 +156,21 @@ impl<'t> Grads<'t, Unscaled> {
     #[track_caller]
     pub fn check_finite(mut self) -> Self {
         let (_, checked) = self.pass("check_finite", &[], |flat| (flat.clone(), vec![self.all_finite()]));
-        self.and_verdict(checked[0]);
+        self.judge(checked[0]);
         self
     }
 
     /// As [`Grads::check_finite`], and counts the steps that are not: the counters are updated whether the step is taken
     /// or not (after optax's `apply_if_finite`).
     ///
-    /// Taps: `skip_if_not_finite/count` (in a row), `skip_if_not_finite/gave_up`.
+    /// Taps: `skip_if_not_finite/count` (in a row), `skip_if_not_finite/gave_up` (bool; [`OnGiveUp`] says what follows).
     #[track_caller]
     pub fn skip_if_not_finite(mut self, guard: &FiniteGuard) -> Self {
         const NAME: &str = "skip_if_not_finite";
         let most = guard.max_consecutive.map_or("none".to_string(), |most| most.to_string());
         let (_, values) = self.pass(NAME, &[("max_consecutive", most)], |flat| {
             let tape = self.tape;
-            let finite = self.all_finite();
+            let finite = self.on_all_ranks(self.all_finite());
             let [in_a_row, total] = [guard.in_a_row, guard.total].map(|state| tape.state(state));
             let in_a_row = finite.select(in_a_row.zeros_like(), in_a_row + 1.0);
             let gave_up = match guard.max_consecutive {
@@ -138,8 +184,14 @@ impl<'t> Grads<'t, Unscaled> {
             (flat.clone(), vec![taken, in_a_row, gave_up])
         });
         self.tap_of(NAME, "count", values[1]);
-        self.tap_of(NAME, "gave_up", values[2]);
-        self.and_verdict(values[0]);
+        match (guard.max_consecutive, guard.on_give_up) {
+            (Some(most), OnGiveUp::Error) => {
+                let what = format!("{NAME}: more than {most} updates in a row were not finite");
+                self.tape.alarm(&format!("{NAME}/gave_up"), values[2], Bad::True, what);
+            }
+            _ => self.tap_of(NAME, "gave_up", values[2]),
+        }
+        self.judge(values[0]);
         self
     }
 }

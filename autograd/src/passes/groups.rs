@@ -2,7 +2,7 @@
 
 use super::{
     check_bound, check_norm,
-    clip::coefficient,
+    clip::{NonFinite, coefficient},
     norm::{Over, norm},
     units::Units,
 };
@@ -10,6 +10,7 @@ use crate::{
     DType, Operand, Tensor,
     grads::{Grads, Unscaled},
     op::Segments,
+    pitfall::Pitfall,
     store::{Param, ParamSet},
 };
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub struct ClipGroups<'t> {
     p: Option<f64>,
     eps: Option<f64>,
     keep_rest: bool,
+    non_finite: Option<NonFinite>,
 }
 
 impl<'t> ClipGroups<'t> {
@@ -57,6 +59,12 @@ impl<'t> ClipGroups<'t> {
         Self { eps: Some(eps), ..self }
     }
 
+    /// What happens where a norm is not finite.
+    #[must_use]
+    pub fn non_finite(self, non_finite: NonFinite) -> Self {
+        Self { non_finite: Some(non_finite), ..self }
+    }
+
     /// Leaves parameters alone that are in no group.
     #[must_use]
     pub fn keep_rest(self) -> Self {
@@ -80,7 +88,9 @@ impl<'t> ClipGroups<'t> {
             );
             for param in params.iter() {
                 let first = self.of(param).expect("a member of this group");
-                assert!(first == i, "{name}: parameter {:?} is in groups {first} and {i}", path(param));
+                let twice = Pitfall::P18;
+                let at = grads.tape.recorded_at();
+                assert!(first == i, "{name}: parameter {:?} is in groups {first} and {i}: {twice}{at}", path(param));
             }
         }
         let rest = grads.present.iter().find(|param| self.of(*param).is_none());
@@ -94,8 +104,8 @@ impl<'t> Grads<'t, Unscaled> {
     /// Scales the gradients of each group so that their norm is at most the group's bound: the formula of
     /// [`Grads::clip_by_global_norm`], group by group (Pascanu et al. 2013).
     ///
-    /// With a bound of C for each of n groups, the norm of all may still be `C sqrt(n)`. A norm that is not finite makes
-    /// the verdict false.
+    /// With a bound of C for each of n groups, the norm of all may still be `C sqrt(n)`. Where a norm is not finite the step
+    /// is not taken (see [`NonFinite`]).
     ///
     /// Taps: `clip_by_group_norm/norms` (before clipping), `clip_by_group_norm/coefficients`, one per group.
     ///
@@ -111,7 +121,10 @@ impl<'t> Grads<'t, Unscaled> {
         let mut parameters = vec![("groups", clip.groups.len().to_string())];
         parameters
             .extend([("p", p, 2.0), ("eps", eps, 1e-6)].iter().filter(|x| x.1 != x.2).map(|x| (x.0, x.1.to_string())));
-        let (flat, values) = self.pass(NAME, &parameters, |flat| {
+        parameters.extend(clip.non_finite.map(|policy| ("non_finite", policy.to_string())));
+        let policy = self.policy(clip.non_finite);
+        let covered = self.present.iter().filter(|param| clip.of(*param).is_some()).collect();
+        let (flat, values) = self.pass_over(covered, NAME, &parameters, |flat| {
             if flat.parts().is_empty() {
                 let none = self.tape.full([clip.groups.len()], 0.0, DType::F32);
                 return (flat.clone(), vec![none, none + 1.0]);
@@ -142,9 +155,11 @@ impl<'t> Grads<'t, Unscaled> {
             });
             (clipped, vec![norms, coefficients])
         });
-        self.tap_of(NAME, "norms", values[0]);
+        self.tap_norm(NAME, "norms", values[0], policy);
         self.tap_of(NAME, "coefficients", values[1]);
-        self.and_verdict(values[0].all_finite());
+        if policy != NonFinite::Propagate {
+            self.judge(values[0].all_finite());
+        }
         self.with_flat(flat)
     }
 

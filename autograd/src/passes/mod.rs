@@ -6,6 +6,7 @@
 //! bit.
 
 mod accumulate;
+mod accumulated;
 mod agc;
 mod centralize;
 mod clip;
@@ -13,6 +14,7 @@ mod finite;
 mod groups;
 mod noise;
 mod norm;
+mod probe;
 mod reduce;
 mod units;
 mod value;
@@ -25,7 +27,12 @@ pub use finite::{FiniteGuard, OnGiveUp};
 pub use groups::ClipGroups;
 pub use noise::{Draw, Noise};
 
-use crate::{Operand, Tensor, grads::Grads, pass_state::Action, store::Flat};
+use crate::{
+    Operand, Tensor,
+    grads::Grads,
+    pass_state::Action,
+    store::{Flat, ParamSet},
+};
 
 impl<'t, S> Grads<'t, S> {
     /// Records `f` as a pass over the flat vectors. It returns the new vectors, then anything else worth naming.
@@ -36,19 +43,41 @@ impl<'t, S> Grads<'t, S> {
         parameters: &[(&'static str, String)],
         f: impl FnOnce(&Flat<'t>) -> (Flat<'t>, Vec<Tensor<'t>>),
     ) -> (Flat<'t>, Vec<Tensor<'t>>) {
+        self.pass_over(self.present.clone(), name, parameters, f)
+    }
+
+    /// As `pass`, of a pass that changes the gradients of some parameters only.
+    #[track_caller]
+    fn pass_over(
+        &self,
+        params: ParamSet,
+        name: &'static str,
+        parameters: &[(&'static str, String)],
+        f: impl FnOnce(&Flat<'t>) -> (Flat<'t>, Vec<Tensor<'t>>),
+    ) -> (Flat<'t>, Vec<Tensor<'t>>) {
         if let Some(action) = Action::of_pass(name) {
             self.apply(action);
         }
         let mut result = None;
         // The body is recorded within a closure: its nodes name the line that asked for the pass all the same.
         let site = std::panic::Location::caller();
-        self.tape.pass(name, parameters, &self.flat.tensors(), || {
+        self.tape.pass_over(name, parameters, &self.flat.tensors(), (params, false), || {
             let (flat, extra) = self.tape.at_site(site, || f(&self.flat));
             let outputs = flat.tensors().into_iter().chain(extra.iter().copied()).collect();
             result = Some((flat, extra));
             outputs
         });
         result.expect("the pass has run")
+    }
+
+    /// A finding that must be the same on all ranks, because states will depend on it: found on any (bool scalar).
+    #[track_caller]
+    fn on_all_ranks(&self, finite: Tensor<'t>) -> Tensor<'t> {
+        if self.tape.ranks() == 1 {
+            return finite;
+        }
+        self.apply(Action::ReduceVerdict);
+        !(!finite).any_over_ranks()
     }
 
     /// Taps a value of a pass, as `<pass>/<name>`.

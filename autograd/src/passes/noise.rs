@@ -50,6 +50,15 @@ impl Noise {
         }
     }
 
+    /// Whether there is none at all: then not even the sign of a zero changes.
+    fn is_silent(self) -> bool {
+        let size = match self {
+            Noise::Fixed { sigma } => sigma,
+            Noise::Annealed { eta, .. } => eta,
+        };
+        size == 0.0
+    }
+
     fn parameters(self) -> Vec<(&'static str, String)> {
         match self {
             Noise::Fixed { sigma } => vec![("sigma", sigma.to_string())],
@@ -113,7 +122,8 @@ impl<'t> Grads<'t, Unscaled> {
     /// Taps: `add_noise/sigma`.
     ///
     /// # Panics
-    /// If a value of the noise is below 0 or not finite.
+    /// If a value of the noise is below 0 or not finite; if the generator is moved on by [`Rng::advance`] on this tape
+    /// ([`crate::Pitfall::P29`]).
     #[track_caller]
     pub fn add_noise(mut self, noise: Noise, draw: impl Into<Draw<'t>>) -> Self {
         const NAME: &str = "add_noise";
@@ -125,6 +135,9 @@ impl<'t> Grads<'t, Unscaled> {
         };
         let (flat, sigma) = self.pass(NAME, &noise.parameters(), |flat| {
             let noisy = flat.map(|arena, g| {
+                if noise.is_silent() {
+                    return g;
+                }
                 let units = Units::of(&self.tape.layout, arena, |param| self.present.contains(param).then_some(0));
                 let z = match &draw {
                     Draw::Rng(rng) => rng.normal(self.tape, g.shape(), g.dtype()),
@@ -139,6 +152,7 @@ impl<'t> Grads<'t, Unscaled> {
         });
         self.tap_of(NAME, "sigma", sigma[0]);
         if let Draw::Rng(rng) = draw {
+            rng.draws_noise(self.tape);
             self.moves(rng);
         }
         self.with_flat(flat)

@@ -45,8 +45,9 @@ impl<'t, S> Grads<'t, S> {
         if let Operand::Tensor(factor) = factor {
             assert!(factor.rank() == 0, "scale_grad: the factor has shape {}, and must be a scalar", factor.shape());
         }
+        let chosen = params.iter().filter(|param| self.present.contains(*param)).collect();
         let parameters = [("params", params.len().to_string()), ("factor", factor.to_string())];
-        let (flat, _) = self.pass("scale_grad", &parameters, |flat| {
+        let (flat, _) = self.pass_over(chosen, "scale_grad", &parameters, |flat| {
             let scaled = flat.map(|arena, g| {
                 let units = Units::of(&self.tape.layout, arena, |_| Some(0));
                 let chosen = self.tape.table(&units.table(|param, _| f64::from(params.contains(param))), DType::Bool);

@@ -16,11 +16,11 @@ pub use print::Described;
 
 use crate::{
     DType, Shape,
-    op::Op,
+    op::{Op, Reduce},
     store::StateId,
     tape::{NodeId, ScopeId},
 };
-use std::{panic::Location, sync::Arc};
+use std::{ops::Range, panic::Location, sync::Arc};
 
 /// What the planner may do. Everything is on by default; each part can be switched off, and changes nothing but speed
 /// and the rounding of sums.
@@ -180,6 +180,14 @@ impl Kernel {
         })
     }
 
+    /// How its value is reduced over the ranks, with what must be equal on all of them, if it is an exchange.
+    pub fn exchange(&self) -> Option<(Reduce, u64)> {
+        match self.kind {
+            Kind::Op(Op::AllReduce(reduce, tag)) => Some((reduce, tag)),
+            _ => None,
+        }
+    }
+
     /// The slots it reads and writes, each once.
     pub fn slots(&self) -> Vec<usize> {
         let mut slots: Vec<usize> = self.reads.iter().chain(&self.writes).map(|operand| operand.slot).collect();
@@ -225,4 +233,20 @@ pub struct Plan {
     /// The states that change after everything else, by a copy. Other states are written by kernels in place: after
     /// the last kernel that can fail, and after the last one that reads the old value.
     pub commits: Vec<(StateId, Operand)>,
+}
+
+impl Plan {
+    /// The places where the plan is cut into stages: kernels that are exchanges with other ranks, as ranges of those that
+    /// follow one another. A device runs the kernels before; then the values that an exchange reads go to the host, through
+    /// [`crate::collective::exchange`] together, and back to where it writes; then it goes on.
+    pub fn exchanges(&self) -> Vec<Range<usize>> {
+        let mut exchanges: Vec<Range<usize>> = vec![];
+        for k in (0..self.kernels.len()).filter(|k| self.kernels[*k].exchange().is_some()) {
+            match exchanges.last_mut().filter(|last| last.end == k) {
+                Some(last) => last.end += 1,
+                None => exchanges.push(k..k + 1),
+            }
+        }
+        exchanges
+    }
 }

@@ -19,6 +19,7 @@
 
 mod gradcheck;
 mod grouping;
+mod inject;
 mod recipe;
 mod record;
 mod shapes;
@@ -30,6 +31,7 @@ pub use gradcheck::{
     assert_detects_wrong_gradient, assert_rejects, central_difference, gradcheck,
 };
 pub use grouping::grouping;
+pub use inject::{INJECTED, INJECTED_AT, injected};
 pub use recipe::{Kind, Leaf, Recipe, Step, operation, recipe, recipe_of, step};
 pub use record::{Mode, Recorded};
 pub use shapes::{

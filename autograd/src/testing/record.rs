@@ -431,6 +431,9 @@ impl<'t> Player<'t> {
         match self.mode {
             Mode::Plain => {
                 self.frozen.push(x);
+                if !self.tape.takes_gradients(x) {
+                    return x;
+                }
                 let hooked = x.on_grad(move |g| g * factor);
                 if twice { hooked.on_grad(|g| g * 3.0) } else { hooked }
             }

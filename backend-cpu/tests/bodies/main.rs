@@ -7,6 +7,7 @@ use draw::Draw;
 use proptest::prelude::*;
 use wgrad::{
     Array, Backend, DType, Data, StateId, Store, Tape,
+    collective::Alone,
     plan::{Home, Kernel, Kind, Operand, Plan, Slot},
 };
 use wgrad_cpu::CpuBackend;
@@ -36,7 +37,7 @@ impl Case {
         let plan = Plan { kernels: vec![kernel], slots, ..Plan::default() };
         let buffers: Vec<_> = self.slots.iter().map(|data| device.alloc(data).expect("room")).collect();
         let executable = device.compile(&plan, &buffers).expect("compiles");
-        device.run(executable, &[], 0).expect("runs");
+        device.run(executable, &[], 0, &mut Alone).expect("runs");
         buffers.iter().map(|&b| device.read(b).expect("read")).collect()
     }
 

@@ -3,6 +3,7 @@
 mod command;
 pub mod data;
 mod measure;
+mod passes;
 mod primitives;
 mod recurrent;
 mod row;

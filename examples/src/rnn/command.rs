@@ -1,23 +1,16 @@
-//! `wgrad rnn` and `wgrad tape rnn`: what they print.
+//! `wgrad rnn`: what it prints.
 
 use super::{
     config::{BAD_BOUND, Case, CellName, Config, Fix, TaskName},
     table::{FlowColumn, flow_table},
-    train::{Files, Finished, Watch, check, program, run},
+    train::{Files, Finished, Watch, check, run},
 };
 use crate::{
-    Error, Result,
-    cli::{Common, RnnArgs, RnnRunArgs, TapeArgs},
-    device,
+    Result,
+    cli::{Common, RnnArgs, RnnRunArgs},
     output::json,
     say,
     tour::line,
-};
-use serde::Serialize;
-use std::collections::BTreeMap;
-use wgrad::{
-    Program, Session,
-    plan::{Home, Kernel, Plan},
 };
 
 /// A run that another is shown beside.
@@ -109,87 +102,4 @@ fn show(args: &RnnArgs, beside: Option<Beside>, finished: &Finished) {
         (Case::Vanishing, Fix::None) => say!("The cure is one flag away: --fix omega"),
         _ => {}
     }
-}
-
-/// A printed step as JSON: its size, and what it does to gradients and states.
-#[derive(Serialize)]
-struct TapeSummary {
-    example: &'static str,
-    nodes: usize,
-    nodes_in_use: usize,
-    passes: Vec<String>,
-    commits: Vec<String>,
-    taps: Vec<String>,
-    unreached: Vec<String>,
-}
-
-/// A plan as JSON: what a step costs.
-#[derive(Serialize)]
-struct PlanSummary {
-    example: &'static str,
-    nodes: usize,
-    /// How many there are of each kind.
-    kernels: BTreeMap<&'static str, usize>,
-    /// Stretches of memory that values share, and their bytes.
-    slots: usize,
-    bytes: usize,
-    states: usize,
-    state_bytes: usize,
-    /// The bytes that kernels read and write.
-    traffic: usize,
-    flops: usize,
-}
-
-impl PlanSummary {
-    fn new(program: &Program, plan: &Plan) -> Self {
-        let mut kernels = BTreeMap::new();
-        plan.kernels.iter().for_each(|kernel| *kernels.entry(kernel.name()).or_default() += 1);
-        let memory = |wanted: fn(&Home) -> bool| {
-            let slots = plan.slots.iter().filter(|slot| wanted(&slot.home));
-            slots.fold((0, 0), |(n, bytes), slot| (n + 1, bytes + slot.len * slot.dtype.size()))
-        };
-        let (slots, bytes) = memory(|home| *home == Home::Transient);
-        let (states, state_bytes) = memory(|home| matches!(home, Home::State(_)));
-        let traffic = plan.kernels.iter().map(|kernel| plan.traffic(kernel)).sum();
-        let flops = plan.kernels.iter().map(Kernel::flops).sum();
-        let nodes = program.live().iter().filter(|live| **live).count();
-        Self { example: "rnn", nodes, kernels, slots, bytes, states, state_bytes, traffic, flops }
-    }
-}
-
-/// `wgrad tape rnn`.
-///
-/// # Errors
-/// If the flags do not go together; for a plan, if there is no such device.
-pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
-    if args.dot && common.json {
-        return Err(Error::Usage("--dot and --json do not go together: a graph is no JSON object".into()));
-    }
-    let (store, program) = program(&Config::new(&args.rnn, common.steps)?, common.seed);
-    if args.plan {
-        let session = Session::new(device::open(common.device, common.threads.into())?, store)?;
-        let (program, plan) = session.plan(&program);
-        if common.json {
-            json(&PlanSummary::new(&program, &plan));
-        } else {
-            say!("{}", plan.describe(&program));
-        }
-        return Ok(());
-    }
-    if common.json {
-        let layout = program.layout();
-        json(&TapeSummary {
-            example: "rnn",
-            nodes: program.nodes().len(),
-            nodes_in_use: program.live().iter().filter(|live| **live).count(),
-            passes: program.passes().iter().map(ToString::to_string).collect(),
-            commits: program.commits().iter().map(|(state, _)| layout.state(*state).name.clone()).collect(),
-            taps: program.taps().iter().map(|tap| tap.name.clone()).collect(),
-            unreached: program.unreached().iter().map(|param| layout.param(*param).path.clone()).collect(),
-        });
-        return Ok(());
-    }
-    let text = if args.dot { program.to_dot() } else { program.to_string() };
-    say!("{}", text.trim_end());
-    Ok(())
 }

@@ -6,8 +6,8 @@ mod model;
 mod table;
 mod train;
 
-pub use command::{tape, train};
+pub use command::train;
 pub use config::{Case, CellName, Config, Fix, TaskName};
 pub use model::Model;
 pub use table::{FlowColumn, flow_table};
-pub use train::{Files, Finished, Watch, run};
+pub use train::{Files, Finished, Watch, program, run};

@@ -17,8 +17,11 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
-use wgrad::{Array, Optimizer, ParamSet, Session, StateId, Step, Store, Tape, Tensor};
+use wgrad::{
+    Array, ClipNorm, NonFinite, Operand, Optimizer, ParamSet, Session, Severity, StateId, Step, Store, Tape, Tensor,
+};
 use wgrad_nn::{
+    ClipWatch,
     checkpoint::{self, Metadata},
     data::Task,
     omega,
@@ -32,6 +35,11 @@ pub struct Files {
     pub save: Option<PathBuf>,
     /// Read before the first step.
     pub resume: Option<PathBuf>,
+}
+
+/// A clip that leaves out a step whose norm is not finite: the report tells of it.
+fn skipping<'t>(max_norm: impl Into<Operand<'t>>) -> ClipNorm<'t> {
+    ClipNorm::new(max_norm).non_finite(NonFinite::Skip)
 }
 
 /// A run that has ended.
@@ -52,7 +60,7 @@ pub struct Finished {
 /// Whether a run shows its progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Watch {
-    /// A progress bar, if standard error is a terminal.
+    /// Warnings on standard error, unless the result is JSON; and a progress bar, if that is a terminal.
     Bar,
     /// Nothing.
     Silent,
@@ -102,8 +110,8 @@ impl Recipe {
         let raw = objective.grad(&self.params);
         let log_bound = self.bound.map(|bound| t.state(bound));
         let grads = match (log_bound, config.clip) {
-            (Some(log_bound), _) => raw.clone().clip_by_global_norm(log_bound.exp()),
-            (None, Some(max_norm)) => raw.clone().clip_by_global_norm(max_norm),
+            (Some(log_bound), _) => raw.clone().clip_by_global_norm(skipping(log_bound.exp())),
+            (None, Some(max_norm)) => raw.clone().clip_by_global_norm(skipping(max_norm)),
             (None, None) => raw.clone(),
         };
         t.tap("grad_norm", raw.norm());
@@ -180,6 +188,8 @@ struct Run<'a> {
     bound: Option<StateId>,
     /// Time per training step made by this process.
     times: Vec<Duration>,
+    /// How often this process has clipped.
+    clips: ClipWatch,
 }
 
 /// Opens and reads all that a run needs, so that nothing is trained for one that cannot start or cannot be saved.
@@ -196,6 +206,11 @@ pub fn check(config: &Config, common: &Common, files: &Files) -> Result<()> {
 /// If there is no such device, a file cannot be read or written, or the device fails.
 pub fn run(config: &Config, common: &Common, files: &Files, watch: Watch) -> Result<Finished> {
     let mut run = Run::open(config, common, files)?;
+    let warns = watch == Watch::Bar && !common.json;
+    if warns {
+        let warnings = run.training.lints().iter().filter(|lint| lint.severity == Severity::Warning);
+        warnings.for_each(|lint| eprintln!("{lint}"));
+    }
     let bar = run.bar(watch);
     let start = Instant::now();
     let mut value = f64::NAN;
@@ -238,6 +253,9 @@ pub fn run(config: &Config, common: &Common, files: &Files, watch: Watch) -> Res
         Ending { metric: config.metric, value, finite_params: run.finite_params()?, ms_per_step: run.ms_per_step() };
     let report = Report::new(run.identity(), &run.history, &ending);
     let bound = run.bound.map(|bound| Ok::<_, Error>(run.session.read(bound)?.item(0).exp())).transpose()?;
+    if let Some(lint) = run.clips.lint().filter(|_| warns) {
+        eprintln!("{lint}");
+    }
     Ok(Finished { report, bound, history: run.history, seconds: start.elapsed().as_secs_f64(), interrupted })
 }
 
@@ -264,8 +282,8 @@ impl<'a> Run<'a> {
         let held_out = data.held_out(config.held_out);
         let training = session.record(|t| recipe.step(t, config, (&batch.x, &batch.y)))?;
         let evaluation = session.record(|t| recipe.evaluation(t, (&held_out.x, &held_out.y)))?;
-        let (history, times) = (History::default(), vec![]);
-        Ok(Self { config, common, data, session, training, evaluation, held_out, history, bound, times })
+        let (history, times, clips) = (History::default(), vec![], ClipWatch::default());
+        Ok(Self { config, common, data, session, training, evaluation, held_out, history, bound, times, clips })
     }
 
     /// Whether the run is at a step after which it is evaluated and saved.
@@ -287,6 +305,7 @@ impl<'a> Run<'a> {
         self.times.push(start.elapsed());
         let taps = self.session.taps()?;
         let taps = taps.last().expect("the CPU delivers at once");
+        self.clips.observe(taps);
         let scalar = |name| taps.scalar(name).expect("tapped by the step");
         self.history.push(Observed {
             loss: scalar("loss"),

@@ -99,9 +99,10 @@ fn only_chooses_by_the_beginning_of_a_name_and_the_table_is_aligned() {
 #[test]
 fn what_does_not_exist_is_refused() {
     for (args, holds) in [
-        ("w1", &["w1 does not exist yet", "w3, w4, w7"][..]),
-        ("w3 w6", &["w6 does not exist yet", "w3, w4, w7"]),
-        ("w9", &["no workload \"w9\"", "w3, w4, w7"]),
+        ("w1", &["w1 does not exist yet", "w3, w4, w6, w7"][..]),
+        ("w3 w5", &["w5 does not exist yet", "w3, w4, w6, w7"]),
+        ("w6 --only w6_clip_forloop", &["no result \"w6_clip_forloop\"", "w6_clip, w6_agc, w6_central, w6_update"]),
+        ("w9", &["no workload \"w9\"", "w3, w4, w6, w7"]),
         ("w7 --only w7_attn", &["w7_attn does not exist yet", "w7_softmax"]),
         ("w7 --only w7_sum16m,w7_conv", &["w7_conv does not exist yet", "w7_softmax"]),
         ("w7 --only softmax", &["no result \"softmax\"", "w7_softmax"]),
@@ -126,13 +127,13 @@ fn what_does_not_exist_is_refused() {
 }
 
 /// A file of tensors: their types, shapes and bytes.
-type Tensors = BTreeMap<&'static str, (Dtype, Vec<usize>, Vec<u8>)>;
+type Tensors<'a> = BTreeMap<&'a str, (Dtype, Vec<usize>, Vec<u8>)>;
 
 fn floats(shape: &[usize], value: f32) -> (Dtype, Vec<usize>, Vec<u8>) {
     (Dtype::F32, shape.to_vec(), value.to_le_bytes().repeat(shape.iter().product()))
 }
 
-fn write(dir: &Path, name: &str, tensors: &Tensors) {
+fn write(dir: &Path, name: &str, tensors: &Tensors<'_>) {
     let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
         (name, TensorView::new(*dtype, shape.clone(), bytes).expect("as many bytes as the shape holds"))
     });
@@ -140,7 +141,7 @@ fn write(dir: &Path, name: &str, tensors: &Tensors) {
 }
 
 /// The network of w3 with weights of zero, which gives `bo` whatever it reads, and a target that is always `y`.
-fn constant_network(bo: f32, y: f32) -> Tensors {
+fn constant_network(bo: f32, y: f32) -> Tensors<'static> {
     Tensors::from([
         ("wx", floats(&[2, 128], 0.0)),
         ("wh", floats(&[128, 128], 0.0)),
@@ -163,6 +164,42 @@ fn ten_steps_from_a_file_are_as_on_paper() {
         let close = |field: &str, want: f64| (number(&result, field) / want - 1.0).abs() < 1e-5;
         assert!(close("loss_first", error * error) && close("loss_last", after_nine * after_nine), "{result:?}");
         assert_eq!(result["note"], "", "{result:?}");
+    }
+}
+
+/// Every parameter is 0.5 and every gradient 0.01, so what a pass makes of them can be told on paper.
+#[test]
+fn gradient_passes_of_a_file_are_as_on_paper() {
+    let dir = TempDir::new().expect("a directory");
+    let shapes: [(usize, &[usize]); 4] = [(40, &[512, 384]), (40, &[384, 128]), (4, &[64, 64, 3, 3]), (116, &[512])];
+    let shapes: Vec<&[usize]> = shapes.iter().flat_map(|&(count, shape)| vec![shape; count]).collect();
+    let names: Vec<[String; 2]> = (0..shapes.len()).map(|i| ["p", "g"].map(|of| format!("{of}{i:03}"))).collect();
+    let tensors = names
+        .iter()
+        .zip(&shapes)
+        .flat_map(|([p, g], shape)| [(p.as_str(), floats(shape, 0.5)), (g.as_str(), floats(shape, 0.01))]);
+    write(dir.path(), "w6.safetensors", &tensors.collect());
+    let outcome = wgrad_in(dir.path(), "bench w6 --data . --budget 0 --json").fine();
+    let results: Vec<Json> = (outcome.stdout.lines()).map(|line| serde_json::from_str(line).expect("JSON")).collect();
+
+    let numel = |shape: &[usize]| shape.iter().product::<usize>() as f64;
+    let all: f64 = shapes.iter().map(|shape| numel(shape)).sum();
+    let vectors: f64 = shapes.iter().filter(|shape| shape.len() == 1).map(|shape| numel(shape)).sum();
+    let norm = 0.01 * all.sqrt();
+    // The ratio of gradient to weight is 0.02 in each unit. A step of AdamW decays, and then moves by its whole rate.
+    let clipped = 1.0 / all.sqrt();
+    let updated = 0.5 * (1.0 - 1e-3 * 0.01) - 1e-3 * clipped / (clipped + 1e-8);
+    let want = [
+        ("w6_clip", 0.01 * all / (norm + 1e-6)),
+        ("w6_agc", 0.005 * all),
+        ("w6_central", 0.01 * vectors),
+        ("w6_update", updated * all),
+    ];
+    assert_eq!(results.len(), want.len(), "{outcome:#?}");
+    for (result, (name, sum)) in results.iter().zip(want) {
+        assert_eq!((&result["workload"], &result["iters"], &result["note"]), (&name.into(), &5.into(), &"".into()));
+        assert!(result["loss_first"].is_null(), "{result:?}");
+        assert!((number(result, "loss_last") / sum - 1.0).abs() < 1e-5, "{sum}, but {result:?}");
     }
 }
 

@@ -21,7 +21,7 @@ fn the_text_shows_scopes_passes_and_commits() {
         "backward/loss",
         "backward/head",
         "backward/rnn",
-        "clip_by_global_norm  -- pass clip_by_global_norm(max_norm = 1)",
+        "clip_by_global_norm  -- pass clip_by_global_norm(max_norm = 1, non_finite = skip)",
     ] {
         assert!(rest.any(|line| *line == head), "{head:?} is missing or out of order:\n{text}");
     }
@@ -71,6 +71,26 @@ fn the_text_shows_what_flags_change() {
     ] {
         assert!(lstm.contains(part), "{part:?} is missing:\n{lstm}");
     }
+}
+
+#[test]
+fn the_text_ends_in_lints() {
+    for args in ["", "--case vanishing", "--case vanishing --fix omega", "--case exploding --fix meta-clip"] {
+        assert!(tape(args).ends_with("\nno lints\n"), "{args}: {}", tape(args));
+    }
+    for args in
+        ["--task adding", "--task digits --cell gru", "--task digits --cell irnn", "--case vanishing --fix lstm"]
+    {
+        assert!(tape(args).ends_with("\nno lints\n"), "{args}: {}", tape(args));
+    }
+    let text = tape("--case exploding");
+    let (_, lints) = text.split_once("\nlints\n").expect("there are lints");
+    assert!(
+        lints.starts_with("  P35 (lint): a recurrent layer is trained, and nothing clips")
+            && lints.lines().count() == 1
+    );
+    let count = |args: &str| wgrad(&format!("tape rnn --json {args}")).json()["lints"].as_array().map(Vec::len);
+    assert_eq!((count(""), count("--case exploding")), (Some(0), Some(1)));
 }
 
 #[test]
@@ -206,4 +226,28 @@ fn outside_quotes(line: &str) -> String {
     }
     assert!(!quoted, "a quote is not closed: {line}");
     code
+}
+
+#[test]
+fn a_step_with_every_pass_shows_them_in_order() {
+    let text = wgrad("tape passes").fine().stdout;
+    let mut rest = text.lines();
+    for pass in [
+        "accumulate(",
+        "take_accumulated(",
+        "unscale(",
+        "skip_if_not_finite(",
+        "add_noise(",
+        "centralize(",
+        "agc(",
+        "clip_by_global_norm(",
+        "clip_by_value(",
+        "adamw(",
+        "ema(",
+        "scaler_update(",
+    ] {
+        assert!(rest.any(|line| line.contains(&format!("-- pass {pass}"))), "{pass} is missing or late:\n{text}");
+    }
+    let refused = wgrad("tape passes --case exploding");
+    assert_eq!(refused.status, Some(2), "options of another example");
 }

@@ -4,7 +4,7 @@ use super::{
     check_eps, check_rate,
     groups::{Group, Rate, Settings, flat},
 };
-use wgrad::{Optimizer, OptimizerStates, ParamSet, Rule, Store, Tensor};
+use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tensor};
 
 /// Hyper-parameters of [`Adam`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -175,6 +175,15 @@ macro_rules! common {
 impl Optimizer for Adam {
     common!("adam");
 
+    fn lints(&self) -> Vec<(Pitfall, String)> {
+        let mut lints = self.settings().lints();
+        if self.settings().decays() {
+            let text = "adam's weight_decay is L2 within the adaptive step; for decoupled decay take AdamW";
+            lints.push((Pitfall::P26, text.into()));
+        }
+        lints
+    }
+
     #[track_caller]
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
         let (c, settings) = (&self.config, self.settings());
@@ -186,6 +195,10 @@ impl Optimizer for Adam {
 
 impl Optimizer for AdamW {
     common!("adamw");
+
+    fn lints(&self) -> Vec<(Pitfall, String)> {
+        self.settings().lints()
+    }
 
     #[track_caller]
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {

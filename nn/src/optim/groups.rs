@@ -3,7 +3,7 @@
 
 use crate::Schedule;
 use std::fmt;
-use wgrad::{DType, ParamSet, Rule, StateId, Tensor};
+use wgrad::{DType, ParamSet, Pitfall, Rule, StateId, Tensor};
 
 /// Where a learning rate comes from.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -144,6 +144,27 @@ impl Settings<'_> {
     #[track_caller]
     pub fn decayed<'t>(&self, rule: &Rule<'t>) -> Tensor<'t> {
         self.weight_decay(rule).map_or(rule.grads, |decay| rule.grads + rule.params * flat(rule, decay))
+    }
+
+    /// What is doubtful about them.
+    pub fn lints(&self) -> Vec<(Pitfall, String)> {
+        let rates = std::iter::once(self.lr).chain(self.groups.iter().filter_map(|group| group.lr.as_ref()));
+        let starts_at_0 = |rate: &&Rate| matches!(rate, Rate::Schedule(schedule) if schedule.at(0) == 0.0);
+        let still = |rate| {
+            let name = self.optimizer;
+            (
+                Pitfall::P27,
+                format!(
+                    "{name} begins at a learning rate of 0 ({rate}): its first update moves nothing; start at offset 1"
+                ),
+            )
+        };
+        rates.filter(starts_at_0).map(still).take(1).collect()
+    }
+
+    /// Whether anything decays.
+    pub fn decays(&self) -> bool {
+        self.weight_decay > 0.0 || self.groups.iter().any(|group| group.weight_decay.is_some_and(|decay| decay > 0.0))
     }
 
     /// The settings as a program prints them, with the optimizer's own.

@@ -4,7 +4,7 @@ use super::{
     check_eps, check_not_negative, check_rate,
     groups::{Group, Rate, Settings, flat},
 };
-use wgrad::{Optimizer, OptimizerStates, ParamSet, Rule, Store, Tensor};
+use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tensor};
 
 /// Hyper-parameters of [`RmsProp`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -103,6 +103,10 @@ impl Optimizer for RmsProp {
             ("centered", c.centered.to_string()),
         ];
         self.settings().printed(&own)
+    }
+
+    fn lints(&self) -> Vec<(Pitfall, String)> {
+        self.settings().lints()
     }
 
     #[track_caller]

@@ -4,7 +4,7 @@ use super::{
     check_not_negative,
     groups::{Group, Rate, Settings, flat},
 };
-use wgrad::{Optimizer, OptimizerStates, ParamSet, Rule, Store, Tensor};
+use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tensor};
 
 /// Hyper-parameters of [`Sgd`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -93,6 +93,10 @@ impl Optimizer for Sgd {
             ("nesterov", c.nesterov.to_string()),
         ];
         self.settings().printed(&own)
+    }
+
+    fn lints(&self) -> Vec<(Pitfall, String)> {
+        self.settings().lints()
     }
 
     #[track_caller]

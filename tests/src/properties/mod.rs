@@ -2,6 +2,7 @@
 
 mod devices;
 mod gradients;
+mod injections;
 mod plans;
 mod recipes;
 mod segments;
@@ -78,8 +79,18 @@ impl fmt::Display for Failure {
 
 /// All properties.
 pub fn properties() -> Vec<Property> {
-    let kinds = [plans::properties, devices::properties, gradients::properties, squares::properties];
-    kinds.into_iter().chain([segments::properties, recipes::properties]).flat_map(|properties| properties()).collect()
+    [
+        plans::properties(),
+        devices::properties(),
+        gradients::properties(),
+        squares::properties(),
+        segments::properties(),
+        recipes::properties(),
+        injections::properties(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// The test of a property.

@@ -13,7 +13,7 @@ use super::{
     subject::{Recorded, Subject, shifted},
 };
 use crate::{
-    Array, NodeId, Program, Session, Tape, Tensor,
+    Array, DType, NodeId, Program, Session, Tape, Tensor,
     op::{InputId, Op},
     program::{InputDecl, TapDecl},
     tape::Node,
@@ -48,7 +48,9 @@ impl Gradcheck {
         let step = session.compile(program.clone())?;
         let shown = session.run_now(&step, &subject.arrays().named())?;
         let shown: Vec<&Array> = shown.iter().map(|(_, array)| array).collect();
-        for (i, &node) in nodes.iter().enumerate().rev() {
+        // Differences of narrower values, such as what a loss scale is cast from, say nothing.
+        let wide = |(i, _): &(usize, &NodeId)| shown[2 * i].dtype() == DType::F64;
+        for (i, &node) in nodes.iter().enumerate().rev().filter(wide) {
             let (at, cotangent) = (shown[2 * i], shown[2 * i + 1].to_f64());
             if node != end && self.is_wrong(session, subject, moving(&program, node, end), at, &cotangent)? {
                 let suspect = consumer(&program, &nodes, node);
@@ -143,6 +145,6 @@ fn moving(program: &Program, moved: NodeId, value: NodeId) -> Program {
         Op::Recomputed => Node { op: Op::Detach, inputs: [to(&node.inputs[0])].into(), ..node.clone() },
         _ => Node { inputs: node.inputs.iter().map(to).collect(), ..node.clone() },
     }));
-    let taps = vec![TapDecl { name: "value".into(), node: to(&value) }];
+    let taps = vec![TapDecl { name: "value".into(), node: to(&value), site: program.node(value).site }];
     Program { nodes, inputs, taps, passes: vec![], commits: vec![], ..program.clone() }
 }

@@ -131,7 +131,8 @@ impl Observer {
     }
 
     fn look(&mut self, node: NodeId, look: Look) {
-        self.program.taps.push(TapDecl { name: format!("decision{}", self.looks.len()), node });
+        let site = self.program.node(node).site;
+        self.program.taps.push(TapDecl { name: format!("decision{}", self.looks.len()), node, site });
         self.looks.push(look);
     }
 }

@@ -111,7 +111,7 @@ fn versus_full(vector: &Vector<'_>) -> Attempt<Results> {
 fn mean<'t>(r: &Recording<'t>, ranks: Vec<Grads<'t>>) -> Attempt<Tensor<'t>> {
     let mut ranks = ranks.into_iter();
     let first = ranks.next().ok_or_else(|| Refusal::Unsupported("mean over no replicas".into()))?;
-    Ok(present(&first.all_reduce(&ranks.collect::<Vec<_>>()), r.params[0]))
+    Ok(present(&first.all_reduce_on_tape(&ranks.collect::<Vec<_>>()), r.params[0]))
 }
 
 fn all_reduce(vector: &Vector<'_>) -> Attempt<Results> {
@@ -161,7 +161,7 @@ fn clip_before(vector: &Vector<'_>) -> Attempt<Results> {
             r.out("clip_of_mean", present(&reduced.clip_by_global_norm(max_norm), r.params[0]));
             r.out(
                 "mean_of_clips",
-                mean(r, each.into_iter().map(|grads| grads.clip_by_global_norm(max_norm)).collect())?,
+                mean(r, each.into_iter().map(|grads| grads.local_clip().clip_by_global_norm(max_norm)).collect())?,
             );
             Ok(())
         },

@@ -5,7 +5,11 @@ use crate::verify::{
     Attempt, Refusal,
     kind::{Results, Vector},
 };
-use std::{cell::Cell, collections::BTreeMap};
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 use wgrad::{Accumulator, Array, Tensor, Weighting};
 
 pub const PASSES: &[Pass] = &[
@@ -87,8 +91,15 @@ fn post_accumulate(vector: &Vector<'_>) -> Attempt<Results> {
     let w = find(&inputs, "w")?.clone();
     let (counts, _) = without_leading(&find(&inputs, "a")?.1, 1)?;
     let count = counts[0];
-    let declare =
-        |store: &mut wgrad::Store, params: &wgrad::ParamSet| Accumulator::new(store, params, "acc", Weighting::Sum);
+    // Hooks are called while the program is recorded: the k-th call is that of micro-batch k.
+    let declare = |store: &mut wgrad::Store, params: &wgrad::ParamSet| {
+        let param = params.iter().next().expect("one parameter");
+        let calls = AtomicUsize::new(0);
+        Accumulator::new(store, params, "acc", Weighting::Sum).on_accumulated(param, move |sum| {
+            sum.tape().tap(&format!("post/{}", calls.fetch_add(1, Ordering::Relaxed)), sum);
+            sum
+        })
+    };
     let mut results = recorded(vector, &inputs, &[w], declare, |r, acc: &Accumulator| {
         let (a, param) = (r.input("a")?, r.params[0]);
         let calls = Cell::new(0);
@@ -96,28 +107,33 @@ fn post_accumulate(vector: &Vector<'_>) -> Attempt<Results> {
             g.tape().tap(&format!("seen/{}", calls.replace(calls.get() + 1)), g);
             change(g, number)
         });
-        let mut sums = vec![];
         for k in 0..count {
             let w = r.tape.param(param);
             acc.add(r.gradient((a.index(0, k) * w * w).sum()));
-            sums.push(r.part(&acc.sum(r.tape), param));
         }
-        r.out("post", Tensor::stack(&sums));
         r.out("grad", present(&acc.take(r.tape), param));
         Ok(())
     })?;
+    for name in ["seen", "post"] {
+        let stacked = stacked(&results, name, count)?;
+        results.push((format!("out/{name}"), stacked));
+    }
+    Ok(results)
+}
+
+/// What the calls of a hook have tapped, one after the other.
+fn stacked(results: &Results, name: &str, count: usize) -> Attempt<Array> {
     let seen: Vec<&Array> = (0..count)
         .map(|k| {
-            let calls = results.iter().filter(|(name, _)| *name == format!("seen/{k}"));
-            calls.map(|(_, value)| value).next().ok_or_else(|| Refusal::Misfit(format!("the hook ran {k} times")))
+            let call = results.iter().find(|(tap, _)| *tap == format!("{name}/{k}"));
+            call.map(|(_, value)| value).ok_or_else(|| Refusal::Misfit(format!("the hook ran {k} times")))
         })
         .collect::<Attempt<_>>()?;
     let shape: Vec<usize> =
         std::iter::once(count).chain(seen.iter().take(1).flat_map(|s| s.shape().to_vec())).collect();
     let values: Vec<f64> = seen.iter().flat_map(|seen| seen.to_f64()).collect();
     let dtype = seen.first().map_or(wgrad::DType::F64, |seen| seen.dtype());
-    results.push(("out/seen".into(), Array::new(&shape[..], values).cast(dtype)));
-    Ok(results)
+    Ok(Array::new(&shape[..], values).cast(dtype))
 }
 
 /// One table for embedding and output: one gradient, counted once.

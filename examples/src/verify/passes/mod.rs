@@ -10,7 +10,7 @@ use super::{
     Attempt, Refusal,
     kind::{Results, Vector},
 };
-use wgrad::{Array, DType, Flat, Grads, Param, ParamSet, Store, Tape, Tensor};
+use wgrad::{Array, DType, Grads, Param, ParamSet, Store, Tape, Tensor};
 
 /// A pass that vectors name, and what runs one.
 struct Pass {
@@ -58,7 +58,7 @@ impl<'t> Recording<'t> {
 
     /// The gradient of a loss with respect to all parameters.
     fn gradient(&self, loss: Tensor<'t>) -> Grads<'t> {
-        loss.grad(&self.all())
+        loss.grad(&self.all()).even_if_absent()
     }
 
     /// Tensors as gradients of parameters, for a pass to work on: those of `sum <param, tensor>`. Parameters that are not
@@ -70,13 +70,6 @@ impl<'t> Recording<'t> {
         let dtype = products.iter().map(|product| product.dtype()).min().unwrap_or(DType::F32);
         let start = self.tape.scalar(0.0, dtype);
         self.gradient(products.into_iter().fold(start, |sum, product| sum + product.cast(dtype)))
-    }
-
-    /// A parameter's part of flat vectors.
-    fn part(&self, flat: &Flat<'t>, param: Param) -> Tensor<'t> {
-        let decl = self.tape.layout().param(param);
-        let arena = flat.get(decl.arena).expect("the arena of a parameter");
-        arena.slice(0, decl.offset, decl.shape.numel()).reshape(&decl.shape)
     }
 }
 

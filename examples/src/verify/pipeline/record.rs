@@ -171,7 +171,7 @@ impl Pipeline {
     pub fn update(&self, t: &Tape, z: &[(String, Array)]) {
         let mut replicas = self.accumulators.iter().map(|accumulator| accumulator.take(t));
         let grads = replicas.next().expect("there is a replica");
-        let grads = grads.all_reduce(&replicas.collect::<Vec<_>>());
+        let grads = grads.all_reduce_on_tape(&replicas.collect::<Vec<_>>());
         self.tap(t, "reduced", &grads);
         let scale = match self.scaler.states() {
             Some((scale, _)) => t.state(scale).cast(self.dtype),

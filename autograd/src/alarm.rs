@@ -1,0 +1,68 @@
+//! Errors that only values can show. Nobody waits for the device to find out: it skips the step at once, and the error
+//! arrives with the taps of the run, one or two runs later.
+
+use crate::{Data, Pitfall, Tensor, error::Error, tape::Tape};
+use std::panic::Location;
+
+/// When a tapped value is an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bad {
+    /// Where it is true.
+    True,
+    /// Where an element is NaN or infinite.
+    NotFinite,
+}
+
+/// A tapped value that may be an error.
+#[derive(Clone, Debug)]
+pub(crate) struct Alarm {
+    /// Which tap.
+    tap: usize,
+    bad: Bad,
+    what: String,
+    pitfall: Option<Pitfall>,
+    /// The line to blame.
+    site: &'static Location<'static>,
+}
+
+impl Alarm {
+    /// The error of a run with these taps, if there is one.
+    pub fn error(&self, run: u64, taps: &[Data]) -> Option<Error> {
+        let is_bad = |value: &f64| match self.bad {
+            Bad::True => *value != 0.0,
+            Bad::NotFinite => !value.is_finite(),
+        };
+        let (what, pitfall, site) = (self.what.clone(), self.pitfall, self.site);
+        taps[self.tap].to_f64().iter().any(is_bad).then_some(Error::Late { run, what, pitfall, site })
+    }
+}
+
+impl Tape {
+    /// Taps a value that may be an error of the run.
+    #[track_caller]
+    pub(crate) fn alarm(&self, name: &str, value: Tensor<'_>, bad: Bad, what: String) {
+        self.blame(name, value, bad, what, None, self.site());
+    }
+
+    /// Taps a loss that is an error if it is not finite, and blames its line.
+    #[track_caller]
+    pub(crate) fn alarm_of_loss(&self, name: &str, loss: Tensor<'_>) {
+        let pitfall = Pitfall::P37;
+        self.blame(name, loss, Bad::NotFinite, pitfall.to_string(), Some(pitfall), self.node(loss.id).site);
+    }
+
+    #[track_caller]
+    fn blame(
+        &self,
+        name: &str,
+        value: Tensor<'_>,
+        bad: Bad,
+        what: String,
+        pitfall: Option<Pitfall>,
+        site: &'static Location<'static>,
+    ) {
+        self.tap(name, value);
+        let inner = &mut *self.inner.borrow_mut();
+        inner.alarms.push(Alarm { tap: inner.taps.len() - 1, bad, what, pitfall, site });
+    }
+}

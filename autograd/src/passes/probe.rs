@@ -1,0 +1,29 @@
+//! A look at gradients on their way: their norms, and what these are of the parameters' own.
+
+use crate::{grads::Grads, lints::PROBE, pass_state::Action};
+
+impl<S> Grads<'_, S> {
+    /// Shows the gradients as they are here, and changes nothing.
+    ///
+    /// Taps: `<name>/norm`, the Euclidean norm of all; `<name>/norms`, that of each present parameter, in the order of
+    /// declaration; and `<name>/ratios`, the latter over the norms of the parameters' values, which tell vanishing and
+    /// exploding gradients where absolute numbers cannot: 0 for a parameter that is all zeros. (f32, but for the first,
+    /// which is in the widest type of the gradients.)
+    ///
+    /// Gradients that still carry a loss scale, are of one replica or one micro-batch, or have been clipped, are noted as
+    /// [`crate::Pitfall::P24`].
+    #[track_caller]
+    pub fn probe(&self, name: &str) {
+        self.apply(Action::Probe);
+        self.tape.pass(PROBE, &[("name", name.into())], &self.flat.tensors(), || {
+            let (norm, norms) = (self.norm(), self.segment_norms());
+            let values = self.norms_of(&self.values);
+            let zero = values.equals(0.0);
+            let ratios = zero.select(norms.zeros_like(), norms / zero.select(values.ones_like(), values));
+            for (kind, value) in [("norm", norm), ("norms", norms), ("ratios", ratios)] {
+                self.tape.tap(&format!("{name}/{kind}"), value);
+            }
+            vec![norm, norms, ratios]
+        });
+    }
+}

@@ -1,0 +1,151 @@
+//! Windows over runs: what programs do to accumulators, and what a session remembers of it.
+//!
+//! An accumulator is filled by the runs of one program and emptied by those of another, so whether a run is right
+//! depends on the runs before it. A program carries what it does to accumulators, in order; a session keeps one
+//! [`PassState`] for each, and asks it before each run.
+
+use crate::{
+    error::Error,
+    pass_state::{Action, PassConfig, PassState},
+    passes::Weighting,
+    pitfall::Pitfall,
+    store::StateId,
+    tape::Tape,
+};
+use std::{collections::BTreeMap, panic::Location, sync::Arc};
+
+/// What does not change about the windows of an accumulator.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Window {
+    /// The accumulator's name.
+    pub name: String,
+    /// How many micro-batches a window has, if that has been said.
+    pub micro_batches: Option<usize>,
+    /// What tells how many are in (u32 scalar): their number, or, where no length has been said, their weight.
+    pub counter: StateId,
+    pub weighting: Weighting,
+    /// Whether what is added up carries a loss scale.
+    pub scaled: bool,
+    /// The state of the scale that it carries, or has carried.
+    pub scale: Option<StateId>,
+}
+
+/// Something that a run does and that concerns windows.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// To one accumulator.
+    Window(Arc<Window>, Action),
+    /// To a loss scale.
+    ScalerUpdate(StateId),
+}
+
+impl Event {
+    /// Whether it concerns this window.
+    fn concerns(&self, of: &Window) -> bool {
+        match self {
+            Event::Window(window, _) => window.counter == of.counter,
+            Event::ScalerUpdate(scale) => of.scale == Some(*scale),
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Event::Window(_, action) => *action,
+            Event::ScalerUpdate(_) => Action::ScalerUpdate,
+        }
+    }
+}
+
+/// Events, each with the line that recorded it.
+pub(crate) type Events = [(Event, &'static Location<'static>)];
+
+impl Window {
+    /// The rules for its gradients.
+    pub fn config(&self, ranks: usize) -> PassConfig {
+        PassConfig {
+            micro_batches: self.micro_batches.unwrap_or(usize::MAX),
+            ranks,
+            scaler: self.scaled,
+            weighting: Some(self.weighting),
+        }
+    }
+}
+
+impl Tape {
+    /// Notes what runs of the program will do to a window.
+    #[track_caller]
+    pub(crate) fn event(&self, event: Event) {
+        let site = self.site();
+        self.inner.borrow_mut().events.push((event, site));
+    }
+
+    /// Refuses what is being recorded.
+    #[track_caller]
+    pub(crate) fn refuse(&self, pitfall: Pitfall) -> ! {
+        panic!("{pitfall}{}", self.recorded_at())
+    }
+}
+
+/// What a session knows of one accumulator.
+#[derive(Clone, Debug)]
+struct Known {
+    window: Arc<Window>,
+    /// `None` while only the device knows how many micro-batches are in.
+    state: Option<PassState>,
+}
+
+/// The windows of a session, by the states that count in them.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Windows(BTreeMap<StateId, Known>);
+
+impl Windows {
+    /// Gets to know the accumulators of a program.
+    pub fn meet(&mut self, events: &Events) {
+        for (event, _) in events {
+            if let Event::Window(window, _) = event {
+                let known = self.0.entry(window.counter);
+                known.or_insert_with(|| Known { window: window.clone(), state: None });
+            }
+        }
+    }
+
+    /// Somebody has written a state: if windows are counted in it, what was known is out of date.
+    pub fn forget(&mut self, state: StateId) {
+        if let Some(known) = self.0.get_mut(&state) {
+            known.state = None;
+        }
+    }
+
+    /// The counters that have to be read before these events can be judged.
+    pub fn unknown(&self, events: &Events) -> Vec<StateId> {
+        let concerned = |known: &Known| events.iter().any(|(event, _)| event.concerns(&known.window));
+        let unknown = self.0.iter().filter(|(_, known)| known.state.is_none() && concerned(known));
+        unknown.map(|(counter, _)| *counter).collect()
+    }
+
+    /// A counter holds this number.
+    pub fn learn(&mut self, counter: StateId, value: usize, ranks: usize) {
+        if let Some(known) = self.0.get_mut(&counter) {
+            let window = if known.window.micro_batches.is_some() { value } else { value.min(1) };
+            known.state = Some(PassState::new(known.window.config(ranks)).resumed(window));
+        }
+    }
+
+    /// The windows after a run that does this.
+    ///
+    /// # Errors
+    /// [`Error::Pitfall`] if it must not.
+    pub fn after(&self, events: &Events) -> Result<Self, Error> {
+        let mut after = self.clone();
+        for (event, site) in events {
+            for known in after.0.values_mut().filter(|known| event.concerns(&known.window)) {
+                let state = known.state.as_mut().expect("what is unknown has been read");
+                state.apply(event.action()).map_err(|pitfall| {
+                    let subject = format!("accumulator {:?}", known.window.name);
+                    Error::Pitfall { pitfall, subject, site: Some(site) }
+                })?;
+            }
+        }
+        Ok(after)
+    }
+}

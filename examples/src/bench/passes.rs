@@ -1,0 +1,151 @@
+//! Workload w6: gradient passes alone, over 200 tensors with ten million elements.
+
+use super::{
+    command::Bench,
+    data::{Draw, Source},
+    measure::{self, Timing},
+};
+use crate::{Result, interrupt};
+use std::time::{Duration, Instant};
+use wgrad::{Array, DType, Grads, LossScaler, Optimizer, ParamSet, Session, StateId, Step, Store, Tape, Tensor};
+use wgrad_nn::optim::{AdamW, AdamWConfig};
+
+/// The tensors: how many of each shape, in the order of their names.
+const TENSORS: [(usize, &[usize]); 4] = [(40, &[512, 384]), (40, &[384, 128]), (4, &[64, 64, 3, 3]), (116, &[512])];
+const PARAMS: Draw = Draw::Normal(0.0, 0.05);
+const GRADIENTS: Draw = Draw::Normal(0.0, 0.01);
+/// What the gradients are scaled by before an update.
+const LOSS_SCALE: f64 = 0.5;
+/// The bound on the global norm in an update.
+const MAX_NORM: f64 = 1.0;
+/// Each call's bound is this much of the one before, so that a clip acts on what is clipped already.
+const TIGHTER: f64 = 0.99;
+
+/// Something done to gradients that are there.
+pub struct Work {
+    /// The name of the result.
+    pub name: &'static str,
+    kind: Kind,
+}
+
+/// What is done.
+enum Kind {
+    /// A pass with its first bound. The gradients are replaced by what it makes of them.
+    Pass(f64, for<'t> fn(Grads<'t>, Tensor<'t>) -> Grads<'t>),
+    /// Unscale, check, clip, and a step of AdamW. The parameters are replaced, and the gradients stay.
+    Update,
+}
+
+/// All of w6.
+pub const WORKS: [Work; 4] = [
+    Work { name: "w6_clip", kind: Kind::Pass(1.0, |grads, bound| grads.clip_by_global_norm(bound)) },
+    Work { name: "w6_agc", kind: Kind::Pass(0.01, |grads, bound| grads.agc(bound)) },
+    Work { name: "w6_central", kind: Kind::Pass(0.0, |grads, _| grads.centralize()) },
+    Work { name: "w6_update", kind: Kind::Update },
+];
+
+/// Times all that is asked for, and prints the results.
+///
+/// # Errors
+/// If the data is not there, or the device fails.
+pub fn run(bench: &Bench<'_>, mut source: Source) -> Result<()> {
+    let rss_base = measure::peak_rss();
+    for work in WORKS.iter().filter(|work| bench.wants(work.name)) {
+        if interrupt::requested() {
+            break;
+        }
+        work.run(bench, &mut source, rss_base)?;
+    }
+    Ok(())
+}
+
+/// Parameters in an arena, and their gradients in a state of the same layout.
+struct Given {
+    params: ParamSet,
+    arena: StateId,
+    gradients: StateId,
+}
+
+impl Given {
+    fn new(store: &mut Store, source: &mut Source, scale: f64) -> Result<Self> {
+        let shapes = TENSORS.iter().flat_map(|&(count, shape)| std::iter::repeat_n(shape, count));
+        let mut gradients = vec![];
+        for (i, shape) in shapes.enumerate() {
+            let param = store.param(&format!("p{i:03}"), &source.floats(&format!("p{i:03}"), shape, PARAMS)?);
+            let g = source.floats(&format!("g{i:03}"), shape, GRADIENTS)?;
+            gradients.push((store.layout().param(param).offset, g));
+        }
+        let params = store.params();
+        let arena = params.arenas(store.layout())[0];
+        let mut flat = vec![0f32; store.layout().state(arena).shape.numel()];
+        for (offset, g) in gradients {
+            let values = g.to_f64().into_iter().map(|g| (g * scale) as f32);
+            flat[offset..].iter_mut().zip(values).for_each(|(to, g)| *to = g);
+        }
+        let gradients = store.state("gradients", &Array::new([flat.len()], flat));
+        Ok(Self { params, arena, gradients })
+    }
+
+    /// A loss whose gradient is what is stored.
+    fn loss<'t>(&self, t: &'t Tape) -> Tensor<'t> {
+        t.state(self.arena).dot(t.state(self.gradients))
+    }
+}
+
+impl Work {
+    fn run(&self, bench: &Bench<'_>, source: &mut Source, rss_base: Option<f64>) -> Result<()> {
+        let mut store = Store::new();
+        let (timing, digest) = match self.kind {
+            Kind::Pass(bound, pass) => {
+                let given = Given::new(&mut store, source, 1.0)?;
+                let record = |t: &Tape| {
+                    let grads = given.loss(t).grad(&given.params);
+                    let grads = pass(grads, t.input("bound", [], DType::F32));
+                    t.assign(given.gradients, grads.flat().tensors()[0]);
+                };
+                time(bench, bench.session(store)?, record, Some(bound), given.gradients)?
+            }
+            Kind::Update => {
+                // The loss is scaled on the tape. That is divided out, so that the scaled gradients are as given.
+                let given = Given::new(&mut store, source, 1.0 / LOSS_SCALE)?;
+                let adamw = AdamW::new(&mut store, &given.params, AdamWConfig::default());
+                let scaler = LossScaler::fixed(LOSS_SCALE);
+                let record = |t: &Tape| {
+                    let grads = scaler.scale(given.loss(t)).grad(&given.params);
+                    adamw.step(grads.unscale(&scaler).clip_by_global_norm(MAX_NORM));
+                };
+                time(bench, bench.session(store)?, record, None, given.arena)?
+            }
+        };
+        if let Some(timing) = timing {
+            bench.show(self.name, &timing, (None, Some(digest)), rss_base);
+        }
+        Ok(())
+    }
+}
+
+/// Times what is recorded, with its bound if it has one. Gives the times, and the sum of magnitudes in a state after the
+/// first call.
+fn time(
+    bench: &Bench<'_>,
+    mut session: Session,
+    record: impl FnOnce(&Tape),
+    mut bound: Option<f64>,
+    shown: StateId,
+) -> Result<(Option<Timing>, f64)> {
+    let mut call = |session: &mut Session, step: &Step| {
+        let array = bound.map(Array::scalar).map(|bound| bound.cast(DType::F32));
+        let inputs: Vec<(&str, &Array)> = array.iter().map(|bound| ("bound", bound)).collect();
+        bound = bound.map(|bound| bound * TIGHTER);
+        session.run(step, &inputs)?;
+        Ok(session.wait()?)
+    };
+    let start = Instant::now();
+    let step = session.record(record)?;
+    call(&mut session, &step)?;
+    let first_step = start.elapsed().as_secs_f64() * 1e3;
+    let digest = session.read(shown)?.to_f64().into_iter().map(f64::abs).sum();
+    // A pass has a third of a workload's time, as an operation has.
+    let timing = measure::calls(bench.budget / 3, Duration::ZERO, || call(&mut session, &step))?;
+    Ok((timing.map(|timing| Timing { first_step, ..timing }), digest))
+}

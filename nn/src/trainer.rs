@@ -1,0 +1,488 @@
+//! The trainer: everything between a loss and the parameters, in the right order, from a configuration.
+
+use crate::optim::{Ema, EmaConfig};
+use std::fmt;
+use wgrad::{
+    Accumulator, Agc, Array, Centralize, DType, DynamicScale, FiniteGuard, Flat, Grads, Lint, LossScaler, Noise,
+    OnGiveUp, Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps, Tensor,
+    Weighting,
+};
+
+/// What contractions are computed in.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Precision {
+    /// Everything in f32.
+    #[default]
+    F32,
+    /// Matrix products and convolutions in f16, everything else in f32, parameters and optimizer state too: see
+    /// [`Tape::autocast`].
+    F16,
+}
+
+/// What the loss is multiplied by.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub enum LossScale {
+    /// A dynamic scale in half precision, none otherwise.
+    #[default]
+    Auto,
+    /// None.
+    None,
+    /// A constant.
+    Fixed(f64),
+    /// A scale that adapts itself.
+    Dynamic(DynamicScale),
+}
+
+/// What a [`Trainer`] does to gradients. The default does nothing but refuse a step that is not finite.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TrainerConfig {
+    /// The prefix of its states' and taps' names; each trainer of a store needs its own.
+    pub name: String,
+    /// How many micro-batches make an update; at least 1.
+    pub accumulate: usize,
+    /// How micro-batches are weighted. By tokens, the loss must say how many there are: [`Loss::over_tokens`].
+    pub weighting: Weighting,
+    /// What contractions are computed in.
+    pub precision: Precision,
+    /// What the loss is multiplied by.
+    pub loss_scale: LossScale,
+    /// Noise added to the gradient, drawn from `seed`.
+    pub noise: Option<Noise>,
+    /// Whether rows of weights lose their mean.
+    pub centralize: bool,
+    /// The factor of adaptive clipping, unit by unit; 0.01 is the paper's.
+    pub agc: Option<f64>,
+    /// The output layer, which adaptive clipping leaves alone; and what centralization leaves alone as well.
+    pub head: ParamSet,
+    /// The bound on the norm of all gradients together.
+    pub clip_norm: Option<f64>,
+    /// The bound on each element.
+    pub clip_value: Option<f64>,
+    /// The decay rate of an average of the parameters.
+    pub ema: Option<f64>,
+    /// After more than this many updates in a row that were not finite the run ends with an error; `None`: never.
+    pub give_up: Option<u32>,
+    /// Decides the noise.
+    pub seed: u64,
+}
+
+impl Default for TrainerConfig {
+    fn default() -> Self {
+        Self {
+            name: "trainer".into(),
+            accumulate: 1,
+            weighting: Weighting::Mean,
+            precision: Precision::F32,
+            loss_scale: LossScale::Auto,
+            noise: None,
+            centralize: false,
+            agc: None,
+            head: ParamSet::default(),
+            clip_norm: None,
+            clip_value: None,
+            ema: None,
+            give_up: Some(100),
+            seed: 0,
+        }
+    }
+}
+
+/// The inputs of a micro-batch on a tape.
+pub struct Inputs<'t> {
+    tape: &'t Tape,
+    named: Vec<(String, Tensor<'t>)>,
+}
+
+impl<'t> Inputs<'t> {
+    fn declare(tape: &'t Tape, arrays: &[(&str, &Array)]) -> Self {
+        Self {
+            tape,
+            named: arrays.iter().map(|(name, array)| (name.to_string(), tape.input_like(name, array))).collect(),
+        }
+    }
+
+    /// The tape.
+    pub fn tape(&self) -> &'t Tape {
+        self.tape
+    }
+
+    /// An input by its name, of the shape and type of the data at hand.
+    ///
+    /// # Panics
+    /// If the micro-batch has no such input.
+    #[track_caller]
+    pub fn get(&self, name: &str) -> Tensor<'t> {
+        let found = self.named.iter().find(|(known, _)| known == name);
+        let known = || self.named.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        found.unwrap_or_else(|| panic!("trainer: the micro-batch has no input {name:?}: it has {}", known())).1
+    }
+}
+
+/// The loss of a micro-batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss<'t> {
+    value: Tensor<'t>,
+    tokens: Option<Tensor<'t>>,
+}
+
+impl<'t> Loss<'t> {
+    /// A mean over so many tokens (u32 scalar), for [`Weighting::TokenWeighted`].
+    pub fn over_tokens(value: Tensor<'t>, tokens: Tensor<'t>) -> Self {
+        Self { value, tokens: Some(tokens) }
+    }
+}
+
+impl<'t> From<Tensor<'t>> for Loss<'t> {
+    fn from(value: Tensor<'t>) -> Self {
+        Self { value, tokens: None }
+    }
+}
+
+type LossFn = Box<dyn for<'t> Fn(&Inputs<'t>) -> Loss<'t>>;
+
+/// What an update did.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Update {
+    /// The number of the run that made it: see [`Taps::run`].
+    pub run: u64,
+    /// The mean loss of its micro-batches on all ranks, before the update.
+    pub loss: f64,
+    /// The norm of the gradient of the whole batch, without the loss scale, before noise and clips.
+    pub grad_norm: f64,
+    /// Whether the global norm was clipped; `None` without that clip.
+    pub clipped: Option<bool>,
+    /// Whether the step was taken: it is not where the gradient is not finite.
+    pub taken: bool,
+    /// The scale that the loss was multiplied by; 1 without one.
+    pub loss_scale: f64,
+}
+
+/// Sums over the micro-batches of a window.
+#[derive(Clone, Copy)]
+struct Window {
+    /// Weighted losses (f32 scalar).
+    loss: StateId,
+    /// Weights (f32 scalar).
+    weight: StateId,
+}
+
+/// A compiled program, and the inputs that it is for.
+type Compiled = (Vec<(String, Shape, DType)>, Step);
+
+/// How many shapes of micro-batches are kept compiled.
+const SHAPES: usize = 64;
+
+/// Trains: loss, loss scale, accumulation, all-reduce over the ranks that train together, unscaling, finite check, noise, centralization, adaptive clip, clips,
+/// optimizer, average, scale update, in this order, which is that of [`wgrad::PassState`]'s rules. All of it is on the
+/// tape: a step waits for nothing.
+///
+/// ```
+/// use wgrad::{Array, DType, Session, Store};
+/// use wgrad_cpu::CpuBackend;
+/// use wgrad_nn::{Builder, Init, Linear, Schedule, Trainer, TrainerConfig, optim::{AdamW, AdamWConfig}};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut store = Store::new();
+/// let model = Linear::new(Builder::new(&mut store, 0), 3, 2, &Init::XavierUniform { gain: 1.0 });
+/// let params = store.params();
+/// let lr = Schedule::warmup(1e-3, 100).into();
+/// let adamw = AdamW::new(&mut store, &params, AdamWConfig { lr, ..Default::default() });
+/// let config = TrainerConfig { clip_norm: Some(1.0), accumulate: 2, ..Default::default() };
+/// let mut trainer = Trainer::new(&mut store, &params, adamw, config, move |batch| {
+///     model.forward(batch.get("x")).cross_entropy(batch.get("y")).into()
+/// });
+/// let mut session = Session::new(Box::new(CpuBackend::new(1)?), store)?;
+/// let (x, y) = (Array::zeros([4, 3], DType::F32), Array::zeros([4], DType::U32));
+/// for _ in 0..6 {
+///     trainer.step(&mut session, &[("x", &x), ("y", &y)])?;
+///     for update in trainer.updates(&session.taps()?) {
+///         println!("loss {:.3}, gradient norm {:.3}", update.loss, update.grad_norm);
+///     }
+/// }
+/// trainer.flush(&mut session)?; // what is left of a window that the data cut short
+/// # Ok(())
+/// # }
+/// ```
+pub struct Trainer {
+    config: TrainerConfig,
+    params: ParamSet,
+    optimizer: Box<dyn Optimizer>,
+    scaler: LossScaler,
+    /// None where one micro-batch makes an update.
+    window: Option<(Accumulator<Scaled>, Window)>,
+    guard: Option<FiniteGuard>,
+    noise: Option<(Noise, Rng)>,
+    ema: Option<Ema>,
+    loss: LossFn,
+    micro_batches: Vec<Compiled>,
+    /// Of a full window, and of one that the data cut short.
+    updates: [Option<Step>; 2],
+    /// Micro-batches that are in the window; `None` before the session has been asked.
+    present: Option<usize>,
+}
+
+impl fmt::Debug for Trainer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trainer").field("config", &self.config).field("optimizer", &self.optimizer.name()).finish()
+    }
+}
+
+impl Trainer {
+    /// Declares what it keeps in the store, all under the configuration's name. `loss` records the mean loss of a
+    /// micro-batch, once for each shape of its inputs.
+    ///
+    /// # Panics
+    /// If the name is taken; if `accumulate` is 0; if a setting is outside its range, as its pass or the scaler says.
+    #[track_caller]
+    pub fn new(
+        store: &mut Store,
+        params: &ParamSet,
+        optimizer: impl Optimizer + 'static,
+        config: TrainerConfig,
+        loss: impl for<'t> Fn(&Inputs<'t>) -> Loss<'t> + 'static,
+    ) -> Self {
+        let TrainerConfig { name, accumulate, weighting, .. } = &config;
+        assert!(*accumulate > 0, "trainer: accumulate is 0, and must be at least 1");
+        let scale_name = format!("{name}/loss_scale");
+        let scaler = match (&config.loss_scale, config.precision) {
+            (LossScale::None, _) | (LossScale::Auto, Precision::F32) => LossScaler::none(),
+            (LossScale::Fixed(scale), _) => LossScaler::fixed(*scale),
+            (LossScale::Dynamic(settings), _) => LossScaler::dynamic(store, settings.clone()),
+            (LossScale::Auto, Precision::F16) => {
+                LossScaler::dynamic(store, DynamicScale { name: scale_name, ..DynamicScale::default() })
+            }
+        };
+        let window = (*accumulate > 1 || *weighting == Weighting::TokenWeighted).then(|| {
+            let accumulator = Accumulator::new(store, params, &format!("{name}/accumulator"), *weighting);
+            let accumulator = accumulator.micro_batches(store, *accumulate);
+            let mut sum = |of: &str| store.state(&format!("{name}/window/{of}"), &Array::zeros([], DType::F32));
+            (accumulator, Window { loss: sum("loss"), weight: sum("weight") })
+        });
+        let guard =
+            config.give_up.map(|most| FiniteGuard::new(store, &format!("{name}/guard"), Some(most), OnGiveUp::Error));
+        let noise = config.noise.map(|noise| (noise, Rng::new(store, &format!("{name}/noise"), config.seed)));
+        let average = |decay| EmaConfig { name: format!("{name}/ema"), decay };
+        let ema = config.ema.map(|decay| Ema::new(store, params, average(decay)));
+        let (params, optimizer, loss) = (params.clone(), Box::new(optimizer), Box::new(loss));
+        let (micro_batches, updates, present) = (vec![], [None, None], None);
+        Self { config, params, optimizer, scaler, window, guard, noise, ema, loss, micro_batches, updates, present }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &TrainerConfig {
+        &self.config
+    }
+
+    /// The optimizer.
+    pub fn optimizer(&self) -> &dyn Optimizer {
+        &*self.optimizer
+    }
+
+    /// The averages of the parameters, one flat vector per arena; `None` without [`TrainerConfig::ema`]. A model runs on
+    /// them within [`Tape::with_params`].
+    #[track_caller]
+    pub fn averages<'t>(&self, tape: &'t Tape) -> Option<Flat<'t>> {
+        self.ema.as_ref().map(|ema| ema.averages(tape))
+    }
+
+    // Recording.
+
+    /// Records what a micro-batch does: its loss and its gradient, which joins the window; with `accumulate` 1 the whole
+    /// update.
+    ///
+    /// # Panics
+    /// If the loss is no float scalar; if micro-batches are weighted by tokens and it does not say how many there are.
+    #[track_caller]
+    pub fn record_micro_batch(&self, tape: &Tape, inputs: &[(&str, &Array)]) {
+        let inputs = Inputs::declare(tape, inputs);
+        let loss = match self.config.precision {
+            Precision::F32 => (self.loss)(&inputs),
+            Precision::F16 => tape.autocast(DType::F16, || (self.loss)(&inputs)),
+        };
+        let grads = self.scaler.scale(loss.value).grad(&self.params);
+        let Some((accumulator, window)) = &self.window else {
+            let ranks = tape.ranks() as f64;
+            return self.finish(grads, loss.value.sum_over_ranks() / ranks);
+        };
+        let value = loss.value.cast(DType::F32);
+        let one = tape.scalar(1.0, DType::F32);
+        let weight = match (self.config.weighting, loss.tokens) {
+            (Weighting::TokenWeighted, None) => {
+                panic!("trainer: weighted by tokens, and the loss does not say how many there are: `Loss::over_tokens`")
+            }
+            (Weighting::TokenWeighted, Some(tokens)) => {
+                accumulator.add_tokens(grads, tokens);
+                tokens.cast(DType::F32)
+            }
+            (Weighting::Mean | Weighting::Sum, _) => {
+                accumulator.add(grads);
+                one
+            }
+        };
+        // The mean over no token is NaN.
+        let part = weight.equals(0.0).select(value.zeros_like(), value * weight);
+        let add = |state, by| tape.assign(state, tape.state(state) + by);
+        add(window.loss, part);
+        add(window.weight, weight);
+    }
+
+    /// Records the update at the end of a window; of a full one, or of the last one, which may be short.
+    ///
+    /// # Panics
+    /// If there are no windows, `accumulate` being 1: a micro-batch is an update then. If no micro-batch has been recorded.
+    #[track_caller]
+    pub fn record_update(&self, tape: &Tape, last: bool) {
+        let (accumulator, window) = self.window.as_ref().expect("trainer: each micro-batch is an update");
+        let (sum, weight) = (tape.state(window.loss), tape.state(window.weight));
+        for state in [window.loss, window.weight] {
+            tape.assign(state, tape.scalar(0.0, DType::F32));
+        }
+        let grads = if last { accumulator.take_last(tape) } else { accumulator.take(tape) };
+        self.finish(grads, sum.sum_over_ranks() / weight.sum_over_ranks());
+    }
+
+    /// From the gradient of a rank's batch to the parameters; `loss` is that of all ranks.
+    #[track_caller]
+    fn finish<'t>(&self, grads: Grads<'t, Scaled>, loss: Tensor<'t>) {
+        let (tape, c) = (grads.tape(), &self.config);
+        self.tap(tape, "loss", loss);
+        if let Some((scale, _)) = self.scaler.states() {
+            self.tap(tape, "loss_scale", tape.state(scale));
+        }
+        let mut g = grads.all_reduce().unscale(&self.scaler);
+        if let Some(guard) = &self.guard {
+            g = g.skip_if_not_finite(guard);
+        }
+        self.tap(tape, "grad_norm", g.norm());
+        if let Some((noise, rng)) = self.noise {
+            g = g.add_noise(noise, rng);
+        }
+        if c.centralize {
+            g = g.centralize_with(&Centralize::new().exclude(&c.head));
+        }
+        if let Some(clipping) = c.agc {
+            g = g.agc(Agc::new(clipping).exclude(&c.head));
+        }
+        if let Some(max_norm) = c.clip_norm {
+            g = g.clip_by_global_norm(max_norm);
+        }
+        if let Some(bound) = c.clip_value {
+            g = g.clip_by_value(bound);
+        }
+        self.tap(tape, "taken", g.verdict().expect("unscaling checks"));
+        self.optimizer.step(g);
+        if let Some(ema) = &self.ema {
+            ema.update(tape, &*self.optimizer);
+        }
+        self.scaler.update(tape);
+    }
+
+    #[track_caller]
+    fn tap(&self, tape: &Tape, what: &str, value: Tensor<'_>) {
+        tape.tap(&format!("{}/{what}", self.config.name), value);
+    }
+
+    // Running.
+
+    /// Runs a micro-batch, and the update if that completes a window. Whether it did.
+    ///
+    /// # Errors
+    /// As [`Session::record`] and [`Session::run`]. A micro-batch that could not be run is not in the window.
+    #[track_caller]
+    pub fn step(&mut self, session: &mut Session, inputs: &[(&str, &Array)]) -> Result<bool> {
+        let micro_batch = self.micro_batch(session, inputs)?;
+        let present = self.present(session)?;
+        session.run(&micro_batch, inputs)?;
+        if self.window.is_none() {
+            return Ok(true);
+        }
+        self.present = Some(present + 1);
+        if present + 1 < self.config.accumulate {
+            return Ok(false);
+        }
+        self.close(session, false)?;
+        Ok(true)
+    }
+
+    /// Makes the update of a window that the data cut short: the mean is over the micro-batches that it has. Whether there
+    /// was one.
+    ///
+    /// # Errors
+    /// As [`Session::record`] and [`Session::run`].
+    ///
+    /// # Panics
+    /// If the window is that of a checkpoint, and no micro-batch has followed: which parameters have a gradient is known
+    /// from their recording.
+    #[track_caller]
+    pub fn flush(&mut self, session: &mut Session) -> Result<bool> {
+        if self.present(session)? == 0 {
+            return Ok(false);
+        }
+        self.close(session, true)?;
+        Ok(true)
+    }
+
+    /// What is doubtful about the programs that have been recorded so far.
+    pub fn lints(&self) -> Vec<Lint> {
+        let steps = self.micro_batches.iter().map(|(_, step)| step).chain(self.updates.iter().flatten());
+        steps.flat_map(|step| step.lints()).cloned().collect()
+    }
+
+    /// What the updates among these runs did, oldest first. The taps of other programs are passed over.
+    pub fn updates(&self, taps: &[Taps]) -> Vec<Update> {
+        taps.iter().filter_map(|taps| self.read(taps)).collect()
+    }
+
+    /// Goes on from what the session holds, after a checkpoint has been loaded into it: also in the middle of a window.
+    pub fn resume(&mut self) {
+        self.present = None;
+    }
+
+    fn read(&self, taps: &Taps) -> Option<Update> {
+        let scalar = |what: &str| taps.scalar(&format!("{}/{what}", self.config.name));
+        let taken = scalar("taken")? != 0.0;
+        let (loss, grad_norm) = (scalar("loss")?, scalar("grad_norm")?);
+        let clipped = self.config.clip_norm.and_then(|_| taps.scalar("clip_by_global_norm/clipped"));
+        let loss_scale = scalar("loss_scale").or(self.scaler.scale_value()).unwrap_or(1.0);
+        Some(Update { run: taps.run, loss, grad_norm, clipped: clipped.map(|c| c != 0.0), taken, loss_scale })
+    }
+
+    #[track_caller]
+    fn close(&mut self, session: &mut Session, last: bool) -> Result<()> {
+        let update = match &self.updates[usize::from(last)] {
+            Some(update) => update.clone(),
+            None => session.record(|t| self.record_update(t, last))?,
+        };
+        session.run(self.updates[usize::from(last)].insert(update), &[])?;
+        self.present = Some(0);
+        Ok(())
+    }
+
+    /// How many micro-batches are in the window. The device is asked once.
+    fn present(&mut self, session: &mut Session) -> Result<usize> {
+        let present = match (self.present, &self.window) {
+            (Some(present), _) => present,
+            (None, None) => 0,
+            (None, Some((accumulator, _))) => {
+                let counter = accumulator.counter().expect("windows have a length");
+                session.read(counter)?.item(0) as usize
+            }
+        };
+        self.present = Some(present);
+        Ok(present)
+    }
+
+    /// The program of a micro-batch of these shapes.
+    #[track_caller]
+    fn micro_batch(&mut self, session: &mut Session, inputs: &[(&str, &Array)]) -> Result<Step> {
+        let shapes: Vec<(String, Shape, DType)> =
+            inputs.iter().map(|(name, array)| (name.to_string(), array.shape().clone(), array.dtype())).collect();
+        let compiled = match self.micro_batches.iter().position(|(known, _)| *known == shapes) {
+            Some(position) => self.micro_batches.remove(position),
+            None => (shapes, session.record(|t| self.record_micro_batch(t, inputs))?),
+        };
+        self.micro_batches.truncate(SHAPES - 1);
+        self.micro_batches.insert(0, compiled);
+        Ok(self.micro_batches[0].1.clone())
+    }
+}

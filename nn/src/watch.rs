@@ -1,0 +1,93 @@
+//! What only a run shows of a clip: how often it acts.
+
+use std::collections::VecDeque;
+use wgrad::{Lint, Pitfall, Taps};
+
+/// Updates over which the share of clipped ones is taken.
+const WINDOW: usize = 100;
+/// Above this share nearly every update is clipped.
+const OFTEN: f64 = 0.95;
+/// After so many updates without one that was clipped, none will be.
+const PATIENCE: usize = 1000;
+/// The tap of [`wgrad::Grads::clip_by_global_norm`] that tells whether it acted.
+const TAP: &str = "clip_by_global_norm/clipped";
+
+/// Counts how often gradients are clipped, and says when that is nearly always ([`Pitfall::P34`]: the step's length is then
+/// set by the bound and not by the gradient) or never ([`Pitfall::P36`]).
+///
+/// ```
+/// use wgrad_nn::ClipWatch;
+/// let mut watch = ClipWatch::default();
+/// (0..100).for_each(|_| watch.push(true));
+/// let lint = watch.lint().expect("every update was clipped");
+/// assert!(lint.to_string().starts_with("P34 (lint): 100 of the last 100 updates were clipped"));
+/// ```
+#[derive(Clone, Default, Debug)]
+pub struct ClipWatch {
+    last: VecDeque<bool>,
+    updates: usize,
+    clipped: usize,
+}
+
+impl ClipWatch {
+    /// Takes what a run has tapped; what taps no clip by the global norm counts for nothing.
+    pub fn observe(&mut self, taps: &Taps) {
+        if let Some(clipped) = taps.scalar(TAP) {
+            self.push(clipped != 0.0);
+        }
+    }
+
+    /// Takes whether an update was clipped.
+    pub fn push(&mut self, clipped: bool) {
+        self.updates += 1;
+        self.clipped += usize::from(clipped);
+        self.last.push_back(clipped);
+        if self.last.len() > WINDOW {
+            self.last.pop_front();
+        }
+    }
+
+    /// What is wrong with the bound: more than 95 of the last 100 updates were clipped, or none of at least 1,000.
+    pub fn lint(&self) -> Option<Lint> {
+        let recent = self.last.iter().filter(|clipped| **clipped).count();
+        let often = self.last.len() == WINDOW && recent as f64 > OFTEN * WINDOW as f64;
+        let never = self.updates >= PATIENCE && self.clipped == 0;
+        let (pitfall, message) = match (often, never) {
+            (true, _) => {
+                let share = format!("{recent} of the last {WINDOW} updates were clipped");
+                (
+                    Pitfall::P34,
+                    format!("{share}: the bound sets the length of the step; choose one near the usual norm"),
+                )
+            }
+            (_, true) => {
+                let share = format!("none of {} updates was clipped", self.updates);
+                (Pitfall::P36, format!("{share}; leave the clip out, or lower its bound"))
+            }
+            _ => return None,
+        };
+        Some(Lint { pitfall, severity: pitfall.severity(), message, site: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lint(updates: usize, clipped: impl Fn(usize) -> bool) -> Option<Pitfall> {
+        let mut watch = ClipWatch::default();
+        (0..updates).for_each(|i| watch.push(clipped(i)));
+        watch.lint().map(|lint| lint.pitfall)
+    }
+
+    #[test]
+    fn nearly_always_and_never_are_told() {
+        assert_eq!(lint(99, |_| true), None, "too few to tell");
+        assert_eq!(lint(100, |i| i >= 4), Some(Pitfall::P34));
+        assert_eq!(lint(100, |i| i >= 5), None, "95 of 100 are not above 95 %");
+        assert_eq!(lint(300, |i| i < 200), None, "only the last 100 count");
+        assert_eq!(lint(999, |_| false), None);
+        assert_eq!(lint(1000, |_| false), Some(Pitfall::P36));
+        assert_eq!(lint(5000, |i| i == 0), None);
+    }
+}
