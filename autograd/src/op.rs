@@ -4,7 +4,10 @@
 //! and printed by `print.rs`; each of these is one `match` over [`Op`].
 
 use crate::{Cell, Conv2d, DType, Shape, StateId, conv, fused};
-use std::sync::Arc;
+use std::{
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 /// Elementwise functions of one tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -79,12 +82,19 @@ pub struct Place {
 }
 
 /// A partition of a flat vector into segments, with gaps allowed: `(start, len)` in ascending order.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Segments {
     /// The length of the flat vector.
     pub total: usize,
     /// Start and length of each segment.
     pub ranges: Box<[(usize, usize)]>,
+}
+
+/// By size alone: there are few in a program, and each may have many ranges.
+impl Hash for Segments {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.total, self.ranges.len()).hash(state);
+    }
 }
 
 /// Names an input of a program: its position in the order of declaration.

@@ -1,6 +1,7 @@
 //! Matrix products, by the `gemm` crate, and the maps that follow them.
 
 use crate::{
+    arrange::arranged,
     cut::Sizes,
     half,
     memory::{Element, Env, Source, nothing},
@@ -147,7 +148,7 @@ impl Product {
         };
         let epilogue = (!body.stores.is_empty()).then(|| {
             let setting = Setting { body: &body, reads, writes: &writes, source, product: Some(view), sizes };
-            Schedule::new(&setting, files)
+            arranged(&setting, files)
         });
         let sides = [0, 1].map(|i| Side::new(source(&reads[i]), &reads[i]));
         Self { batch: matmul.batch.numel(), m, k, n, sides, out, part, epilogue, dtype, room }

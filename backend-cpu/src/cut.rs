@@ -5,8 +5,16 @@
 //! **chunk** a tile's part that is reduced by itself before it is merged with the others. Where neighbouring rows, not
 //! columns, are neighbours in memory, registers hold blocks **turned**: column by column.
 
-use crate::{schedule::Setting, view::even_tail};
-use wgrad::plan::Operand;
+use crate::{
+    schedule::{Setting, Tiling},
+    segments::{Part, parts},
+    view::even_tail,
+};
+use std::sync::Arc;
+use wgrad::{
+    op::Segments,
+    plan::{Instr, Operand, Value},
+};
 
 /// The sizes that decide how a space is cut up. Results depend on them, and so they are the same for all threads.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +54,12 @@ impl Sizes {
         Sizes { block: 16, narrow: 5, square: 4, chunk: 12, chunks: 5, resident: 20, packed: 300, serial: 0 };
 }
 
+/// Parts of a tile whose rows are segments.
+const PARTS: usize = 4;
+/// Values of elements that a kernel without reductions computes, from which on its registers hold less: more of them fit
+/// into a cache of the first level.
+const MANY: usize = 6;
+
 /// An index space, cut up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
@@ -57,10 +71,17 @@ pub(crate) struct Cut {
     pub turned: bool,
     /// Rows of a tile.
     pub rows: usize,
+    /// Rows of a block: a tile's, save where rows are segments, which lie one behind the other.
+    pub lines: usize,
+    /// How many of the parts of a vector that is cut into segments make a tile.
+    pub parts: usize,
     /// Columns of a block.
     pub block: usize,
     /// Columns of a chunk: a multiple of a block's.
     pub chunk: usize,
+    /// Whether the next block is asked for while one is computed: with registers this small, the machine does not see it
+    /// coming.
+    pub ahead: bool,
     /// Whether intermediate values of a tile are kept from one walk over it to the next.
     pub resident: bool,
 }
@@ -68,7 +89,12 @@ pub(crate) struct Cut {
 impl Cut {
     /// Cuts up the space of a body that takes this many walks over a row.
     pub fn new(setting: &Setting, walks: usize) -> Self {
-        let Setting { body, sizes, .. } = setting;
+        let Setting { body, mut sizes, .. } = *setting;
+        let computed = |value: &&Value| !matches!(value.instr, Instr::Load(_) | Instr::Const(_));
+        let many = body.reduced == 0 && body.values.iter().filter(computed).count() > MANY;
+        if many && setting.product.is_none() {
+            sizes.block = (sizes.block / 2).max(16);
+        }
         let operands = || setting.reads.iter().chain(setting.writes).filter(|o| o.shape == body.space);
         let split = match (&setting.product, body.reduced) {
             (Some(_), _) => body.space.rank() - 1,
@@ -99,7 +125,36 @@ impl Cut {
         } else {
             (sizes.chunk / rows).max(reduced.div_ceil(sizes.chunks)).next_multiple_of(block).max(block)
         };
-        Self { split, kept, reduced, turned, rows, block, chunk, resident }
+        Self { split, kept, reduced, turned, rows, lines: rows, parts: 1, block, chunk, ahead: many, resident }
+    }
+
+    /// Cuts up a vector whose rows are segments, for so many walks over them, and the parts that are its tiles. Parts of
+    /// segments are tiles only where one walk is enough.
+    pub fn segments(segments: &Arc<Segments>, sizes: &Sizes, walks: usize) -> (Self, Tiling) {
+        let longest = segments.ranges.iter().map(|(_, len)| *len).max().unwrap_or(0);
+        let split = walks == 1 && longest > sizes.block;
+        let parts = parts(segments, if split { sizes.chunk } else { sizes.block }, sizes.block, split);
+        // What is computed for each row is computed for those of several parts at a time, all of which are in the cache.
+        let together = if split { 1 } else { PARTS };
+        let most = |size: &dyn Fn(&[Part]) -> usize| parts.chunks(together).map(size).max().unwrap_or(0).max(1);
+        let rows = most(&|tile| tile[tile.len() - 1].rows.end - tile[0].rows.start);
+        let reduced = most(&|tile| tile[tile.len() - 1].columns.end - tile[0].columns.start);
+        let block = parts.iter().map(|part| part.columns.len()).max().unwrap_or(0).clamp(1, sizes.block);
+        let resident = walks > 1 && reduced <= sizes.resident;
+        let cut = Self {
+            split: 0,
+            kept: 1,
+            reduced,
+            turned: false,
+            rows,
+            lines: 1,
+            parts: together,
+            block,
+            chunk: reduced,
+            ahead: false,
+            resident,
+        };
+        (cut, Tiling { segments: segments.clone(), parts, split })
     }
 
     /// How many tiles there are.
@@ -129,10 +184,13 @@ fn prefers_turned(setting: &Setting, split: usize) -> bool {
 /// Whether an operand's neighbours are found along the rows' dimension, and not along the columns'.
 fn prefers_square(setting: &Setting, split: usize) -> bool {
     let transposed = |o: &&Operand| {
+        if o.shape != setting.body.space {
+            return false; // A vector that is looked up.
+        }
         let inner = (split..o.shape.rank()).rev().find(|&d| o.shape[d] != 1);
         let outer = (0..split).rev().find(|&d| o.shape[d] != 1);
         let step = |d: Option<usize>| d.map_or(0, |d| o.strides[d].unsigned_abs());
-        o.shape == setting.body.space && step(outer) == 1 && step(inner) > 1
+        step(outer) == 1 && step(inner) > 1
     };
     setting.reads.iter().chain(setting.writes).any(|o| transposed(&o))
 }

@@ -207,17 +207,23 @@ impl<T: Copy, M: Monoid<T>> NullaryFnOnce for Rows<'_, T, M> {
     fn call(self) {
         let Self(x, columns, acc) = self;
         for (acc, row) in acc.iter_mut().zip(x.chunks_exact(columns)) {
-            let (wide, tail) = row.as_chunks::<WIDE>();
-            if !wide.is_empty() {
-                *acc = M::merge(*acc, side_by_side::<T, M, WIDE>(wide));
-            }
-            let (narrow, tail) = tail.as_chunks::<NARROW>();
-            if !narrow.is_empty() {
-                *acc = M::merge(*acc, side_by_side::<T, M, NARROW>(narrow));
-            }
-            *acc = tail.iter().fold(*acc, |a, &x| M::add(a, x));
+            *acc = run::<T, M>(*acc, row);
         }
     }
+}
+
+/// Combines neighbouring elements of a row into its accumulator.
+#[inline(always)]
+pub(crate) fn run<T: Copy, M: Monoid<T>>(mut acc: M::A, x: &[T]) -> M::A {
+    let (wide, tail) = x.as_chunks::<WIDE>();
+    if !wide.is_empty() {
+        acc = M::merge(acc, side_by_side::<T, M, WIDE>(wide));
+    }
+    let (narrow, tail) = tail.as_chunks::<NARROW>();
+    if !narrow.is_empty() {
+        acc = M::merge(acc, side_by_side::<T, M, NARROW>(narrow));
+    }
+    tail.iter().fold(acc, |a, &x| M::add(a, x))
 }
 
 /// Combines groups of elements, each position in the group by itself, and then the positions two by two.

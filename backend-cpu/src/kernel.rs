@@ -1,6 +1,7 @@
 //! Kernels of a plan, with everything that depends on shapes decided once, when the plan is compiled.
 
 use crate::{
+    arrange::arranged,
     contract::Product,
     conv::Convolution,
     cut::Sizes,
@@ -8,7 +9,7 @@ use crate::{
     memory::{Env, Source},
     pool::Pool,
     recurrence::Recurrence,
-    schedule::{Schedule, Setting},
+    schedule::Setting,
     scratch::{Files, Workers},
     single::{OutOfRange, Single},
 };
@@ -58,7 +59,7 @@ impl Compiled {
         let body = match &kernel.kind {
             Kind::Loop(body) => {
                 let setting = Setting { body, reads, writes: writes_to, source: &source, product: None, sizes };
-                Body::Loop(Box::new(Loop::new(Schedule::new(&setting, files))))
+                Body::Loop(Box::new(Loop::new(arranged(&setting, files))))
             }
             Kind::MatMul(matmul) => {
                 Body::Product(Box::new(Product::new(matmul, reads, writes_to, &source, sizes, files)))

@@ -7,6 +7,7 @@ pub mod reference;
 pub mod reference_plan;
 pub mod sequence;
 
+mod arrange;
 mod backend;
 mod contract;
 mod conv;
@@ -25,6 +26,7 @@ mod random;
 mod recurrence;
 mod schedule;
 mod scratch;
+mod segments;
 mod single;
 mod tile;
 mod view;

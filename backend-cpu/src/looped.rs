@@ -4,8 +4,9 @@ use crate::{
     fold::{self, with_monoid},
     memory::{Element, Env},
     pool::Pool,
-    schedule::Schedule,
+    schedule::{Schedule, Tiling},
     scratch::Workers,
+    segments::Part,
     tile::Machine,
 };
 use std::sync::{Mutex, PoisonError};
@@ -26,13 +27,20 @@ pub(crate) struct Loop {
 impl Loop {
     pub fn new(schedule: Schedule) -> Self {
         let split = schedule.cut.chunks() > 1 && schedule.cut.tiles() < FEW && !schedule.accs.is_empty();
-        let results = || {
+        let results_of = |rows: usize| {
             let acc = |acc: &crate::schedule::Acc| {
                 let (dtype, _) = fold::accumulator(acc.kind, acc.dtype);
-                Data::zeros(dtype, schedule.cut.rows * acc.width)
+                Data::zeros(dtype, rows * acc.width)
             };
             Mutex::new(schedule.accs.iter().map(acc).collect())
         };
+        if let Some(tiling) = &schedule.tiling {
+            // Parts that share a segment are chunks of it.
+            let parts = if tiling.split { &tiling.parts[..] } else { &[] };
+            let chunks = parts.iter().map(|part| results_of(part.rows.len())).collect();
+            return Self { schedule, chunks, tiles: vec![] };
+        }
+        let results = || results_of(schedule.cut.rows);
         let tiles = if split { schedule.cut.tiles() } else { 0 };
         let (chunks, tiles) = (tiles * schedule.cut.chunks(), tiles);
         let (chunks, tiles) = ((0..chunks).map(|_| results()).collect(), (0..tiles).map(|_| results()).collect());
@@ -41,6 +49,9 @@ impl Loop {
 
     pub fn run(&self, env: Env, workers: &Workers, pool: Pool) {
         let schedule = &self.schedule;
+        if let Some(tiling) = &schedule.tiling {
+            return self.run_segments(tiling, env, workers, pool);
+        }
         let (tiles, chunks, work) = (schedule.cut.tiles(), schedule.cut.chunks(), schedule.work());
         let parts = pool.parts(work);
         if schedule.accs.is_empty() && chunks > 1 {
@@ -54,6 +65,57 @@ impl Loop {
                 range.for_each(|tile| machine.tile(tile));
             });
         }
+    }
+
+    /// Rows that are segments: whole ones in each part; or parts of them, reduced by themselves, and then merged in order.
+    fn run_segments(&self, tiling: &Tiling, env: Env, workers: &Workers, pool: Pool) {
+        let schedule = &self.schedule;
+        if self.chunks.is_empty() {
+            let tiles: Vec<&[Part]> = tiling.parts.chunks(schedule.cut.parts).collect();
+            return pool.each(tiles.len(), schedule.work(), |range| {
+                let mut scratch = workers.mine();
+                let mut machine = Machine::new(schedule, env, &mut scratch);
+                tiles[range].iter().for_each(|parts| machine.parts(parts));
+            });
+        }
+        pool.each(tiling.parts.len(), schedule.work(), |range| {
+            let mut scratch = workers.mine();
+            let mut machine = Machine::new(schedule, env, &mut scratch);
+            for i in range {
+                machine.enter(tiling.parts[i].rows.clone());
+                machine.walk_parts(0, &tiling.parts[i..=i]);
+                let mut results = locked(&self.chunks[i]);
+                machine.accumulators(0, |i, chunk, _| copy(chunk, &mut results[i]));
+            }
+        });
+        let rows = tiling.segments.ranges.len();
+        pool.each(rows.div_ceil(schedule.cut.rows), rows * schedule.cost, |range| {
+            let mut scratch = workers.mine();
+            let mut machine = Machine::new(schedule, env, &mut scratch);
+            for tile in range {
+                let rows = tile * schedule.cut.rows..rows.min((tile + 1) * schedule.cut.rows);
+                machine.enter(rows.clone());
+                machine.start(0, false);
+                let first = tiling.parts.partition_point(|part| part.rows.end <= rows.start);
+                for (i, part) in tiling.parts.iter().enumerate().skip(first) {
+                    let both = part.rows.start.max(rows.start)..part.rows.end.min(rows.end);
+                    if part.rows.start >= rows.end {
+                        break;
+                    }
+                    let results = locked(&self.chunks[i]);
+                    machine.accumulators(0, |acc, _, total| {
+                        let what = &schedule.accs[acc];
+                        let at = |first: usize| (both.start - first) * what.width..(both.end - first) * what.width;
+                        with_monoid!(what.kind, what.dtype, T, M => {
+                            let total = &mut Element::slice_mut(total)[at(rows.start)];
+                            fold::merge::<T, M>(total, &Element::slice(&results[acc])[at(part.rows.start)]);
+                        });
+                    });
+                }
+                machine.finish(0);
+                machine.leave();
+            }
+        });
     }
 
     /// One walk without reductions: chunks are independent.

@@ -142,6 +142,17 @@ impl Target {
         (unsafe { self.start.cast::<T>().add(start) }, len)
     }
 
+    /// Asks for a stretch of the elements ahead of their use, as far as there are so many.
+    pub fn prefetch<T: Element>(&self, start: usize, len: usize) {
+        let end = self.len.min(start + len);
+        if start < end {
+            // SAFETY: within the vector; what is asked for is not read.
+            prefetch(unsafe {
+                std::slice::from_raw_parts(self.start.cast::<std::mem::MaybeUninit<T>>().add(start), end - start)
+            });
+        }
+    }
+
     /// A stretch of the elements, to be written.
     ///
     /// # Safety
@@ -195,6 +206,18 @@ pub(crate) fn aligned<T>(elements: &[T]) -> &[T] {
 pub(crate) fn aligned_mut<T>(elements: &mut [T]) -> &mut [T] {
     let start = elements.as_ptr().align_offset(LINE).min(elements.len());
     &mut elements[start..]
+}
+
+/// Asks for elements ahead of their use.
+pub(crate) fn prefetch<T>(elements: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in elements.chunks(LINE / size_of::<T>()) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, which touches no memory as far as the program can tell.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = elements;
 }
 
 /// Zeros, so many and some to spare, and the first that begins a line.

@@ -3,6 +3,7 @@
 use crate::reference::{Outcome, binary, eval, indices, reduce, round, unary};
 use wgrad::{
     Array, DType, Data, Error, Node, Program, Result, Shape,
+    op::Segments,
     plan::{Body, Home, Instr, Kernel, Kind, Level, MatMul, Operand, Plan},
     random,
 };
@@ -110,16 +111,22 @@ fn product(shape: &MatMul, a: &[f64], b: &[f64]) -> Vec<f64> {
     out
 }
 
+/// The segment that a position lies in.
+fn lookup(segments: &Segments, position: usize) -> Option<usize> {
+    segments.ranges.iter().position(|(start, len)| (*start..start + len).contains(&position))
+}
+
 /// The values of a body's stores.
 fn run_body(body: &Body, x: &[Vec<f64>], product: &[f64]) -> Vec<Vec<f64>> {
     let (rows, row) = (body.shape(Level::Row).numel(), body.row_len());
+    let range = |r: usize| body.segments.as_ref().map_or((r * row, row), |segments| segments.ranges[r]);
     let mut values: Vec<Vec<f64>> = vec![];
     for value in &body.values {
         let len = if value.level == Level::Row { rows } else { body.space.numel() };
         // An operand's element for this value's element `i`.
         let of = |o: usize, i: usize| {
             let same = body.values[o].level == value.level;
-            let across = body.values[o].level == Level::Row;
+            let across = body.values[o].level == Level::Row && body.segments.is_none();
             assert!(same || across, "a row's value follows from an element's");
             values[o][if same { i } else { i / row }]
         };
@@ -138,7 +145,20 @@ fn run_body(body: &Body, x: &[Vec<f64>], product: &[f64]) -> Vec<Vec<f64>> {
             Instr::Cast(a) => map(&|i| round(value.dtype, of(*a, i))),
             Instr::Reduce(kind, a) => {
                 assert_eq!(body.values[*a].level, Level::Element, "reductions are of elements");
-                map(&|r| reduce(*kind, value.dtype, &values[*a][r * row..][..row]))
+                map(&|r| {
+                    let (start, len) = range(r);
+                    reduce(*kind, value.dtype, &values[*a][start..][..len])
+                })
+            }
+            Instr::Spread(a) => {
+                let segments = body.segments.as_ref().expect("rows that are segments");
+                assert_eq!(body.values[*a].level, Level::Row, "what is spread is a row's");
+                map(&|i| lookup(segments, i).map_or(0.0, |s| values[*a][s]))
+            }
+            Instr::Lookup { load, segments, index } => {
+                assert_eq!(x[*load].len(), segments.ranges.len(), "a vector of one element per segment");
+                let positions: Vec<usize> = indices(&index.shape).map(|i| at(index, &i)).collect();
+                map(&|i| lookup(segments, positions[i]).map_or(0.0, |s| x[*load][s]))
             }
             Instr::Random { stream, key, index } => {
                 let positions: Vec<usize> = indices(&index.shape).map(|i| at(index, &i)).collect();

@@ -1,18 +1,17 @@
-//! From a body to a schedule: what is computed in which walk over the rows, block by block, in which registers. All that
-//! depends on shapes alone is decided here, and in the [`Cut`].
+//! Schedules: what is computed in which walk over the rows, block by block, in which registers. All that depends on
+//! shapes alone is decided when a schedule is [arranged](crate::arrange::arranged), and in the [`Cut`].
 
 use crate::{
     cut::{Cut, Sizes},
-    fold::accumulator,
-    lanes::weight,
     memory::Source,
-    scratch::Files,
+    segments::Part,
     view::View,
 };
+use std::sync::Arc;
 use wgrad::{
     DType,
-    op::{Binary, Reduce, Unary},
-    plan::{Body, Instr, Level, Operand},
+    op::{Binary, Reduce, Segments, Unary},
+    plan::{Body, Operand},
 };
 
 /// How many elements a value has in a block.
@@ -30,7 +29,7 @@ pub(crate) enum Extent {
 
 impl Extent {
     /// The extent of what follows from two values.
-    fn with(self, other: Self) -> Self {
+    pub fn with(self, other: Self) -> Self {
         match (self, other) {
             (a, b) if a == b => a,
             (Self::One, a) | (a, Self::One) => a,
@@ -65,9 +64,23 @@ pub(crate) enum Action {
         key: [usize; 3],
         index: usize,
     },
+    /// The element of a vector for the segment of each position; a block that lies in one segment may stay one value.
+    Lookup {
+        from: Vector,
+        segments: Arc<Segments>,
+        index: usize,
+        whole: bool,
+    },
+    /// The value of each element's row, where rows are segments.
+    Spread {
+        from: usize,
+        whole: bool,
+    },
     Unary(Unary, usize),
     Binary(Binary, usize, usize),
     Select(usize, usize, usize),
+    /// One of two values as a whole, by a condition that is the same all over the block: it stays where it is.
+    Choose(usize, usize, usize),
     Cast(usize),
     /// A value per row, or one for all, repeated for each element.
     Expand(usize),
@@ -78,16 +91,36 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    fn operands(&self) -> impl Iterator<Item = usize> {
+    pub fn operands(&self) -> impl Iterator<Item = usize> {
         let used = match *self {
-            Action::Load(_) => [None; 3],
-            Action::Random { key: [a, b, c], .. } | Action::Select(a, b, c) => [Some(a), Some(b), Some(c)],
+            Action::Load(_) | Action::Lookup { .. } => [None; 3],
+            Action::Spread { from, .. } => [Some(from), None, None],
+            Action::Random { key: [a, b, c], .. } | Action::Select(a, b, c) | Action::Choose(a, b, c) => {
+                [Some(a), Some(b), Some(c)]
+            }
             Action::Binary(_, a, b) => [Some(a), Some(b), None],
             Action::Unary(_, a) | Action::Cast(a) | Action::Expand(a) => [Some(a), None, None],
             Action::Store(_, a) | Action::Fold(_, a) => [Some(a), None, None],
         };
         used.into_iter().flatten()
     }
+}
+
+/// An evenly spaced vector in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vector {
+    pub source: Source,
+    pub offset: usize,
+    pub stride: isize,
+}
+
+/// A vector whose rows are segments, cut up.
+#[derive(Clone, Debug)]
+pub(crate) struct Tiling {
+    pub segments: Arc<Segments>,
+    pub parts: Vec<Part>,
+    /// Whether a segment may lie in several parts.
+    pub split: bool,
 }
 
 /// One step, over a block or over the values of its rows.
@@ -127,6 +160,8 @@ pub(crate) struct Phase {
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     pub cut: Cut,
+    /// The tiles, where rows are segments.
+    pub tiling: Option<Tiling>,
     pub cells: Vec<Cell>,
     pub views: Vec<View>,
     pub accs: Vec<Acc>,
@@ -154,402 +189,9 @@ pub(crate) struct Setting<'a> {
 impl Schedule {
     /// What the whole takes, in weighted elements.
     pub fn work(&self) -> usize {
+        if let Some(tiling) = &self.tiling {
+            return tiling.segments.total.max(tiling.segments.ranges.len()) * self.cost;
+        }
         self.cut.kept * self.cut.reduced.max(1) * self.cost
-    }
-
-    pub fn new(setting: &Setting, files: &mut Files) -> Self {
-        let body = setting.body;
-        let depth = Depth::new(body);
-        let phases = depth.phases(body);
-        let cut = Cut::new(setting, phases);
-        let this = Self {
-            cut,
-            cells: vec![],
-            views: vec![],
-            accs: vec![],
-            prelude: vec![],
-            phases: vec![Phase::default(); phases],
-            finale: vec![],
-            cost: body.values.iter().map(cost).sum::<usize>().max(1),
-        };
-        let here = vec![vec![None; body.values.len()]; phases];
-        let always = vec![None; body.values.len()];
-        let mut builder = Builder { setting, files, depth, always, here, schedule: this };
-        builder.build();
-        let schedule = builder.schedule;
-        files.cells(schedule.cells.len());
-        schedule
-    }
-}
-
-/// The weight of an instruction, per element.
-fn cost(value: &wgrad::plan::Value) -> usize {
-    match value.instr {
-        Instr::Const(_) => 0,
-        Instr::Unary(op, _) => weight(Some(op), None),
-        Instr::Binary(op, ..) => weight(None, Some(op)),
-        Instr::Random { .. } => 16,
-        _ => 1,
-    }
-}
-
-/// Whether some dimensions of an operand repeat one element.
-fn flat(operand: &Operand, mut dims: std::ops::Range<usize>) -> bool {
-    dims.all(|d| operand.shape[d] == 1 || operand.strides[d] == 0)
-}
-
-/// How many walks over a row precede each value.
-struct Depth(Vec<usize>);
-
-impl Depth {
-    fn new(body: &Body) -> Self {
-        let mut depth: Vec<usize> = vec![];
-        for value in &body.values {
-            let before = value.instr.operands().map(|o| depth[o]).max().unwrap_or(0);
-            depth.push(before + usize::from(matches!(value.instr, Instr::Reduce(..))));
-        }
-        Self(depth)
-    }
-
-    fn phases(&self, body: &Body) -> usize {
-        let reduced = body.values.iter().filter_map(|v| match v.instr {
-            Instr::Reduce(_, x) => Some(self.0[x]),
-            _ => None,
-        });
-        let stored = body.stores.iter().filter(|&&v| body.values[v].level == Level::Element).map(|&v| self.0[v]);
-        reduced.chain(stored).max().unwrap_or(0) + 1
-    }
-}
-
-struct Builder<'a, 'b> {
-    setting: &'a Setting<'a>,
-    files: &'b mut Files,
-    depth: Depth,
-    /// The cell of each value that lasts for a whole tile.
-    always: Vec<Option<usize>>,
-    /// The cell of each value in each phase.
-    here: Vec<Vec<Option<usize>>>,
-    schedule: Schedule,
-}
-
-/// A register that is yet to be chosen.
-const OPEN: Home = Home::Register { index: usize::MAX, resident: false };
-
-impl Builder<'_, '_> {
-    fn build(&mut self) {
-        let body = self.setting.body;
-        let phases = self.schedule.phases.len();
-        let source = self.setting.source;
-        let read_sources: Vec<Source> = self.setting.reads.iter().map(source).collect();
-        for (i, value) in body.values.iter().enumerate() {
-            if let Instr::Const(c) = value.instr {
-                let cell = Cell { home: Home::Const(c), dtype: value.dtype, extent: Extent::One };
-                self.always[i] = Some(self.cell(cell));
-            }
-        }
-        // Which writes belong to which phase. One that overwrites a read waits until nothing is read again.
-        let mut stores: Vec<Vec<(usize, usize, bool)>> = vec![vec![]; phases];
-        let mut row_stores = vec![];
-        for (w, &v) in body.stores.iter().enumerate() {
-            let write = &self.setting.writes[w];
-            let shared = read_sources.contains(&source(write));
-            if body.values[v].level == Level::Row {
-                row_stores.push((w, v));
-            } else {
-                let phase = if shared { phases - 1 } else { self.depth.0[v].min(phases - 1) };
-                stores[phase].push((w, v, shared));
-            }
-        }
-        let needed = self.needed(&stores);
-        self.rows_of(0);
-        for (p, needed) in needed.iter().enumerate() {
-            let first = self.schedule.accs.len();
-            for (v, needed) in needed.iter().enumerate() {
-                if *needed {
-                    let direct = stores[p].iter().position(|&(_, stored, shared)| stored == v && !shared);
-                    let direct = direct.map(|i| stores[p].remove(i));
-                    self.value(p, v, direct.map(|(w, ..)| w));
-                }
-                if let Instr::Reduce(kind, x) = body.values[v].instr
-                    && self.depth.0[x] == p
-                {
-                    self.reduce(p, v, kind, x);
-                }
-            }
-            for (w, v, _) in std::mem::take(&mut stores[p]) {
-                let from = self.whole(p, v);
-                let view = self.view(&self.setting.writes[w], self.schedule.cut.split);
-                self.push(p, Step { action: Action::Store(view, from), to: None, direct: None });
-            }
-            self.schedule.phases[p].accs = first..self.schedule.accs.len();
-            self.registers(p);
-            self.rows_of(p + 1);
-        }
-        for (w, v) in row_stores {
-            let from = self.always[v].expect("values of rows last");
-            let view = self.part_view(&self.setting.writes[w], 0..self.schedule.cut.split);
-            self.schedule.finale.push(Step { action: Action::Store(view, from), to: None, direct: None });
-        }
-    }
-
-    /// Which values of elements each phase computes, rather than finds.
-    fn needed(&mut self, stores: &[Vec<(usize, usize, bool)>]) -> Vec<Vec<bool>> {
-        let body = self.setting.body;
-        let phases = stores.len();
-        let mut needed = vec![vec![false; body.values.len()]; phases];
-        for p in 0..phases {
-            let reduced = body.values.iter().filter_map(|v| match v.instr {
-                Instr::Reduce(_, x) if self.depth.0[x] == p => Some(x),
-                _ => None,
-            });
-            let mut open: Vec<usize> = reduced.chain(stores[p].iter().map(|s| s.1)).collect();
-            while let Some(v) = open.pop() {
-                let value = &body.values[v];
-                if needed[p][v] || value.level == Level::Row || matches!(value.instr, Instr::Const(_)) {
-                    continue;
-                }
-                let before = (0..p).find(|&q| needed[q][v]);
-                if before.is_some() && self.schedule.cut.resident && self.worth_keeping(v) {
-                    if self.always[v].is_none() {
-                        let cell = Cell { home: OPEN, dtype: value.dtype, extent: Extent::Block };
-                        let cell = self.cell(cell);
-                        self.lasting(cell);
-                        self.always[v] = Some(cell);
-                    }
-                    continue;
-                }
-                needed[p][v] = true;
-                open.extend(value.instr.operands());
-            }
-        }
-        needed
-    }
-
-    /// Whether it costs something to have a value again: all but what is found in memory as it is.
-    fn worth_keeping(&self, v: usize) -> bool {
-        match self.setting.body.values[v].instr {
-            Instr::Load(i) => {
-                let read = &self.setting.reads[i];
-                if flat(read, self.schedule.cut.split..read.shape.rank()) || flat(read, 0..self.schedule.cut.split) {
-                    return false;
-                }
-                let view =
-                    View::new((self.setting.source)(read), read, self.schedule.cut.split, self.schedule.cut.turned);
-                !view.may_be_direct()
-            }
-            Instr::Product => false,
-            _ => true,
-        }
-    }
-
-    fn cell(&mut self, cell: Cell) -> usize {
-        self.schedule.cells.push(cell);
-        self.schedule.cells.len() - 1
-    }
-
-    /// Gives a cell a register of its own, for the whole kernel.
-    fn lasting(&mut self, cell: usize) {
-        let Cell { dtype, extent, .. } = self.schedule.cells[cell];
-        let len = match extent {
-            Extent::Block => self.schedule.cut.rows * self.schedule.cut.reduced,
-            Extent::Rows | Extent::One => self.schedule.cut.rows,
-            Extent::Columns => unreachable!("a value of columns belongs to a block"),
-        };
-        let resident = extent == Extent::Block;
-        self.schedule.cells[cell].home = Home::Register { index: self.files.take(dtype, len), resident };
-    }
-
-    fn push(&mut self, p: usize, step: Step) {
-        self.schedule.phases[p].block.push(step);
-    }
-
-    fn view(&mut self, operand: &Operand, split: usize) -> usize {
-        let view = View::new((self.setting.source)(operand), operand, split, self.schedule.cut.turned);
-        self.schedule.views.push(view);
-        self.schedule.views.len() - 1
-    }
-
-    /// A view of some dimensions alone.
-    fn part_view(&mut self, operand: &Operand, dims: std::ops::Range<usize>) -> usize {
-        let (shape, strides) = (operand.shape[dims.clone()].into(), operand.strides[dims].to_vec());
-        let operand = Operand { shape, strides, ..operand.clone() };
-        self.schedule.views.push(View::new((self.setting.source)(&operand), &operand, 0, false));
-        self.schedule.views.len() - 1
-    }
-
-    /// A view of what a value of some extent reads.
-    fn extent_view(&mut self, operand: &Operand, extent: Extent) -> usize {
-        match extent {
-            Extent::Block => self.view(operand, self.schedule.cut.split),
-            Extent::Columns => self.part_view(operand, self.schedule.cut.split..operand.shape.rank()),
-            Extent::One | Extent::Rows => self.part_view(operand, 0..self.schedule.cut.split),
-        }
-    }
-
-    /// How many elements a read has in a block, at least.
-    fn extent(&self, operand: &Operand) -> Extent {
-        let Cut { split, kept, rows, turned, .. } = self.schedule.cut;
-        match (flat(operand, 0..split), flat(operand, split..operand.shape.rank())) {
-            (true, true) => Extent::One,
-            // Of a single row, the columns are all there is.
-            (true, false) if kept == 1 || rows == 1 && !turned => Extent::Block,
-            (false, true) => Extent::Rows,
-            (true, false) => Extent::Columns,
-            (false, false) => Extent::Block,
-        }
-    }
-
-    /// The values of rows that `depth` walks precede.
-    fn rows_of(&mut self, depth: usize) {
-        let body = self.setting.body;
-        for (v, value) in body.values.iter().enumerate() {
-            let reduction = matches!(value.instr, Instr::Reduce(..) | Instr::Const(_));
-            if value.level == Level::Row && self.depth.0[v] == depth && !reduction {
-                let (action, extent) = self.action(None, v, Extent::One);
-                let to = self.cell(Cell { home: OPEN, dtype: value.dtype, extent });
-                self.lasting(to);
-                self.always[v] = Some(to);
-                let step = Step { action, to: Some(to), direct: None };
-                match depth {
-                    0 => self.schedule.prelude.push(step),
-                    _ => self.schedule.phases[depth - 1].rows.push(step),
-                }
-            }
-        }
-    }
-
-    /// An operand's cell: in a phase, or among the values of rows.
-    fn operand(&self, phase: Option<usize>, v: usize) -> usize {
-        let here = phase.and_then(|p| self.here[p][v]);
-        here.or(self.always[v]).expect("an operand comes before its use")
-    }
-
-    /// What computes a value, from operands that fit one another, and how many elements it has in a block.
-    fn action(&mut self, phase: Option<usize>, v: usize, least: Extent) -> (Action, Extent) {
-        let setting = self.setting;
-        let instr = &setting.body.values[v].instr;
-        match instr {
-            Instr::Load(i) => {
-                let extent = self.extent(&setting.reads[*i]).with(least);
-                let view = self.extent_view(&setting.reads[*i], extent);
-                let read = &mut self.schedule.views[view];
-                read.overwritten = matches!(read.source, Source::Target(_));
-                return (Action::Load(view), extent);
-            }
-            Instr::Product => {
-                self.schedule.views.push(setting.product.clone().expect("a product belongs to an epilogue"));
-                return (Action::Load(self.schedule.views.len() - 1), Extent::Block);
-            }
-            _ => {}
-        }
-        let mut extent = least;
-        if let Instr::Random { index, .. } = instr {
-            extent = self.extent(index).with(least);
-        }
-        for o in instr.operands() {
-            extent = extent.with(self.schedule.cells[self.operand(phase, o)].extent);
-        }
-        let mut cell = |o: usize| match (phase, extent) {
-            (Some(p), Extent::Block) => self.fitting(p, o),
-            _ => self.operand(phase, o),
-        };
-        let action = match instr {
-            Instr::Random { stream, key, index } => {
-                let key = key.map(&mut cell);
-                let index = self.extent_view(index, extent);
-                Action::Random { stream: *stream, key, index }
-            }
-            Instr::Unary(op, a) => Action::Unary(*op, cell(*a)),
-            Instr::Binary(op, a, b) => Action::Binary(*op, cell(*a), cell(*b)),
-            Instr::Select(a, b, c) => Action::Select(cell(*a), cell(*b), cell(*c)),
-            Instr::Cast(a) => Action::Cast(cell(*a)),
-            Instr::Load(_) | Instr::Product | Instr::Const(_) | Instr::Reduce(..) => unreachable!("handled elsewhere"),
-        };
-        (action, extent)
-    }
-
-    /// The cell of a value, in a form that an instruction over elements can take.
-    fn fitting(&mut self, p: usize, v: usize) -> usize {
-        let cell = self.operand(Some(p), v);
-        let Cut { turned, rows, block, .. } = self.schedule.cut;
-        let (lines, width) = if turned { (block, rows) } else { (rows, block) };
-        match self.schedule.cells[cell].extent {
-            Extent::Rows | Extent::Columns if lines > 1 && width < self.setting.sizes.narrow => {
-                self.expanded(p, v, cell)
-            }
-            _ => cell,
-        }
-    }
-
-    /// The cell of a value with one element per element of the block.
-    fn whole(&mut self, p: usize, v: usize) -> usize {
-        let cell = self.operand(Some(p), v);
-        if self.schedule.cells[cell].extent == Extent::Block { cell } else { self.expanded(p, v, cell) }
-    }
-
-    fn expanded(&mut self, p: usize, v: usize, cell: usize) -> usize {
-        let dtype = self.schedule.cells[cell].dtype;
-        let to = self.cell(Cell { home: OPEN, dtype, extent: Extent::Block });
-        self.push(p, Step { action: Action::Expand(cell), to: Some(to), direct: None });
-        self.here[p][v] = Some(to);
-        to
-    }
-
-    /// Computes a value in a phase, and stores it where that can be done at once.
-    fn value(&mut self, p: usize, v: usize, store: Option<usize>) {
-        let setting = self.setting;
-        let least = if self.always[v].is_some() { Extent::Block } else { Extent::One };
-        let (action, extent) = self.action(Some(p), v, least);
-        let to = self.always[v]
-            .unwrap_or_else(|| self.cell(Cell { home: OPEN, dtype: setting.body.values[v].dtype, extent }));
-        let view = store.map(|w| self.view(&setting.writes[w], self.schedule.cut.split));
-        let fresh = matches!(self.schedule.cells[to].home, Home::Register { resident: false, .. });
-        let direct = view.filter(|_| fresh && extent == Extent::Block);
-        self.push(p, Step { action, to: Some(to), direct });
-        self.here[p][v] = Some(to);
-        if let Some(view) = view {
-            let from = self.whole(p, v);
-            self.push(p, Step { action: Action::Store(view, from), to: None, direct: None });
-        }
-    }
-
-    fn reduce(&mut self, p: usize, v: usize, kind: Reduce, x: usize) {
-        let dtype = self.setting.body.values[x].dtype;
-        let from = self.whole(p, x);
-        let (store, width) = accumulator(kind, dtype);
-        let [chunk, tile] = [0, 1].map(|_| self.files.take(store, self.schedule.cut.rows * width));
-        let to = self.cell(Cell { home: OPEN, dtype, extent: Extent::Rows });
-        self.lasting(to);
-        self.always[v] = Some(to);
-        self.push(p, Step { action: Action::Fold(self.schedule.accs.len(), from), to: None, direct: None });
-        self.schedule.accs.push(Acc { kind, dtype, width, chunk, tile, to });
-    }
-
-    /// Chooses registers for what lives within a phase: free ones again as soon as their last reader has run.
-    fn registers(&mut self, p: usize) {
-        let steps = &self.schedule.phases[p].block;
-        let mut last = vec![0; self.schedule.cells.len()];
-        for (i, step) in steps.iter().enumerate() {
-            step.action.operands().chain(step.to).for_each(|cell| last[cell] = i);
-        }
-        let len = self.schedule.cut.rows * self.schedule.cut.block;
-        let mut mine = vec![false; self.schedule.cells.len()];
-        for (i, step) in steps.iter().enumerate() {
-            if let Some(to) = step.to
-                && matches!(self.schedule.cells[to].home, Home::Register { index: usize::MAX, .. })
-            {
-                let index = self.files.take(self.schedule.cells[to].dtype, len);
-                self.schedule.cells[to].home = Home::Register { index, resident: false };
-                mine[to] = true;
-            }
-            for cell in step.action.operands().chain(step.to) {
-                if last[cell] == i && mine[cell] {
-                    mine[cell] = false;
-                    if let Home::Register { index, .. } = self.schedule.cells[cell].home {
-                        self.files.give_back(index);
-                    }
-                }
-            }
-        }
     }
 }

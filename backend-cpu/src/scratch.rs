@@ -47,7 +47,11 @@ impl Files {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Seen {
     Register,
+    /// The same all over the block: the register's first element.
+    Uniform,
     Memory(Source, usize),
+    /// Where another cell is, which is in one of the other places.
+    Cell(usize),
 }
 
 /// One thread's registers.

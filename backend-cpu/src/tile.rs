@@ -4,13 +4,17 @@ use crate::{
     fold::{self, with_monoid},
     half::narrow,
     lanes::{self, Lanes, Number},
-    memory::{Element, Env, Source, Target, aligned, aligned_mut, nothing, with_type},
+    memory::{Element, Env, Source, Target, aligned, aligned_mut, nothing, prefetch, with_type},
     random,
-    schedule::{Action, Extent, Home, Schedule, Step},
+    schedule::{Action, Extent, Home, Schedule, Step, Vector},
     scratch::{Scratch, Seen},
+    segments::{self, Part, Runs},
 };
 use std::ops::Range;
-use wgrad::{DType, Data, f16, op::Binary};
+use wgrad::{
+    DType, Data, f16,
+    op::{Binary, Segments},
+};
 
 /// A schedule on its way through a part of its space, on one thread.
 pub(crate) struct Machine<'a> {
@@ -21,6 +25,8 @@ pub(crate) struct Machine<'a> {
     rows: Range<usize>,
     /// The columns of the block.
     columns: Range<usize>,
+    /// The first column of the tile.
+    first: usize,
     /// How many elements the result of the step at hand has.
     extent: Extent,
 }
@@ -28,7 +34,7 @@ pub(crate) struct Machine<'a> {
 impl<'a> Machine<'a> {
     pub fn new(schedule: &'a Schedule, env: Env<'a>, scratch: &'a mut Scratch) -> Self {
         scratch.seen[..schedule.cells.len()].fill(Seen::Register);
-        Self { schedule, env, scratch, rows: 0..0, columns: 0..0, extent: Extent::Rows }
+        Self { schedule, env, scratch, rows: 0..0, columns: 0..0, first: 0, extent: Extent::Rows }
     }
 
     /// Goes to some rows, at most as many as a tile has, and computes what needs no walk over them.
@@ -56,6 +62,26 @@ impl<'a> Machine<'a> {
             self.finish(p);
         }
         self.leave();
+    }
+
+    /// All of a tile of whole segments.
+    pub fn parts(&mut self, parts: &[Part]) {
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return };
+        self.enter(first.rows.start..last.rows.end);
+        for p in 0..self.schedule.phases.len() {
+            self.start(p, false);
+            self.walk_parts(p, parts);
+            self.merge(p);
+            self.finish(p);
+        }
+        self.leave();
+    }
+
+    /// Walks over a tile of segments, with accumulators of its own.
+    pub fn walk_parts(&mut self, phase: usize, parts: &[Part]) {
+        self.first = parts[0].columns.start;
+        self.start(phase, true);
+        parts.iter().for_each(|part| self.walk(phase, part.columns.clone()));
     }
 
     /// Stores the values of the tile's rows.
@@ -133,6 +159,9 @@ impl<'a> Machine<'a> {
     }
 
     fn row_steps(&mut self, steps: &'a [Step]) {
+        if self.rows.is_empty() {
+            return; // Points between segments.
+        }
         steps.iter().for_each(|step| self.step(step, false));
     }
 
@@ -147,8 +176,18 @@ impl<'a> Machine<'a> {
             Extent::One => 1,
             Extent::Rows => self.rows.len(),
             Extent::Columns => self.columns.len(),
-            Extent::Block => self.rows.len() * self.columns.len(),
+            Extent::Block => self.lines().len() * self.columns.len(),
         }
+    }
+
+    /// The lines of a block: its rows, or one where these are segments, one behind the other.
+    fn lines(&self) -> Range<usize> {
+        if self.schedule.tiling.is_some() { 0..1 } else { self.rows.clone() }
+    }
+
+    /// Where in its register the block at hand of a value begins.
+    fn offset(&self, resident: bool) -> usize {
+        if resident { (self.columns.start - self.first) * self.lines().len() } else { 0 }
     }
 
     /// The ranges of a view's outer and inner walk: of a block, or of a value per row.
@@ -158,12 +197,21 @@ impl<'a> Machine<'a> {
             Extent::Rows => (0..1, self.rows.clone()),
             Extent::Columns => (0..1, self.columns.clone()),
             Extent::Block if self.schedule.cut.turned => (self.columns.clone(), self.rows.clone()),
-            Extent::Block => (self.rows.clone(), self.columns.clone()),
+            Extent::Block => (self.lines(), self.columns.clone()),
+        }
+    }
+
+    /// The cell that a cell is found in.
+    fn found(&self, cell: usize) -> usize {
+        match self.scratch.seen[cell] {
+            Seen::Cell(other) => other,
+            _ => cell,
         }
     }
 
     /// The elements of a cell, for reading.
     fn lanes<T: Element>(&self, cell: usize) -> Lanes<'_, T> {
+        let cell = self.found(cell);
         let what = &self.schedule.cells[cell];
         let (index, resident) = match what.home {
             Home::Const(c) => return Lanes::Splat(T::from_f64(c)),
@@ -171,12 +219,13 @@ impl<'a> Machine<'a> {
         };
         let len = self.len(what.extent);
         let slice = match self.scratch.seen[cell] {
-            Seen::Register => {
-                let first = if resident { self.columns.start * self.rows.len() } else { 0 };
-                &aligned(T::slice(&self.scratch.registers[index]))[first..][..len]
-            }
-            // SAFETY: this thread has computed these elements of a block that is its own, and writes none of them
-            // again while it is at this block: writes do not overlap.
+            Seen::Register => &aligned(T::slice(&self.scratch.registers[index]))[self.offset(resident)..][..len],
+            Seen::Cell(_) => unreachable!("it has been found"),
+            Seen::Uniform => return Lanes::Splat(aligned(T::slice(&self.scratch.registers[index]))[0]),
+            // SAFETY: these elements are of a block that is this thread's own. Either this thread has computed them, and
+            // writes none of them again while it is at this block: writes do not overlap. Or they are a read that the
+            // kernel overwrites, by stores that come after everything else that is done to the block; of a stored value
+            // that is itself found here, only what the store would write over itself is.
             Seen::Memory(Source::Target(t), at) => unsafe { self.env.targets[t].seen(at, len) },
             Seen::Memory(Source::Product, at) => &T::slice(self.env.product)[at..][..len],
             Seen::Memory(source, at) => &T::slice(self.env.data(source))[at..][..len],
@@ -207,7 +256,7 @@ impl<'a> Machine<'a> {
             return;
         }
         let mut out = self.take(index);
-        let first = if resident { self.columns.start * self.rows.len() } else { 0 };
+        let first = self.offset(resident);
         f(self, &mut aligned_mut(T::slice_mut(&mut out))[first..][..len]);
         self.scratch.registers[index] = out;
     }
@@ -242,6 +291,12 @@ impl<'a> Machine<'a> {
                     random::words(*stream, key.map(|k| this.lanes::<u32>(k)), out);
                 });
             }
+            Action::Lookup { from, segments, index, whole } => {
+                with_type!(self.dtype_of(step), T => self.look_up::<T>(step, from, segments, *index, *whole));
+            }
+            Action::Spread { from, whole } => {
+                with_type!(self.dtype(*from), T => self.spread::<T>(step, *from, *whole));
+            }
             Action::Unary(op, a) => match (self.dtype(*a), self.dtype_of(step)) {
                 (DType::F32, DType::Bool) => {
                     self.compute(step, |this, out| <f32 as Number>::is_finite(this.lanes(*a), out))
@@ -262,6 +317,10 @@ impl<'a> Machine<'a> {
             Action::Binary(op, a, b) => with_type!(self.dtype(*a), T => {
                 self.compute::<T>(step, |this, out| T::binary(*op, this.lanes(*a), this.lanes(*b), out));
             }),
+            Action::Choose(c, a, b) => {
+                let chosen = if matches!(self.lanes::<bool>(*c), Lanes::Splat(true)) { *a } else { *b };
+                self.scratch.seen[step.to.expect("a result has a place")] = Seen::Cell(self.found(chosen));
+            }
             Action::Select(c, a, b) => with_type!(self.dtype(*a), T => {
                 let pick = |this: &Self, out: &mut [T]| {
                     lanes::select(this.lanes(*c), this.lanes(*a), this.lanes(*b), out);
@@ -294,12 +353,16 @@ impl<'a> Machine<'a> {
         let (outer, inner) = self.ranges(cell.extent);
         let shift = if view.source == Source::Product { self.env.shift } else { 0 };
         let resident = matches!(cell.home, Home::Register { resident: true, .. });
-        // What the kernel overwrites is copied first.
+        // What the kernel overwrites is copied first, where it matters.
         if !view.overwritten
             && !resident
             && let Some(at) = view.direct(outer.clone(), inner.clone())
         {
-            self.scratch.seen[to] = Seen::Memory(view.source, (at - shift) as usize);
+            let at = (at - shift) as usize;
+            self.scratch.seen[to] = Seen::Memory(view.source, at);
+            if self.schedule.cut.ahead && cell.extent == Extent::Block {
+                with_type!(cell.dtype, T => self.ask_ahead::<T>(view.source, at));
+            }
             return;
         }
         self.scratch.seen[to] = Seen::Register;
@@ -308,6 +371,19 @@ impl<'a> Machine<'a> {
             Source::Target(t) => this.gather_target(t, view, outer, inner, out),
             source => view.gather(T::slice(this.env.data(source)), 0, outer, inner, out),
         }));
+    }
+
+    /// Asks for what lies behind a block in memory.
+    fn ask_ahead<T: Element>(&self, source: Source, at: usize) {
+        let len = self.len(Extent::Block);
+        match source {
+            Source::Product => {}
+            Source::Target(t) => self.env.targets[t].prefetch::<T>(at + len, len),
+            source => {
+                let x = T::slice(self.env.data(source));
+                prefetch(&x[(at + len).min(x.len())..(at + 2 * len).min(x.len())]);
+            }
+        }
     }
 
     /// Copies elements that this kernel overwrites later.
@@ -338,7 +414,7 @@ impl<'a> Machine<'a> {
         let Source::Target(target) = view.source else { unreachable!("writes are targets") };
         self.extent = if block { Extent::Block } else { Extent::Rows };
         let (outer, inner) = self.ranges(self.extent);
-        if let Seen::Memory(source, at) = self.scratch.seen[from]
+        if let Seen::Memory(source, at) = self.scratch.seen[self.found(from)]
             && source == view.source
             && view.direct(outer.clone(), inner.clone()) == Some(at as isize)
         {
@@ -382,13 +458,68 @@ impl<'a> Machine<'a> {
                 }
                 Lanes::Lines(_) | Lanes::Tile(_) => unreachable!("what is reduced has been expanded"),
             };
-            if self.schedule.cut.turned {
+            if let Some(tiling) = &self.schedule.tiling {
+                let acc = fold::Accumulator::view_mut(sums);
+                let runs = Runs::among(&tiling.segments, self.rows.clone(), self.columns.clone());
+                segments::fold::<T, M>(runs, x, self.rows.start, acc);
+            } else if self.schedule.cut.turned {
                 fold::columns::<T, M>(x, sums);
             } else {
                 fold::rows::<T, M>(x, columns, sums);
             }
         });
         self.scratch.registers[acc.chunk] = register;
+    }
+
+    /// Repeats the value of each row over its elements.
+    fn spread<T: Element>(&mut self, step: &Step, from: usize, whole: bool) {
+        let tiling = self.schedule.tiling.as_ref().expect("rows that are segments");
+        let first = self.rows.start;
+        let runs = Runs::among(&tiling.segments, self.rows.clone(), self.columns.clone());
+        let of = |rows: Lanes<'_, T>, segment: usize| match rows {
+            Lanes::Lines(x) | Lanes::Slice(x) | Lanes::Tile(x) => x[segment - first],
+            Lanes::Splat(x) => x,
+        };
+        self.extent = Extent::Block;
+        let rows = self.lanes::<T>(from);
+        let one = if whole { None } else { segments::uniform(&runs, |segment| of(rows, segment)) };
+        self.repeat(step, one, |this, out| {
+            let rows = this.lanes::<T>(from);
+            segments::spread(runs, out, |segment| of(rows, segment));
+        });
+    }
+
+    /// Finds for each position the element of its segment.
+    fn look_up<T: Element>(&mut self, step: &Step, from: &Vector, segments: &Segments, index: usize, whole: bool) {
+        let extent = self.schedule.cells[step.to.expect("a result has a place")].extent;
+        let (outer, inner) = self.ranges(extent);
+        let view = &self.schedule.views[index];
+        let x = T::slice(self.env.data(from.source));
+        let value = |segment: usize| x[crate::nest::at(from.offset as isize, segment, from.stride)];
+        let Some(at) = view.direct(outer.clone(), inner.clone()) else {
+            return self.repeat(step, None, |_, out| {
+                view.positions(outer, inner, |i, position| {
+                    let segment = Runs::new(segments, position..position + 1).next().and_then(|(_, segment)| segment);
+                    out[i] = segment.map_or(T::default(), value);
+                });
+            });
+        };
+        let at = at as usize;
+        let runs = Runs::new(segments, at..at + outer.len() * inner.len());
+        let one = if whole { None } else { segments::uniform(&runs, value) };
+        self.repeat(step, one, |_, out| segments::spread(runs, out, value));
+    }
+
+    /// Computes a cell by `f`, unless it is one value all over the block and may stay that.
+    fn repeat<T: Element>(&mut self, step: &Step, one: Option<T>, f: impl FnOnce(&Self, &mut [T])) {
+        let to = step.to.expect("a result has a place");
+        if let (Some(one), None, Home::Register { index, .. }) = (one, step.direct, self.schedule.cells[to].home) {
+            self.scratch.seen[to] = Seen::Uniform;
+            aligned_mut(T::slice_mut(&mut self.scratch.registers[index]))[0] = one;
+            return;
+        }
+        self.scratch.seen[to] = Seen::Register;
+        self.compute(step, f);
     }
 
     /// Repeats a value per row or column, or one for all, over the elements of the block.

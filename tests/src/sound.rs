@@ -16,7 +16,7 @@ pub fn sound(program: &Program, options: &Grouping) -> Result<(), String> {
     let mut written = vec![false; plan.slots.len()];
     for (k, kernel) in plan.kernels.iter().enumerate() {
         reads_and_writes(plan, kernel, &mut written).map_err(|why| format!("kernel {k} {why}"))?;
-        width(kernel, options).map_err(|why| format!("kernel {k} {why}"))?;
+        width(plan, kernel, options).map_err(|why| format!("kernel {k} {why}"))?;
     }
     let ends = || plan.taps.iter().chain(plan.commits.iter().map(|(_, read)| read));
     if let Some(read) = ends().find(|read| plan.slots[read.slot].home == Home::Transient && !written[read.slot]) {
@@ -25,18 +25,37 @@ pub fn sound(program: &Program, options: &Grouping) -> Result<(), String> {
     let operands = plan.kernels.iter().flat_map(|k| k.reads.iter().chain(&k.writes));
     match operands.chain(ends()).find(|operand| !within(operand, plan.slots[operand.slot].len)) {
         Some(operand) => Err(format!("{operand:?} leaves its slot of {}", plan.slots[operand.slot].len)),
-        None => states_in_place(plan, &Plan::with(program, &Grouping { in_place: false, ..options.clone() })),
+        None => in_place(program, plan, options),
     }
+}
+
+/// Checks what is written in place, with any number of buffers and with as many as there may be: a plan that writes
+/// nothing in place may need more kernels for that.
+fn in_place(program: &Program, plan: &Plan, options: &Grouping) -> Result<(), String> {
+    let elsewhere = |buffers| Plan::with(program, &Grouping { in_place: false, buffers, ..options.clone() });
+    let wide = Plan::with(program, &Grouping { buffers: usize::MAX, ..options.clone() });
+    let wide_elsewhere = elsewhere(usize::MAX);
+    if wide.kernels.len() != wide_elsewhere.kernels.len() {
+        return Err("the number of kernels depends on where states are written".into());
+    }
+    states_in_place(&wide, &wide_elsewhere)?;
+    let elsewhere = elsewhere(options.buffers);
+    let alike =
+        plan.kernels.iter().map(|kernel| &kernel.nodes).eq(elsewhere.kernels.iter().map(|kernel| &kernel.nodes));
+    if alike { states_in_place(plan, &elsewhere) } else { Ok(()) }
 }
 
 /// What is read has been written; what is written is read, if at all, element by element as it is written.
 fn reads_and_writes(plan: &Plan, kernel: &Kernel, written: &mut [bool]) -> Result<(), String> {
     let in_loop = matches!(kernel.kind, Kind::Loop(_));
-    for read in &kernel.reads {
+    for (i, read) in kernel.reads.iter().enumerate() {
         if plan.slots[read.slot].home == Home::Transient && !written[read.slot] {
             return Err(format!("reads slot {} before any write", read.slot));
         }
-        if kernel.writes.iter().any(|write| write.slot == read.slot && !(in_loop && write == read)) {
+        let over = |(w, write): (usize, &Operand)| {
+            write.slot == read.slot && !(in_loop && write == read && kernel.reads_pointwise(i, w))
+        };
+        if kernel.writes.iter().enumerate().any(over) {
             return Err(format!("writes slot {}, and reads other elements of it", read.slot));
         }
     }
@@ -54,8 +73,8 @@ fn reads_and_writes(plan: &Plan, kernel: &Kernel, written: &mut [bool]) -> Resul
     Ok(())
 }
 
-/// A kernel that computes more than one node needs no more slots than there may be.
-fn width(kernel: &Kernel, options: &Grouping) -> Result<(), String> {
+/// A kernel that computes more than one node needs no more buffers than there may be.
+fn width(plan: &Plan, kernel: &Kernel, options: &Grouping) -> Result<(), String> {
     let computed = |body: &Body| {
         let loads = |instr: &Instr| matches!(instr, Instr::Load(_) | Instr::Const(_));
         body.values.iter().filter(|value| !loads(&value.instr)).count()
@@ -65,9 +84,9 @@ fn width(kernel: &Kernel, options: &Grouping) -> Result<(), String> {
         Kind::MatMul(matmul) => computed(&matmul.epilogue) > 1,
         Kind::Fill(_) | Kind::Op(_) => false,
     };
-    let slots = kernel.slots().len();
-    if several && slots > options.buffers {
-        return Err(format!("of {:?} needs {slots} slots, of {} that it may", kernel.nodes, options.buffers));
+    let buffers = plan.buffers(kernel);
+    if several && buffers > options.buffers {
+        return Err(format!("of {:?} needs {buffers} buffers, of {} that it may", kernel.nodes, options.buffers));
     }
     Ok(())
 }
@@ -76,9 +95,6 @@ fn width(kernel: &Kernel, options: &Grouping) -> Result<(), String> {
 /// the old value, which the plan without this freedom tells: there, what reads a state reads the old value.
 fn states_in_place(plan: &Plan, elsewhere: &Plan) -> Result<(), String> {
     let fails = |kernel: &Kernel| matches!(kernel.kind, Kind::Op(Op::Gather(_) | Op::ScatterAdd { .. }));
-    if plan.kernels.len() != elsewhere.kernels.len() {
-        return Err("the number of kernels depends on where states are written".into());
-    }
     for (k, kernel) in plan.kernels.iter().enumerate() {
         for home in kernel.writes.iter().map(|write| plan.slots[write.slot].home) {
             let Home::State(_) = home else { continue };

@@ -33,6 +33,8 @@ properties! {
     rounding_to_f16_passes_gradients_through
     plans_of_square_tapes_are_right
     the_cpu_runs_square_tapes
+    plans_of_segmented_tapes_are_right
+    the_cpu_runs_segmented_tapes
     a_recipe_without_any_of_its_steps_records
     a_simplified_tape_gives_the_same_bits
     what_is_not_finite_skips_the_step

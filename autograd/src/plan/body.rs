@@ -2,8 +2,9 @@
 
 use crate::{
     DType, Shape,
-    op::{Binary, Reduce, Unary},
+    op::{Binary, Reduce, Segments, Unary},
 };
+use std::sync::Arc;
 
 /// Whether a value has one element per point of the index space, or one per row of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -21,8 +22,21 @@ pub enum Instr {
     /// An element of one of the kernel's reads. The read's shape is the space, or its leading dimensions for
     /// [`Level::Row`].
     Load(usize),
-    /// A constant. (Its level is [`Level::Row`] in a body that reduces.)
+    /// A constant. (Its level is [`Level::Row`] in a body that reduces, save one whose rows are segments.)
     Const(f64),
+    /// An element of a small vector: of read `load`, one element per segment, that of the segment which position `index`
+    /// lies in, and 0 between segments.
+    Lookup {
+        /// The read, of shape `[segments]`.
+        load: usize,
+        /// The segments.
+        segments: Arc<Segments>,
+        /// The position in the vector that the segments divide: `offset + sum of coordinate * stride`. Its shape is that of
+        /// this value's level; its slot means nothing.
+        index: super::Operand,
+    },
+    /// Where rows are segments ([`Body::segments`]): the value of a point's own row, and 0 between segments.
+    Spread(usize),
     /// The matrix product that this body is the epilogue of.
     Product,
     /// Random bits (u32): word `index` of the stream, for the key and counter that two values hold, see
@@ -52,10 +66,10 @@ impl Instr {
     /// The values it uses.
     pub fn operands(&self) -> impl Iterator<Item = usize> {
         let used: [Option<usize>; 3] = match *self {
-            Instr::Load(_) | Instr::Const(_) | Instr::Product => [None; 3],
+            Instr::Load(_) | Instr::Const(_) | Instr::Product | Instr::Lookup { .. } => [None; 3],
             Instr::Random { key: [a, b, c], .. } | Instr::Select(a, b, c) => [Some(a), Some(b), Some(c)],
             Instr::Binary(_, a, b) => [Some(a), Some(b), None],
-            Instr::Unary(_, a) | Instr::Cast(a) | Instr::Reduce(_, a) => [Some(a), None, None],
+            Instr::Unary(_, a) | Instr::Cast(a) | Instr::Reduce(_, a) | Instr::Spread(a) => [Some(a), None, None],
         };
         used.into_iter().flatten()
     }
@@ -87,12 +101,18 @@ pub enum Form {
 ///
 /// The last `reduced` dimensions of the space are the rows that reductions combine, whatever their place in memory: the
 /// strides of the reads say that. With `reduced` 0 there are no rows, and every value has level [`Level::Element`].
+///
+/// Where `segments` are given the space is a vector, and its segments are the rows, of different lengths and with points
+/// between them that belong to none. Values of one level do not mix with those of the other there: [`Instr::Reduce`] leads
+/// to level [`Level::Row`], and [`Instr::Spread`] back.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Body {
     /// The index space.
     pub space: Shape,
     /// How many of its last dimensions are reduced.
     pub reduced: usize,
+    /// The segments of a space of one dimension that are its rows.
+    pub segments: Option<Arc<Segments>>,
     /// The values, each using earlier ones.
     pub values: Vec<Value>,
     /// Which value each of the kernel's writes holds.
@@ -102,13 +122,14 @@ pub struct Body {
 impl Body {
     /// The shape of a level's values.
     pub fn shape(&self, level: Level) -> Shape {
-        match level {
-            Level::Element => self.space.clone(),
-            Level::Row => self.space[..self.space.rank() - self.reduced].into(),
+        match (level, &self.segments) {
+            (Level::Element, _) => self.space.clone(),
+            (Level::Row, Some(segments)) => [segments.ranges.len()].into(),
+            (Level::Row, None) => self.space[..self.space.rank() - self.reduced].into(),
         }
     }
 
-    /// How many points a row has: 1 where nothing is reduced.
+    /// How many points a row has: 1 where nothing is reduced. Segments differ.
     pub fn row_len(&self) -> usize {
         self.space[self.space.rank() - self.reduced..].iter().product()
     }

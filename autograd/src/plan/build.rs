@@ -30,8 +30,9 @@ impl Plan {
         let mut apart = HashSet::new();
         loop {
             let (mut plan, again) = Self::grouped(program, options, &apart);
+            memory::place(&mut plan, options);
             let too_wide = |kernel: &&Kernel| {
-                matches!(kernel.kind, Kind::Loop(_) | Kind::MatMul(_)) && kernel.slots().len() > options.buffers
+                matches!(kernel.kind, Kind::Loop(_) | Kind::MatMul(_)) && plan.buffers(kernel) > options.buffers
             };
             let middle = |kernel: &Kernel| {
                 let open = |nodes: &[NodeId]| nodes.iter().filter(|id| !apart.contains(*id)).copied().collect();
@@ -43,7 +44,6 @@ impl Plan {
             };
             let cut: Vec<NodeId> = plan.kernels.iter().filter(too_wide).filter_map(middle).collect();
             if cut.is_empty() {
-                memory::place(&mut plan, options);
                 return plan;
             }
             apart.extend(cut);
@@ -233,6 +233,7 @@ impl Builder<'_> {
         }
         let end = |id: NodeId| &self.groups.views[id.index()].operand;
         plan.taps = program.taps().iter().map(|tap| buffer(&mut plan, end(tap.node))).collect();
+        let mut constants = vec![];
         for &(state, id) in program.commits() {
             let read = buffer(&mut plan, end(id));
             let node = program.node(id);
@@ -244,7 +245,9 @@ impl Builder<'_> {
                 let slot = plan.slot(node.dtype, node.shape.numel(), Home::Transient);
                 Operand::contiguous(slot, &node.shape)
             };
-            if !transient {
+            if let Home::Const(constant) = plan.slots[read.slot].home {
+                constants.push((id, constant, read, value.clone()));
+            } else if !transient {
                 let (kind, scope, site) = (copy(&read.shape, node.dtype), node.scope, node.site);
                 kernels.push(Kernel {
                     kind,
@@ -258,6 +261,16 @@ impl Builder<'_> {
             plan.commits.push((state, value));
         }
         plan.kernels = in_order(kernels);
+        for (id, constant, read, write) in constants {
+            let (state, node) = (plan.commits.iter().find(|(_, value)| *value == write), program.node(id));
+            let state = Home::State(state.expect("its commit").0);
+            if self.groups.options.maps && plan.also_write(state, constant, &write, self.groups.options.buffers) {
+                continue;
+            }
+            let (kind, scope, site) = (copy(&read.shape, node.dtype), node.scope, node.site);
+            let (reads, writes, nodes) = (vec![read], vec![write], vec![id]);
+            plan.kernels.push(Kernel { kind, reads, writes, nodes, scope, site });
+        }
         (plan, self.again)
     }
 }
@@ -265,7 +278,7 @@ impl Builder<'_> {
 /// A copy of what the one read shows.
 fn copy(shape: &Shape, dtype: DType) -> Kind {
     let load = Value { instr: Instr::Load(0), dtype, level: Level::Element };
-    Kind::Loop(Body { space: shape.clone(), reduced: 0, values: vec![load], stores: vec![0] })
+    Kind::Loop(Body { space: shape.clone(), reduced: 0, segments: None, values: vec![load], stores: vec![0] })
 }
 
 /// The two sides of a matrix product, transposed as the op says.

@@ -5,12 +5,17 @@ use super::{
     Body, Instr, Level, Operand, Value,
     group::{Class, Group, Groups, View, is_identity, weight},
 };
-use crate::{op::Op, tape::NodeId};
-use std::collections::HashMap;
+use crate::{
+    op::{Op, Segments},
+    tape::NodeId,
+};
+use std::{collections::HashMap, sync::Arc};
 
 /// Most work, in additions, and most loads of what is computed again for a consumer: of a value with one consumer, and
 /// of one with several.
 const AGAIN: [(usize, usize); 2] = [(32, 4), (6, 2)];
+/// The same for a scalar, which takes a kernel to be stored and hardly anything to be read.
+const SCALAR: (usize, usize) = (8, 2);
 
 /// A body under construction.
 pub(super) struct Emitter<'a> {
@@ -49,7 +54,7 @@ impl<'a> Emitter<'a> {
         let values = std::mem::take(&mut self.values);
         let axes = self.group.axes.as_deref().unwrap_or(&[]);
         let space = self.order().iter().map(|&d| self.group.space[d]).collect::<Vec<_>>().into();
-        Body { space, reduced: axes.len(), values, stores }
+        Body { space, reduced: axes.len(), segments: self.group.segments.clone(), values, stores }
     }
 
     /// The dimensions of the space, those that are reduced last.
@@ -87,11 +92,16 @@ impl<'a> Emitter<'a> {
         if let Op::Random { stream, .. } = node.op {
             return self.random(id, stream, frame, chain);
         }
+        if let Op::SegmentBroadcast(segments) = &node.op {
+            return self.spread(id, segments, frame, chain);
+        }
         let mut x: Vec<usize> = match self.groups.class[id.index()] {
             Class::MatMul => vec![],
             _ => (0..node.inputs.len()).map(|i| self.operand(node.inputs[i], frame, chain)).collect(),
         };
-        if let (Op::Reduce(..), Level::Row) = (&node.op, x.first().map_or(Level::Element, |&x| self.values[x].level)) {
+        if let (Class::Reduce, Level::Row) =
+            (self.groups.class[id.index()], x.first().map_or(Level::Element, |&x| self.values[x].level))
+        {
             // Reductions are of elements: the same one, all along the row.
             let dtype = self.values[x[0]].dtype;
             x[0] = self.push(Instr::Cast(x[0]), dtype, Level::Element);
@@ -101,7 +111,7 @@ impl<'a> Emitter<'a> {
             Op::Binary(op) => Instr::Binary(*op, x[0], x[1]),
             Op::Select => Instr::Select(x[0], x[1], x[2]),
             Op::Cast(_) => Instr::Cast(x[0]),
-            Op::Reduce(kind, _) => Instr::Reduce(*kind, x[0]),
+            Op::Reduce(kind, _) | Op::SegmentReduce(kind, _) => Instr::Reduce(*kind, x[0]),
             Op::MatMul { .. } => Instr::Product,
             op => unreachable!("{} is no part of a body", op.name()),
         };
@@ -114,15 +124,39 @@ impl<'a> Emitter<'a> {
         let node = self.groups.program.node(id);
         let all = Operand::contiguous(id.index(), &node.shape);
         let (level, index) = self.look(&all, frame, chain).expect("checked when the node joined the group");
-        let key = [(0, 0), (0, 1), (1, 0)].map(|(input, element)| self.scalar(node.inputs[input], element));
+        let key = [(0, 0), (0, 1), (1, 0)].map(|(input, element)| self.scalar(node.inputs[input], element, level));
         let index = Operand { slot: 0, ..self.ordered(index) };
         self.push(Instr::Random { stream, key, index }, node.dtype, level)
     }
 
+    /// What is repeated over segments: a row's own value, or an element of what is there before.
+    fn spread(&mut self, id: NodeId, segments: &Arc<Segments>, frame: Level, chain: &[NodeId]) -> usize {
+        let node = self.groups.program.node(id);
+        let View { root, operand } = self.groups.input(id, 0).clone();
+        if chain.is_empty() && frame == Level::Element && self.groups.spreads_row(id, self.group, segments) {
+            let row = self.member(root);
+            return self.push(Instr::Spread(row), node.dtype, Level::Element);
+        }
+        let all = Operand::contiguous(id.index(), &node.shape);
+        let (level, index) = self.look(&all, frame, chain).expect("checked when the node joined the group");
+        let index = Operand { slot: 0, ..self.ordered(index) };
+        let load = self.read(root, operand);
+        self.push(Instr::Lookup { load, segments: segments.clone(), index }, node.dtype, level)
+    }
+
+    /// At which level there is what is the same all over the space, for a value of some level.
+    fn uniform(&self, level: Level) -> Level {
+        match (&self.group.segments, &self.group.axes) {
+            (Some(_), _) => level,
+            (None, Some(_)) => Level::Row,
+            (None, None) => Level::Element,
+        }
+    }
+
     /// An element of a small vector, the same all over the space.
-    fn scalar(&mut self, input: NodeId, element: usize) -> usize {
+    fn scalar(&mut self, input: NodeId, element: usize, level: Level) -> usize {
         let View { root, operand } = &self.groups.views[input.index()];
-        let level = if self.group.axes.is_some() { Level::Row } else { Level::Element };
+        let level = self.uniform(level);
         let shape = self.group.frame(level);
         let stride = operand.strides.first().copied().unwrap_or(0);
         let offset = (operand.offset as isize + element as isize * stride) as usize;
@@ -137,10 +171,15 @@ impl<'a> Emitter<'a> {
     }
 
     fn load(&mut self, root: NodeId, operand: Operand, level: Level) -> usize {
-        debug_assert!(self.is_before(root), "a group reads groups before it");
-        let load = self.loads.len() + self.first_load;
-        self.loads.push((root, operand));
+        let load = self.read(root, operand);
         self.push(Instr::Load(load), self.groups.program.node(root).dtype, level)
+    }
+
+    /// The number of a new read.
+    fn read(&mut self, root: NodeId, operand: Operand) -> usize {
+        debug_assert!(self.is_before(root), "a group reads groups before it");
+        self.loads.push((root, operand));
+        self.loads.len() - 1 + self.first_load
     }
 
     fn push(&mut self, instr: Instr, dtype: crate::DType, level: Level) -> usize {
@@ -153,13 +192,14 @@ impl<'a> Emitter<'a> {
         let view = &self.groups.views[input.index()];
         let root = view.root;
         if let Op::Const(bits) = self.groups.program.node(root).op {
-            if let Some(&value) = self.known.get(&(root, None)) {
+            let level = self.uniform(frame);
+            let key = (root, Some((level, 0, vec![])));
+            if let Some(&value) = self.known.get(&key) {
                 return value;
             }
-            let level = if self.group.axes.is_some() { Level::Row } else { Level::Element };
             let dtype = self.groups.program.node(root).dtype;
             let value = self.push(Instr::Const(f64::from_bits(bits)), dtype, level);
-            self.known.insert((root, None), value);
+            self.known.insert(key, value);
             return value;
         }
         if chain.is_empty() && self.group.shows(root, &view.operand, frame) {
@@ -190,7 +230,8 @@ impl<'a> Emitter<'a> {
             seen = seen.through(&node.op, &node.shape)?;
         }
         let seen = seen.reshaped(&self.group.frame(level))?;
-        let Some(axes) = self.group.axes.as_ref().filter(|_| level == Level::Element) else {
+        let rows = self.group.axes.as_ref().filter(|_| level == Level::Element && self.group.segments.is_none());
+        let Some(axes) = rows else {
             return Some((level, seen));
         };
         if axes.iter().any(|&d| seen.shape[d] != 1 && seen.strides[d] != 0) {
@@ -209,7 +250,8 @@ impl<'a> Emitter<'a> {
     /// Whether to compute a root again rather than to load it.
     fn computes_again(&self, root: NodeId, operand: &Operand, frame: Level, chain: &[NodeId]) -> bool {
         let several = (self.groups.uses[root.index()] > 1) as usize;
-        let (most_work, most_loads) = AGAIN[several];
+        let one = self.groups.program.node(root).shape.numel() == 1;
+        let (most_work, most_loads) = if one { SCALAR } else { AGAIN[several] };
         let mut loads = vec![];
         let cost = self.cost(root, operand, (frame, chain), most_work, &mut loads);
         cost.is_some_and(|work| work <= most_work && loads.len() <= most_loads)
@@ -226,12 +268,17 @@ impl<'a> Emitter<'a> {
     ) -> Option<usize> {
         let node = self.groups.program.node(root);
         let movable = self.groups.class[root.index()] == Class::Map && self.groups.is_cheap(root);
-        if !movable || self.stored[root.index()] || (0..operand.shape.rank()).any(|d| repeated(operand, d)) {
+        // What is repeated is small, and better kept; save a scalar, which is at hand wherever it is wanted.
+        let repeats = node.shape.numel() != 1 && (0..operand.shape.rank()).any(|d| repeated(operand, d));
+        if !movable || self.stored[root.index()] || repeats {
             return None;
         }
         let mut work = weight(&node.op);
         if let Op::Random { .. } = node.op {
             return Some(work); // Its key and counter are scalars.
+        }
+        if let Op::SegmentBroadcast(_) = node.op {
+            return self.is_before(self.groups.input(root, 0).root).then_some(work); // What it looks up is small.
         }
         for input in &node.inputs {
             let view = &self.groups.views[input.index()];

@@ -8,11 +8,14 @@
 use super::{Grouping, Level, Operand};
 use crate::{
     Shape,
-    op::{Op, Unary},
+    op::{Op, Segments, Unary},
     program::Program,
     tape::NodeId,
 };
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 /// What a node is to the planner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +26,7 @@ pub(super) enum Class {
     Leaf,
     /// Another look at its root.
     View,
-    /// Elementwise.
+    /// Elementwise. (What is repeated over segments, too: which element follows from the position.)
     Map,
     /// A reduction.
     Reduce,
@@ -51,6 +54,8 @@ pub(super) struct Group {
     pub space: Shape,
     /// The dimensions that are reduced, ascending.
     pub axes: Option<Vec<usize>>,
+    /// The segments that are the rows of a vector.
+    pub segments: Option<Arc<Segments>>,
     /// The nodes, in the order in which they joined, which is an order to compute them in.
     pub members: Vec<NodeId>,
     pub levels: HashMap<NodeId, Level>,
@@ -63,7 +68,7 @@ pub(super) struct Groups<'a> {
     pub program: &'a Program,
     pub options: &'a Grouping,
     /// Nodes that join no group, and are not computed again.
-    apart: &'a HashSet<NodeId>,
+    pub apart: &'a HashSet<NodeId>,
     pub class: Vec<Class>,
     pub views: Vec<View>,
     /// How often a root is read, by nodes, taps and commits.
@@ -77,11 +82,14 @@ pub(super) struct Groups<'a> {
 type Joining = Vec<(NodeId, Level)>;
 
 /// Chains of cheap nodes longer than this are not computed twice.
-const ABSORBED: usize = 6;
+pub(super) const ABSORBED: usize = 6;
 
 impl Group {
     /// The dimensions that remain when the rows are reduced.
     pub fn kept(&self) -> Shape {
+        if let Some(segments) = &self.segments {
+            return [segments.ranges.len()].into();
+        }
         self.axes.as_ref().map_or(self.space.clone(), |axes| self.space.without(axes))
     }
 
@@ -90,12 +98,19 @@ impl Group {
         if level == Level::Row { self.kept() } else { self.space.clone() }
     }
 
+    /// The elements of a row, of the longest where they differ.
     fn row_len(&self) -> usize {
+        if let Some(segments) = &self.segments {
+            return segments.ranges.iter().map(|(_, len)| *len).max().unwrap_or(0);
+        }
         self.axes.iter().flatten().map(|&d| self.space[d]).product()
     }
 
     /// Whether an operand over the whole space looks at each row's element of a contiguous value of level `Row`.
     fn repeats_rows(&self, operand: &Operand) -> bool {
+        if self.segments.is_some() {
+            return false; // No strides say so.
+        }
         let mut want = vec![0; self.space.rank()];
         let mut stride = 1;
         for d in (0..self.space.rank()).rev().filter(|d| self.axes.as_ref().is_none_or(|axes| !axes.contains(d))) {
@@ -135,11 +150,26 @@ fn pattern(space: &Shape, axes: &[usize]) -> Vec<(bool, usize)> {
     runs
 }
 
+/// What a reduction combines: the dimensions, and if these are cut up, the segments.
+fn rows(op: &Op) -> Option<(&[usize], Option<&Arc<Segments>>)> {
+    match op {
+        Op::Reduce(_, axes) => Some((axes, None)),
+        Op::SegmentReduce(_, segments) => Some((&[0], Some(segments))),
+        _ => None,
+    }
+}
+
+/// Whether a map's elements follow from their positions: its inputs are no elements of its space.
+pub(super) fn is_placed(op: &Op) -> bool {
+    matches!(op, Op::Random { .. } | Op::SegmentBroadcast(_))
+}
+
 /// What computing one element costs, an addition being 1.
 pub(super) fn weight(op: &Op) -> usize {
     use crate::op::Binary;
     match op {
         Op::Unary(Unary::Neg | Unary::IsFinite) | Op::Cast(_) | Op::Select => 1,
+        Op::SegmentBroadcast(_) => 2,
         Op::Unary(Unary::Recip | Unary::Sqrt) | Op::Binary(Binary::Div) => 3,
         Op::Binary(Binary::Pow) | Op::Unary(_) | Op::Random { .. } => 16,
         Op::Binary(_) => 1,
@@ -180,6 +210,9 @@ impl<'a> Groups<'a> {
         if options.rows {
             groups.merge_reductions();
         }
+        if options.maps {
+            groups.bundle();
+        }
         groups
     }
 
@@ -195,6 +228,8 @@ impl<'a> Groups<'a> {
             Op::Recomputed => return alias(1),
             Op::Custom { args, out, .. } => return alias(args + out),
             Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Random { .. } => Class::Map,
+            Op::SegmentBroadcast(_) if self.options.segments => Class::Map,
+            Op::SegmentReduce(..) if self.options.segments => Class::Reduce,
             Op::Reduce(..) => Class::Reduce,
             Op::MatMul { .. } => Class::MatMul,
             op => {
@@ -274,7 +309,7 @@ impl<'a> Groups<'a> {
                 }
             }
             Class::Reduce => {
-                if let Some(g) = self.reduces_in(id) {
+                if let Some(g) = self.reduces_in(id).or_else(|| self.same_segments(id)) {
                     return self.join(g, vec![(id, Level::Row)]);
                 }
             }
@@ -295,14 +330,17 @@ impl<'a> Groups<'a> {
 
     fn open(&mut self, id: NodeId, class: Class) {
         let node = self.program.node(id);
-        let (space, axes) = match &node.op {
-            Op::Reduce(_, axes) => (self.program.node(node.inputs[0]).shape.clone(), Some(axes.to_vec())),
-            _ => (node.shape.clone(), None),
+        let rows = if class == Class::Reduce { rows(&node.op) } else { None };
+        let (space, (axes, segments)) = match rows {
+            Some((axes, segments)) => {
+                (self.program.node(node.inputs[0]).shape.clone(), (Some(axes.to_vec()), segments.cloned()))
+            }
+            None => (node.shape.clone(), (None, None)),
         };
         let level = if axes.is_some() { Level::Row } else { Level::Element };
         let depth = self.depth_after(id);
         let (levels, after) = (HashMap::new(), HashMap::new());
-        self.groups.push(Group { class, depth, space, axes, members: vec![], levels, after });
+        self.groups.push(Group { class, depth, space, axes, segments, members: vec![], levels, after });
         self.join(self.groups.len() - 1, vec![(id, level)]);
     }
 
@@ -336,7 +374,12 @@ impl<'a> Groups<'a> {
             return None;
         }
         let node = self.program.node(id);
-        let random = matches!(node.op, Op::Random { .. });
+        if let Op::SegmentBroadcast(segments) = &node.op
+            && self.spreads_row(id, group, segments)
+        {
+            return Some(vec![(id, Level::Element)]);
+        }
+        let placed = is_placed(&node.op);
         let mut absorbed: Joining = vec![];
         let mut inside: Vec<(&View, Level)> = vec![];
         let mut outside: Vec<&View> = vec![];
@@ -347,8 +390,8 @@ impl<'a> Groups<'a> {
                 continue;
             }
             let level = group.levels.get(&root).copied();
-            if random && (level.is_some() || self.depth(root).is_some_and(|depth| depth >= group.depth)) {
-                return None; // The key and the counter are no elements of the space: they must be there before.
+            if placed && (level.is_some() || self.depth(root).is_some_and(|depth| depth >= group.depth)) {
+                return None; // Its inputs are no elements of the space: they must be there before.
             }
             let absorbed_level = absorbed.iter().find(|(known, _)| *known == root).map(|(_, level)| *level);
             if let Some(level) = level.or(absorbed_level) {
@@ -387,16 +430,28 @@ impl<'a> Groups<'a> {
                 Level::Element => is_identity(&view.operand, numel(view)),
                 Level::Row => group.repeats_rows(&view.operand.reshaped(&frame)?),
             };
-            let known_after = group.after.get(&view.root).copied().unwrap_or(*from == Level::Row);
-            if !fine || known_after && group.row_len() > self.options.row_limit {
+            let after = *from == Level::Row && self.follows(view.root, g);
+            if !fine
+                || (after || group.after.get(&view.root) == Some(&true)) && group.row_len() > self.options.row_limit
+            {
                 return None;
             }
         }
-        if !random && outside.iter().any(|view| view.operand.reshaped(&frame).is_none()) {
+        if !placed && outside.iter().any(|view| view.operand.reshaped(&frame).is_none()) {
             return None;
         }
         absorbed.push((id, level));
         Some(absorbed)
+    }
+
+    /// Whether a member of a group, or what it may compute as well, follows from one of its reductions.
+    fn follows(&self, root: NodeId, g: usize) -> bool {
+        let group = &self.groups[g];
+        group.after.get(&root).copied().unwrap_or_else(|| {
+            let inputs = &self.program.node(root).inputs;
+            let roots = inputs.iter().map(|input| self.views[input.index()].root);
+            roots.filter(|root| self.depth(*root).is_some_and(|depth| depth >= group.depth)).any(|r| self.follows(r, g))
+        })
     }
 
     /// Whether a map may be computed twice.
@@ -405,10 +460,20 @@ impl<'a> Groups<'a> {
         self.options.recompute && !self.apart.contains(&root) && weight(&self.program.node(root).op) <= most
     }
 
+    /// Whether a node repeats over its segment a value that a group has for each of the same segments, and if that
+    /// follows from the segment's elements, these can be walked twice.
+    pub fn spreads_row(&self, id: NodeId, group: &Group, segments: &Arc<Segments>) -> bool {
+        let View { root, operand } = self.input(id, 0);
+        let longest = if group.after.get(root) == Some(&true) { self.options.row_limit } else { usize::MAX };
+        group.segments.as_ref().is_some_and(|own| Arc::ptr_eq(own, segments) || own == segments)
+            && group.shows(*root, operand, Level::Row)
+            && group.row_len() <= longest
+    }
+
     /// The group that a reduction joins: the one that computes its elements, if they form the same rows.
     fn reduces_in(&mut self, id: NodeId) -> Option<usize> {
         let node = self.program.node(id);
-        let Op::Reduce(_, axes) = &node.op else { return None };
+        let (axes, segments) = rows(&node.op)?;
         let View { root, operand } = self.input(id, 0).clone();
         let g = self.home[root.index()]?;
         let group = &self.groups[g];
@@ -423,103 +488,39 @@ impl<'a> Groups<'a> {
         }
         if let Some(known) = &group.axes {
             let again = group.after[&root] && group.row_len() > self.options.row_limit;
-            let same = pattern(&group.space, known) == pattern(&operand.shape, axes);
+            let same = match (&group.segments, segments) {
+                (None, None) => pattern(&group.space, known) == pattern(&operand.shape, axes),
+                (own, other) => own.as_ref() == other,
+            };
             return (same && !again).then_some(g);
         }
         // The group's first reduction: whatever it reads must be seen in the reduction's shape.
         let space = operand.shape;
         let members = group.members.iter().map(|member| self.program.node(*member));
-        let elementwise = members.filter(|node| !matches!(node.op, Op::Random { .. }));
+        let elementwise = members.filter(|node| !is_placed(&node.op));
         let views = elementwise.flat_map(|node| &node.inputs).map(|input| &self.views[input.index()]);
         let mut outside =
             views.filter(|v| !group.levels.contains_key(&v.root) && self.class[v.root.index()] != Class::Const);
         if !outside.all(|view| view.operand.reshaped(&space).is_some()) {
             return None;
         }
-        let axes = Some(axes.to_vec());
+        let (axes, segments) = (Some(axes.to_vec()), segments.cloned());
         let group = &mut self.groups[g];
-        (group.class, group.space, group.axes) = (Class::Reduce, space, axes);
+        (group.class, group.space, group.axes, group.segments) = (Class::Reduce, space, axes, segments);
         Some(g)
     }
 
-    /// Makes one group of reductions of the same rows that read the same elements (the gradients of a norm's scale and
-    /// shift): the deeper takes the other's members, if whoever reads those comes later still.
-    fn merge_reductions(&mut self) {
-        let mut first_reader = vec![usize::MAX; self.groups.len()];
-        for (g, group) in self.groups.iter().enumerate() {
-            for input in group.members.iter().flat_map(|member| &self.program.node(*member).inputs) {
-                let root = self.views[input.index()].root;
-                let elsewhere = self.home[root.index()].filter(|home| *home != g && !group.levels.contains_key(&root));
-                if let Some(home) = elsewhere {
-                    first_reader[home] = first_reader[home].min(group.depth);
-                }
-            }
-        }
-        let mut alike: HashMap<(Shape, Vec<usize>), Vec<usize>> = HashMap::new();
-        for (g, group) in self.groups.iter().enumerate() {
-            let whole = group.space.numel() > 0 && group.members.iter().all(|id| !self.apart.contains(id));
-            if let (Class::Reduce, Some(axes), true) = (group.class, &group.axes, whole) {
-                alike.entry((group.space.clone(), axes.clone())).or_default().push(g);
-            }
-        }
-        let mut alike: Vec<Vec<usize>> = alike.into_values().filter(|groups| groups.len() > 1).collect();
-        alike.sort_unstable();
-        for mut same in alike {
-            same.sort_unstable_by_key(|&g| (self.groups[g].depth, g));
-            for (i, &from) in same.iter().enumerate() {
-                let sources = self.sources(from);
-                let takes = |&&to: &&usize| {
-                    self.groups[to].depth < first_reader[from]
-                        && self.groups[from].members.len() + self.groups[to].members.len() <= self.options.values
-                        && self.groups[from]
-                            .levels
-                            .iter()
-                            .all(|(id, level)| self.groups[to].levels.get(id).is_none_or(|other| other == level))
-                        && self.sources(to).iter().any(|source| sources.contains(source))
-                };
-                // The nearest in depth: nothing is kept for longer than it must be.
-                if let Some(&to) = same[i + 1..].iter().find(takes) {
-                    self.merge(from, to);
-                    first_reader[to] = first_reader[to].min(first_reader[from]);
-                }
-            }
-        }
-    }
-
-    /// The roots of the size of its space that a group reads, also by way of what it may compute again.
-    fn sources(&self, g: usize) -> Vec<NodeId> {
-        let group = &self.groups[g];
-        let mut found = vec![];
-        let mut open: Vec<(NodeId, usize)> = group.members.iter().map(|id| (*id, 0)).collect();
-        while let Some((id, depth)) = open.pop() {
-            for input in &self.program.node(id).inputs {
-                let root = self.views[input.index()].root;
-                if group.levels.contains_key(&root) || self.program.node(root).shape.numel() != group.space.numel() {
-                    continue;
-                }
-                if self.class[root.index()] == Class::Map && self.is_cheap(root) && depth < ABSORBED {
-                    open.push((root, depth + 1));
-                } else if !found.contains(&root) {
-                    found.push(root);
-                }
-            }
-        }
-        found
-    }
-
-    fn merge(&mut self, from: usize, to: usize) {
-        let members = std::mem::take(&mut self.groups[from].members);
-        let levels = std::mem::take(&mut self.groups[from].levels);
-        let after = std::mem::take(&mut self.groups[from].after);
-        for id in &members {
-            if self.home[id.index()] == Some(from) {
-                self.home[id.index()] = Some(to);
-            }
-        }
-        let into = &mut self.groups[to];
-        let new = members.into_iter().filter(|id| !into.levels.contains_key(id)).collect::<Vec<_>>();
-        into.members.splice(0..0, new);
-        into.levels.extend(levels);
-        into.after.extend(after);
+    /// The latest group that reduces the same segments, if the elements are there before it: norms of gradients and of
+    /// weights are read together.
+    fn same_segments(&self, id: NodeId) -> Option<usize> {
+        let (_, segments) = rows(&self.program.node(id).op)?;
+        let before = self.depth(self.input(id, 0).root);
+        let fits = |group: &&Group| {
+            group.segments.as_ref() == segments
+                && before.is_none_or(|depth| depth < group.depth)
+                && group.members.len() < self.options.values
+        };
+        segments.filter(|_| self.options.rows)?;
+        self.groups.iter().rposition(|group| fits(&group))
     }
 }

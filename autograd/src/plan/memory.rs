@@ -1,6 +1,6 @@
 //! Memory: parts computed where they belong, states written in place, slots shared by values whose lifetimes do not overlap.
 
-use super::{Grouping, Home, Instr, Kernel, Kind, Operand, Plan, Slot, Value};
+use super::{Grouping, Home, Instr, Kernel, Kind, Level, Operand, Plan, Slot, Value};
 use crate::{DType, op::Op, store::StateId};
 use std::collections::HashMap;
 
@@ -75,6 +75,36 @@ impl Plan {
         fits.then_some((read.slot, write.slot, write.offset))
     }
 
+    /// Lets a kernel that runs over as many points fill the next value of a state with a constant, if there is one such
+    /// that nobody reads the state's old value after; whether there is.
+    pub(super) fn also_write(&mut self, state: Home, constant: f64, write: &Operand, buffers: usize) -> bool {
+        let numel = write.shape.numel();
+        let old = self.slots.iter().position(|slot| slot.home == state);
+        let reads_old = |read: &Operand| Some(read.slot) == old;
+        let last = self.kernels.iter().rposition(|kernel| kernel.reads.iter().any(reads_old)).unwrap_or(0);
+        let level = |kernel: &Kernel| match &kernel.kind {
+            Kind::Loop(body) if numel > 0 && self.buffers(kernel) < buffers => [Level::Element, Level::Row]
+                .into_iter()
+                .find(|level| (*level == Level::Element || body.reduced > 0) && body.shape(*level).numel() == numel),
+            _ => None,
+        };
+        // The first that may: later ones find the old value gone from the cache.
+        let found = (last..self.kernels.len()).find_map(|k| Some((k, level(&self.kernels[k])?)));
+        let Some((k, level)) = found else { return false };
+        let dtype = self.slots[write.slot].dtype;
+        let kernel = &mut self.kernels[k];
+        let Kind::Loop(body) = &mut kernel.kind else { unreachable!("a loop was asked for") };
+        let own = if body.segments.is_none() && body.reduced > 0 { Level::Row } else { level };
+        body.values.push(Value { instr: Instr::Const(constant), dtype, level: own });
+        if own != level {
+            let from = body.values.len() - 1;
+            body.values.push(Value { instr: Instr::Cast(from), dtype, level });
+        }
+        body.stores.push(body.values.len() - 1);
+        kernel.writes.push(Operand::contiguous(write.slot, &body.shape(level)));
+        true
+    }
+
     /// Lets the kernel that computes a state's next value write it into the state, where nobody needs the old value
     /// any more and nothing can fail any more.
     fn write_states(&mut self, options: &Grouping) {
@@ -115,12 +145,12 @@ impl Plan {
     fn may_overwrite(&self, state: StateId, value: &Operand, k: usize) -> bool {
         let Some(old) = self.slots.iter().position(|slot| slot.home == Home::State(state)) else { return true };
         let kernel = &self.kernels[k];
-        let write = kernel.writes.iter().find(|write| write.slot == value.slot).expect("the writer");
+        let w = kernel.writes.iter().position(|write| write.slot == value.slot).expect("the writer");
+        let write = &kernel.writes[w];
         let same = |read: &Operand| Operand { slot: write.slot, ..read.clone() } == *write;
-        let reads_old = |read: &&Operand| read.slot == old;
+        let mut reads_old = kernel.reads.iter().enumerate().filter(|(_, read)| read.slot == old);
         let mut later = self.kernels[k + 1..].iter().flat_map(|kernel| &kernel.reads).chain(&self.taps);
-        !later.any(|read| read.slot == old)
-            && kernel.reads.iter().filter(reads_old).all(|read| matches!(kernel.kind, Kind::Loop(_)) && same(read))
+        !later.any(|read| read.slot == old) && reads_old.all(|(i, read)| kernel.reads_pointwise(i, w) && same(read))
     }
 
     /// Makes a transient slot a state's.
@@ -161,13 +191,13 @@ impl Plan {
         let mut free: Vec<usize> = vec![];
         for (k, kernel) in self.kernels.iter().enumerate() {
             let mut dead = dying.remove(&k).unwrap_or_default();
-            for write in &kernel.writes {
+            for (w, write) in kernel.writes.iter().enumerate() {
                 let s = write.slot;
                 if place[s] != usize::MAX {
                     continue; // A state, or a part of a slot that has its place.
                 }
                 let Slot { dtype, len, .. } = self.slots[s];
-                if let Some(over) = self.overwritten(kernel, write, &dead).filter(|_| options.in_place) {
+                if let Some(over) = self.overwritten(kernel, w, &dead).filter(|_| options.in_place) {
                     place[s] = place[over];
                     dead.retain(|&d| d != over);
                     continue;
@@ -197,18 +227,16 @@ impl Plan {
     }
 
     /// A slot that dies in a kernel and that the kernel reads only as it writes this result.
-    fn overwritten(&self, kernel: &Kernel, write: &Operand, dead: &[usize]) -> Option<usize> {
-        let Kind::Loop(_) = kernel.kind else { return None };
+    fn overwritten(&self, kernel: &Kernel, w: usize, dead: &[usize]) -> Option<usize> {
+        let write = &kernel.writes[w];
         let (len, dtype) = (self.slots[write.slot].len, self.slots[write.slot].dtype);
-        let same = |read: &&Operand| Operand { slot: write.slot, ..(*read).clone() } == *write;
-        let reads_only_so = |s: usize| kernel.reads.iter().filter(|read| read.slot == s).all(|read| same(&read));
+        let same = |(i, read): &(usize, &Operand)| {
+            kernel.reads_pointwise(*i, w) && Operand { slot: write.slot, ..(*read).clone() } == *write
+        };
+        let reads = || kernel.reads.iter().enumerate();
+        let reads_only_so = |s: usize| reads().filter(|(_, read)| read.slot == s).all(|read| same(&read));
         let fits = |s: usize| self.slots[s].len == len && self.slots[s].dtype == dtype && write.shape.numel() == len;
-        kernel
-            .reads
-            .iter()
-            .filter(same)
-            .map(|read| read.slot)
-            .find(|&s| dead.contains(&s) && fits(s) && reads_only_so(s))
+        reads().filter(same).map(|(_, read)| read.slot).find(|&s| dead.contains(&s) && fits(s) && reads_only_so(s))
     }
 
     /// Bytes of all transient slots.

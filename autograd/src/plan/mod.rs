@@ -6,6 +6,7 @@ mod build;
 mod emit;
 mod group;
 mod memory;
+mod merge;
 mod operand;
 mod print;
 
@@ -32,6 +33,8 @@ pub struct Grouping {
     pub maps: bool,
     /// Reductions join the maps before them, and maps the reductions before them.
     pub rows: bool,
+    /// Segments are rows, too; and what is repeated over segments is looked up by whatever reads it.
+    pub segments: bool,
     /// Maps join the matrix product before them.
     pub epilogues: bool,
     /// What is cheap is computed again instead of being stored.
@@ -46,7 +49,7 @@ pub struct Grouping {
     pub row_limit: usize,
     /// The most nodes in a group.
     pub values: usize,
-    /// The most slots that a kernel of several nodes reads and writes.
+    /// The most buffers that a kernel of several nodes reads and writes: see [`Plan::buffers`].
     pub buffers: usize,
 }
 
@@ -60,11 +63,12 @@ impl Default for Grouping {
 impl Grouping {
     /// One kernel per node, each with memory of its own.
     pub fn none() -> Self {
-        let [simplify, maps, rows, epilogues, recompute, in_place, direct, reuse] = [false; 8];
+        let [simplify, maps, rows, segments, epilogues, recompute, in_place, direct, reuse] = [false; 9];
         Self {
             simplify,
             maps,
             rows,
+            segments,
             epilogues,
             recompute,
             in_place,
@@ -77,8 +81,8 @@ impl Grouping {
     }
 
     fn all(self) -> Self {
-        let [simplify, maps, rows, epilogues, recompute, in_place, direct, reuse] = [true; 8];
-        Self { simplify, maps, rows, epilogues, recompute, in_place, direct, reuse, ..self }
+        let [simplify, maps, rows, segments, epilogues, recompute, in_place, direct, reuse] = [true; 9];
+        Self { simplify, maps, rows, segments, epilogues, recompute, in_place, direct, reuse, ..self }
     }
 }
 
@@ -121,7 +125,7 @@ pub enum Kind {
     /// Zeros in these ranges `(start, len)`, counted from the first element of the one write, which is contiguous.
     Fill(Vec<(usize, usize)>),
     /// One op by itself, over strided reads, one write per output, each contiguous: the ops that move elements by
-    /// index or by segment, that assemble, cumulative sums, convolutions, and fused ops. Some read contiguous operands:
+    /// index (and by segment, where [`Grouping::segments`] is off), that assemble, cumulative sums, convolutions, and fused ops. Some read contiguous operands:
     /// see [`Op::reads_contiguous`].
     Op(Op),
 }
@@ -164,6 +168,18 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Whether a write of the same operand as a read gives each point the element that the point has read, and no other
+    /// point has: where rows are segments, there may be as many rows as points.
+    pub fn reads_pointwise(&self, read: usize, write: usize) -> bool {
+        let Kind::Loop(body) = &self.kind else { return false };
+        let level = body.values[body.stores[write]].level;
+        body.values.iter().all(|value| match value.instr {
+            Instr::Load(load) => load != read || value.level == level || body.segments.is_none(),
+            Instr::Lookup { load, .. } => load != read,
+            _ => true,
+        })
+    }
+
     /// How its value is reduced over the ranks, with what must be equal on all of them, if it is an exchange.
     pub fn exchange(&self) -> Option<(Reduce, u64)> {
         match self.kind {
@@ -178,6 +194,28 @@ impl Kernel {
         slots.sort_unstable();
         slots.dedup();
         slots
+    }
+}
+
+impl Plan {
+    /// How many buffers a kernel needs where scalars share one, and the vectors that it looks up share another. (A write
+    /// may be over a read of the same slot.)
+    pub fn buffers(&self, kernel: &Kernel) -> usize {
+        let mut slots = kernel.slots();
+        let all = slots.len();
+        slots.retain(|&slot| self.slots[slot].len > 1);
+        let scalars = usize::from(slots.len() < all);
+        let large = slots.len();
+        if let Kind::Loop(Body { values, .. }) | Kind::MatMul(MatMul { epilogue: Body { values, .. }, .. }) =
+            &kernel.kind
+        {
+            let looked_up = values.iter().filter_map(|value| match value.instr {
+                Instr::Lookup { load, .. } => Some(kernel.reads[load].slot),
+                _ => None,
+            });
+            looked_up.for_each(|table| slots.retain(|&slot| slot != table));
+        }
+        scalars + usize::from(slots.len() < large) + slots.len()
     }
 }
 

@@ -41,7 +41,7 @@ impl Kernel {
     pub fn flops(&self) -> usize {
         let arithmetic = |body: &Body| -> usize {
             let each = |value: &super::Value| match &value.instr {
-                Instr::Load(_) | Instr::Const(_) | Instr::Product => 0,
+                Instr::Load(_) | Instr::Const(_) | Instr::Product | Instr::Lookup { .. } | Instr::Spread(_) => 0,
                 Instr::Reduce(..) => body.space.numel(),
                 _ => body.shape(value.level).numel(),
             };
@@ -207,6 +207,7 @@ fn operations(body: &Body) -> Vec<String> {
         let name = match &value.instr {
             Instr::Load(_) | Instr::Const(_) | Instr::Product => continue,
             Instr::Random { .. } => "random",
+            Instr::Lookup { .. } | Instr::Spread(_) => "segment_broadcast",
             Instr::Unary(op, _) => op.name(),
             Instr::Binary(op, ..) => op.name(),
             Instr::Select(..) => "select",
@@ -235,6 +236,7 @@ fn extents(shape: &[usize]) -> String {
 fn space(body: &Body) -> String {
     let rows: Shape = body.shape(Level::Row);
     match rows.numel() {
+        _ if body.segments.is_some() => format!("{} segments of {}", extents(&rows), extents(&body.space)),
         _ if body.reduced == 0 => extents(&body.space),
         1 => format!("1 row of {}", extents(&body.space[rows.rank()..])),
         _ => format!("{} rows of {}", extents(&rows), extents(&body.space[rows.rank()..])),

@@ -8,9 +8,22 @@ use proptest::prelude::*;
 pub fn grouping() -> impl Strategy<Value = Grouping> {
     let limits =
         (prop_oneof![Just(0usize), Just(3), Just(16 * 1024)], prop_oneof![Just(1usize), Just(3), Just(48)], 4..16usize);
-    let some = (any::<[bool; 8]>(), limits).prop_map(|(decisions, (row_limit, values, buffers))| {
-        let [simplify, maps, rows, epilogues, recompute, in_place, direct, reuse] = decisions;
-        Grouping { simplify, maps, rows, epilogues, recompute, in_place, direct, reuse, row_limit, values, buffers }
+    let some = (any::<[bool; 9]>(), limits).prop_map(|(decisions, (row_limit, values, buffers))| {
+        let [simplify, maps, rows, segments, epilogues, recompute, in_place, direct, reuse] = decisions;
+        Grouping {
+            simplify,
+            maps,
+            rows,
+            segments,
+            epilogues,
+            recompute,
+            in_place,
+            direct,
+            reuse,
+            row_limit,
+            values,
+            buffers,
+        }
     });
     prop_oneof![some, Just(Grouping::default())]
 }

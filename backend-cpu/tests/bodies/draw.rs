@@ -1,13 +1,25 @@
 //! Draws kernels: spaces of all ranks, operands of all strides, values of all types and levels.
 
 use crate::{Case, naive::position};
+use std::sync::Arc;
 use wgrad::{
     DType, Data, Shape,
-    op::{Binary, Reduce, Unary},
+    op::{Binary, Reduce, Segments, Unary},
     plan::{Body, Instr, Kind, Level, MatMul, Operand, Value},
 };
 
 const TYPES: [DType; 6] = [DType::F32, DType::F64, DType::F16, DType::U32, DType::I32, DType::Bool];
+
+/// How the levels of values relate.
+#[derive(Clone, Copy, PartialEq)]
+enum Rows {
+    /// There are none.
+    None,
+    /// What a row has is at hand at each of its points.
+    Plain,
+    /// Rows are segments: only what is spread is.
+    Segments,
+}
 
 /// A source of choices.
 pub(crate) struct Draw {
@@ -103,7 +115,10 @@ impl Draw {
         let rank = self.below(5);
         let space = self.shape(rank);
         let reduced = if self.below(3) == 0 { 0 } else { self.below(rank + 1) };
-        let mut body = Body { space, reduced, values: vec![], stores: vec![] };
+        let cut = rank == 1 && self.below(2) == 0;
+        let segments = cut.then(|| self.segments(space[0]));
+        let reduced = if cut { 1 } else { reduced };
+        let mut body = Body { space, reduced, segments, values: vec![], stores: vec![] };
         for _ in 0..1 + self.below(4) {
             let level = if reduced > 0 && self.below(4) == 0 { Level::Row } else { Level::Element };
             let dtype = self.dtype();
@@ -111,12 +126,49 @@ impl Draw {
             body.values.push(Value { instr: Instr::Load(self.reads.len()), dtype, level });
             self.reads.push(operand);
         }
-        if self.below(4) == 0 {
+        if self.below(4) == 0 && body.segments.is_none() {
             self.random(&mut body);
+        }
+        if self.below(3) == 0 {
+            self.lookup(&mut body);
         }
         self.values(&mut body);
         self.stores(&mut body);
         Case { kind: Kind::Loop(body), reads: self.reads, writes: self.writes, slots: self.slots }
+    }
+
+    /// Segments of a vector, some empty, with gaps.
+    fn segments(&mut self, total: usize) -> Arc<Segments> {
+        let (mut ranges, mut end) = (vec![], 0);
+        for _ in 0..self.below(12) {
+            let gap = if self.below(3) == 0 { self.below(9) } else { 0 };
+            let longest = self.of(&[1, 4, 20, 200]);
+            let (start, len) = (end + gap, self.below(longest));
+            if start + len > total {
+                break;
+            }
+            ranges.push((start, len));
+            end = start + len;
+        }
+        Arc::new(Segments { total, ranges: ranges.into() })
+    }
+
+    /// An element of a vector for each point, by the segment of some position.
+    fn lookup(&mut self, body: &mut Body) {
+        let total = self.below(60);
+        let segments = self.segments(total);
+        let mut index = self.layout(&body.space, DType::U32, true);
+        let len = self.slots[index.slot].len();
+        if self.below(2) == 0 {
+            index = Operand { offset: index.offset % 3, ..Operand::contiguous(index.slot, &body.space) };
+        }
+        // Where the vector ends in a long gap, no position is outside.
+        let segments = Arc::new(Segments { total: total + len + 3, ranges: segments.ranges.clone() });
+        let (dtype, shape) = (self.dtype(), [segments.ranges.len()].into());
+        let operand = self.layout(&shape, dtype, true);
+        let instr = Instr::Lookup { load: self.reads.len(), segments, index };
+        self.reads.push(operand);
+        body.values.push(Value { instr, dtype, level: Level::Element });
     }
 
     /// Random bits, for a key and a counter that are constants or among what has been loaded.
@@ -148,7 +200,7 @@ impl Draw {
             self.reads.push(operand);
         }
         let space: Shape = [&batch[..], &[m, n][..]].concat().into();
-        let mut body = Body { space: space.clone(), reduced: 0, values: vec![], stores: vec![] };
+        let mut body = Body { space: space.clone(), reduced: 0, segments: None, values: vec![], stores: vec![] };
         body.values.push(Value { instr: Instr::Product, dtype, level: Level::Element });
         for _ in 0..self.below(3) {
             let dtype = if self.below(2) == 0 { dtype } else { self.dtype() };
@@ -178,23 +230,36 @@ impl Draw {
 
     /// Some values that follow from those there are.
     fn values(&mut self, body: &mut Body) {
+        let rows = match body.segments {
+            Some(_) => Rows::Segments,
+            None if body.reduced > 0 => Rows::Plain,
+            None => Rows::None,
+        };
         for _ in 0..1 + self.below(12) {
             if self.below(8) == 0 {
                 let dtype = self.dtype();
-                let level = if body.reduced > 0 { Level::Row } else { Level::Element };
+                let level = match rows {
+                    Rows::Plain => Level::Row,
+                    Rows::None => Level::Element,
+                    Rows::Segments => self.of(&[Level::Row, Level::Element]),
+                };
                 let instr = Instr::Const(self.below(7) as f64 - if dtype == DType::U32 { 0.0 } else { 3.0 });
                 body.values.push(Value { instr, dtype, level });
                 continue;
             }
             let a = self.below(body.values.len());
             let dtype = body.values[a].dtype;
-            let alike = |v: &usize| body.values[*v].dtype == dtype;
+            let level = body.values[a].level;
+            let at_hand = |v: &usize| rows != Rows::Segments || body.values[*v].level == level;
+            let alike = |v: &usize| body.values[*v].dtype == dtype && at_hand(v);
             let others: Vec<usize> = (0..body.values.len()).filter(alike).collect();
             let b = self.of(&others);
-            let bools: Vec<usize> = (0..body.values.len()).filter(|&v| body.values[v].dtype == DType::Bool).collect();
+            let bools: Vec<usize> =
+                (0..body.values.len()).filter(|&v| body.values[v].dtype == DType::Bool && at_hand(&v)).collect();
             let number = dtype != DType::Bool;
             let loaded = matches!(body.values[b].instr, Instr::Load(_) | Instr::Const(_));
             let (instr, to) = match self.below(9) {
+                0..3 if rows == Rows::Segments && level == Level::Row => (Instr::Spread(a), dtype),
                 0 | 1 if body.reduced > 0 && body.values[a].level == Level::Element => {
                     let kind = match self.below(5) {
                         0 | 1 if number => Reduce::Sum,
@@ -219,6 +284,7 @@ impl Draw {
             };
             let level = match instr {
                 Instr::Reduce(..) => Level::Row,
+                Instr::Spread(_) => Level::Element,
                 _ => instr.operands().map(|o| body.values[o].level).max().expect("it uses something"),
             };
             body.values.push(Value { instr, dtype: to, level });
@@ -235,7 +301,13 @@ impl Draw {
                 let alone = self.reads.iter().filter(|other| other.slot == r.slot).count() == 1;
                 let distinct = r.shape.iter().zip(&r.strides).all(|(&n, &s)| n <= 1 || s != 0);
                 let free = self.writes.iter().all(|w| w.slot != r.slot);
-                r.shape == shape && alone && distinct && free && self.slots[r.slot].dtype() == dtype
+                let pointwise = body.values.iter().all(|value| match value.instr {
+                    Instr::Lookup { load, .. } => self.reads[load] != **r,
+                    // There may be as many segments as points.
+                    Instr::Load(load) => body.segments.is_none() || self.reads[load] != **r || value.level == level,
+                    _ => true,
+                });
+                pointwise && r.shape == shape && alone && distinct && free && self.slots[r.slot].dtype() == dtype
             };
             let over: Vec<Operand> = self.reads.iter().filter(over).cloned().collect();
             let write = if !over.is_empty() && self.below(2) == 0 {

@@ -3,7 +3,7 @@
 use crate::Case;
 use wgrad::{
     DType, Data, Shape,
-    op::{Binary, Reduce, Unary},
+    op::{Binary, Reduce, Segments, Unary},
     plan::{Body, Instr, Kind, Level, MatMul, Operand},
 };
 
@@ -97,6 +97,11 @@ fn threefry(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
     x
 }
 
+/// The segment that a position lies in.
+fn segment(segments: &Segments, position: usize) -> Option<usize> {
+    segments.ranges.iter().position(|(start, len)| (*start..start + len).contains(&position))
+}
+
 /// The contents of all slots after the kernel has read everything, and then written everything.
 pub(crate) fn run(case: &Case) -> Vec<Data> {
     let slots: Vec<Vec<f64>> = case.slots.iter().map(Data::to_f64).collect();
@@ -111,16 +116,34 @@ pub(crate) fn run(case: &Case) -> Vec<Data> {
         (body.space[..split].into(), body.space[split..].into())
     };
     let mut after = slots.clone();
-    for row in points(&kept) {
-        let columns = points(&reduced);
+    // The index of each row, and those of its points; of points between segments there is none.
+    let whole = |row: Vec<usize>| {
+        let columns = points(&reduced).into_iter().map(|tail| [&row[..], &tail].concat()).collect();
+        (Some(row), columns)
+    };
+    let rows: Vec<(Option<Vec<usize>>, Vec<Vec<usize>>)> = match &body.segments {
+        None => points(&kept).into_iter().map(whole).collect(),
+        Some(segments) => {
+            let row = |(s, &(start, len)): (usize, &(usize, usize))| {
+                (Some(vec![s]), (start..start + len).map(|i| vec![i]).collect())
+            };
+            let between = (0..segments.total).filter(|i| segment(segments, *i).is_none());
+            let rows = segments.ranges.iter().enumerate().map(row);
+            rows.chain([(None, between.map(|i| vec![i]).collect())]).collect()
+        }
+    };
+    for (row, columns) in rows {
         // Of each value, one element per column, or one for the row.
         let mut values: Vec<Vec<f64>> = vec![];
         for value in &body.values {
-            let count = if value.level == Level::Row { 1 } else { columns.len() };
+            let count = match (&row, value.level) {
+                (row, Level::Row) => usize::from(row.is_some()),
+                _ => columns.len(),
+            };
             let of = |v: usize, c: usize| *values[v].get(c).unwrap_or_else(|| &values[v][0]);
-            let point = |c: usize| {
-                let tail = if value.level == Level::Row { &[][..] } else { &columns[c][..] };
-                [&row[..], tail].concat()
+            let point = |c: usize| match (&row, value.level) {
+                (Some(row), Level::Row) => row.clone(),
+                _ => columns[c].clone(),
             };
             let one = |c: usize| match &value.instr {
                 Instr::Load(i) => read(&case.reads[*i], &point(c)),
@@ -146,6 +169,17 @@ pub(crate) fn run(case: &Case) -> Vec<Data> {
                     let dtype = body.values[*x].dtype;
                     reduce(*kind, dtype, &(0..columns.len()).map(|c| of(*x, c)).collect::<Vec<_>>())
                 }
+                Instr::Spread(a) => {
+                    if row.is_some() {
+                        values[*a][0]
+                    } else {
+                        0.0
+                    }
+                }
+                Instr::Lookup { load, segments, index } => {
+                    let found = segment(segments, position(index, &point(c)));
+                    found.map_or(0.0, |s| read(&case.reads[*load], &[s]))
+                }
                 Instr::Random { stream, key, index } => {
                     let [a, b, counter] = key.map(|k| of(k, c) as u32);
                     let key = threefry([a, b], [*stream as u32, (stream >> 32) as u32]);
@@ -156,9 +190,12 @@ pub(crate) fn run(case: &Case) -> Vec<Data> {
             values.push((0..count).map(|c| round(value.dtype, one(c))).collect());
         }
         for (write, &v) in case.writes.iter().zip(&body.stores) {
-            let tails = if body.values[v].level == Level::Row { vec![vec![]] } else { columns.clone() };
-            for (c, tail) in tails.iter().enumerate() {
-                after[write.slot][position(write, &[&row[..], tail].concat())] = values[v][c];
+            let points = match (&row, body.values[v].level) {
+                (row, Level::Row) => row.iter().cloned().collect(),
+                _ => columns.clone(),
+            };
+            for (c, point) in points.iter().enumerate() {
+                after[write.slot][position(write, point)] = values[v][c];
             }
         }
     }

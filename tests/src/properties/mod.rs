@@ -5,6 +5,7 @@ mod gradients;
 mod injections;
 mod plans;
 mod recipes;
+mod segments;
 mod squares;
 
 use proptest::{
@@ -83,6 +84,7 @@ pub fn properties() -> Vec<Property> {
         devices::properties(),
         gradients::properties(),
         squares::properties(),
+        segments::properties(),
         recipes::properties(),
         injections::properties(),
     ]
