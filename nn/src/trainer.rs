@@ -60,6 +60,8 @@ pub struct TrainerConfig {
     pub clip_value: Option<f64>,
     /// The decay rate of an average of the parameters.
     pub ema: Option<f64>,
+    /// Whether a loss that is not finite ends the run with an error ([`wgrad::Pitfall::P37`]), its update being skipped.
+    pub check_loss: bool,
     /// After more than this many updates in a row that were not finite the run ends with an error; `None`: never.
     pub give_up: Option<u32>,
     /// Decides the noise.
@@ -81,6 +83,7 @@ impl Default for TrainerConfig {
             clip_norm: None,
             clip_value: None,
             ema: None,
+            check_loss: true,
             give_up: Some(100),
             seed: 0,
         }
@@ -129,6 +132,12 @@ impl<'t> Loss<'t> {
     /// A mean over so many tokens (u32 scalar), for [`Weighting::TokenWeighted`].
     pub fn over_tokens(value: Tensor<'t>, tokens: Tensor<'t>) -> Self {
         Self { value, tokens: Some(tokens) }
+    }
+
+    /// The loss, or 0 where it is the mean over no token, which is NaN.
+    #[track_caller]
+    fn or_nothing(self) -> Tensor<'t> {
+        self.tokens.map_or(self.value, |tokens| tokens.equals(0.0).select(self.value.zeros_like(), self.value))
     }
 }
 
@@ -299,12 +308,14 @@ impl Trainer {
             Precision::F32 => (self.loss)(&inputs),
             Precision::F16 => tape.autocast(DType::F16, || (self.loss)(&inputs)),
         };
-        let grads = self.scaler.scale(loss.value).grad(&self.params);
+        let value = loss.or_nothing();
+        let grads = self.scaler.scale(value).grad(&self.params);
+        let grads = if self.config.check_loss { grads.check_loss() } else { grads };
         let Some((accumulator, window)) = &self.window else {
             let ranks = tape.ranks() as f64;
-            return self.finish(grads, loss.value.sum_over_ranks() / ranks);
+            return self.finish(grads, value.sum_over_ranks() / ranks);
         };
-        let value = loss.value.cast(DType::F32);
+        let value = value.cast(DType::F32);
         let one = tape.scalar(1.0, DType::F32);
         let weight = match (self.config.weighting, loss.tokens) {
             (Weighting::TokenWeighted, None) => {
@@ -319,10 +330,8 @@ impl Trainer {
                 one
             }
         };
-        // The mean over no token is NaN.
-        let part = weight.equals(0.0).select(value.zeros_like(), value * weight);
         let add = |state, by| tape.assign(state, tape.state(state) + by);
-        add(window.loss, part);
+        add(window.loss, value * weight);
         add(window.weight, weight);
     }
 

@@ -274,3 +274,43 @@ fn accumulation_is_linear_to_the_gradient() {
     compare("g", &out.tap("g").to_f64(), &[1.5, -4.0], Tolerance(1e-15)).unwrap();
     compare("dg", &out.tap("dg").to_f64(), &[5.0, 5.0], Tolerance(1e-15)).unwrap();
 }
+
+#[test]
+fn a_micro_batch_with_a_false_verdict_skips_its_window_or_is_left_out_of_it() {
+    let taken = |skip_bad: bool, tokens: [u32; 3], good: [bool; 3]| {
+        let mut store = Store::new();
+        let model = Linear::new(&mut store, &[f32s(&[0.0])]);
+        let params = store.params();
+        let acc: Accumulator = Accumulator::new(&mut store, &params, "acc", Weighting::TokenWeighted);
+        let acc = if skip_bad { acc.skip_bad_micro_batches() } else { acc };
+        let mut cpu = Machine::poisoned(1, store);
+        let add = cpu.session.record(|t| {
+            let grads = model.grads(t).skip_unless(t.input("good", [], DType::Bool));
+            acc.add_tokens(grads, t.input("n", [], DType::U32));
+        });
+        let update = cpu.session.record(|t| {
+            let grads = acc.take(t);
+            t.tap("verdict", grads.verdict().unwrap());
+            t.tap("mean", grads.get(model.params[0]).unwrap());
+        });
+        let (add, update) = (add.unwrap(), update.unwrap());
+        // A window of good ones first: nothing of the one before stays.
+        let mut window = |good: [bool; 3]| {
+            for ((g, n), good) in [1.0, 4.0, 16.0].into_iter().zip(tokens).zip(good) {
+                let mut inputs = Linear::inputs(&[f32s(&[g])]);
+                inputs.push(("good".into(), Array::new([], vec![good])));
+                inputs.push(("n".into(), Array::new([], vec![n])));
+                cpu.run(&add, &inputs);
+            }
+            let out = cpu.run(&update, &[]);
+            (out.tap("verdict").item(0) == 1.0, out.tap("mean").item(0))
+        };
+        let bad = window(good);
+        assert!(window([true; 3]).0, "the next window is a new one");
+        bad
+    };
+    assert_eq!(taken(false, [1; 3], [true; 3]), (true, 7.0));
+    assert!(!taken(false, [1; 3], [true, false, true]).0);
+    assert_eq!(taken(true, [1; 3], [true, false, true]), (true, 8.5));
+    assert_eq!(taken(false, [1, 0, 1], [true, false, true]), (true, 8.5), "one without tokens has nothing to say");
+}

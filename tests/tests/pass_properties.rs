@@ -298,7 +298,8 @@ fn every_pair_of_passes_runs_or_is_refused_as_the_table_says() {
                 sgd.step(grads);
             });
             let told = match second {
-                // The first that is wrong is told: what a value clip hides, no check can find at all.
+                // What a clip by value hides, no check can find at all.
+                "check" | "guard" if first == "value" => Some("P31".to_string()),
                 "check" | "guard" if hides.contains(&first) => Some("P30".to_string()),
                 "reduce" if hides.contains(&first) => Some("P8".to_string()),
                 _ => None,

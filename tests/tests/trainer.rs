@@ -179,7 +179,7 @@ fn every_pass_is_recorded_in_the_order_that_is_right() {
     };
     let (x, y) = batch(0, 2);
     let micro_batch = names(&|tape| trainer.record_micro_batch(tape, &[("x", &x), ("y", &y)]));
-    assert_eq!(micro_batch, ["accumulate"]);
+    assert_eq!(micro_batch, ["check_loss", "accumulate"]);
     let update = names(&|tape| trainer.record_update(tape, false));
     let order = [
         "take_accumulated",
@@ -281,7 +281,12 @@ fn token_weights_make_micro_batches_of_any_length_one_batch() {
 
 #[test]
 fn half_precision_trains_and_a_bad_batch_is_skipped() {
-    let config = TrainerConfig { precision: Precision::F16, clip_norm: Some(1.0), ..TrainerConfig::default() };
+    let config = TrainerConfig {
+        precision: Precision::F16,
+        clip_norm: Some(1.0),
+        check_loss: false,
+        ..TrainerConfig::default()
+    };
     let mut run = Run::new(config);
     for i in 0..60 {
         run.step(&batch(i % 4 * 8, 8));
@@ -300,6 +305,24 @@ fn half_precision_trains_and_a_bad_batch_is_skipped() {
     run.step(&batch(0, 8));
     let next = run.updates()[0];
     assert!(next.taken && next.loss_scale == 32768.0, "the scale has backed off: {next:?}");
+}
+
+#[test]
+fn a_loss_that_is_not_finite_is_an_error_and_spoils_its_window() {
+    for accumulate in [1, 2] {
+        let mut run = Run::new(TrainerConfig { accumulate, ..TrainerConfig::default() });
+        let before = run.params();
+        let (x, y) = batch(0, 4);
+        let bad = Array::new(x.shape(), Data::F32(vec![f32::NAN; x.shape().numel()]));
+        run.trainer.step(&mut run.session, &[("x", &bad), ("y", &y)]).unwrap();
+        let error = run.session.taps().unwrap_err().to_string();
+        assert!(error.contains("P37") && error.contains("trainer.rs"), "{error}");
+        (1..accumulate).for_each(|i| assert!(run.step(&batch(4 * i, 4)), "the run can go on"));
+        assert_eq!(run.params(), before, "{accumulate} micro-batches");
+        (0..accumulate).for_each(|i| assert_eq!(run.step(&batch(4 * i, 4)), i + 1 == accumulate));
+        assert_ne!(run.params(), before);
+        assert!(run.updates().last().unwrap().taken);
+    }
 }
 
 #[test]

@@ -62,6 +62,8 @@ pub struct Accumulator<S = Unscaled> {
     sums: Vec<(StateId, StateId)>,
     /// How many micro-batches, or tokens, there are in the window (u32 scalar).
     weight: StateId,
+    /// Whether a micro-batch of the window has been judged bad (bool scalar).
+    bad: StateId,
     recorded: Mutex<Option<Recorded>>,
     scale: PhantomData<fn() -> S>,
 }
@@ -81,7 +83,7 @@ struct Recorded {
 }
 
 impl<S> Accumulator<S> {
-    /// Declares `<name>/sum/<dtype>` for each arena of the parameters, and `<name>/weight`.
+    /// Declares `<name>/sum/<dtype>` for each arena of the parameters, `<name>/weight` and `<name>/bad`.
     ///
     /// # Panics
     /// If the names are taken.
@@ -89,9 +91,10 @@ impl<S> Accumulator<S> {
     pub fn new(store: &mut Store, params: &ParamSet, name: &str, weighting: Weighting) -> Self {
         let sums = store.like_arenas(&format!("{name}/sum"), params);
         let weight = store.state(&format!("{name}/weight"), &Array::zeros([], DType::U32));
+        let bad = store.state(&format!("{name}/bad"), &Array::zeros([], DType::Bool));
         let (name, recorded, params) = (name.into(), Mutex::new(None), params.clone());
         let (hooks, length, skip_bad, scale) = (AccumulatedHooks::default(), None, false, PhantomData);
-        Self { name, params, hooks, length, weighting, skip_bad, sums, weight, recorded, scale }
+        Self { name, params, hooks, length, weighting, skip_bad, sums, weight, bad, recorded, scale }
     }
 
     /// Says that a window has this many micro-batches, bad ones too. Declares `<name>/micro_batches`, which counts them: it
@@ -114,8 +117,9 @@ impl<S> Accumulator<S> {
         self.length.map(|(_, counter)| counter)
     }
 
-    /// A micro-batch whose gradient is not finite is left out, and not counted. Without this it spoils the sum, and the
-    /// check after it skips the whole window.
+    /// A micro-batch whose gradient is not finite, or whose verdict is false ([`Grads::check_loss`]), is left out, and not
+    /// counted. Without this the whole window is skipped: what is not finite spoils the sum, which the check after it finds,
+    /// and of a window with a false verdict the verdict is false.
     #[must_use]
     pub fn skip_bad_micro_batches(self) -> Self {
         Self { skip_bad: true, ..self }
@@ -172,13 +176,15 @@ impl<S> Accumulator<S> {
         let site = std::panic::Location::caller();
         tape.pass_over("accumulate", &parameters, &grads.flat.tensors(), (grads.present.clone(), false), || {
             let mut counts = weight.not_equals(0.0);
+            let mut after = counted;
             if self.skip_bad {
                 counts = counts.and(grads.all_finite());
             }
-            if let Some(verdict) = grads.verdict {
-                counts = counts.and(verdict);
+            match grads.verdict {
+                Some(verdict) if self.skip_bad => counts = counts.and(verdict),
+                Some(verdict) => after.push((self.bad, tape.state(self.bad).or(counts.and(!verdict)))),
+                None => {}
             }
-            let mut after = counted;
             for &(arena, state) in &self.sums {
                 let Some(g) = grads.flat.get(arena) else { continue };
                 let g = if self.weighting == Weighting::TokenWeighted { g * weight.cast(g.dtype()) } else { g };
@@ -302,16 +308,18 @@ impl<S> Accumulator<S> {
             for counter in [Some(self.weight), self.length.map(|(_, counter)| counter)].into_iter().flatten() {
                 tape.assign(counter, tape.scalar(0.0, DType::U32));
             }
-            let outputs = flat.tensors().into_iter().chain([some]).collect();
-            result = Some((flat, some));
+            let good = some.and(!tape.state(self.bad));
+            tape.assign(self.bad, tape.scalar(0.0, DType::Bool));
+            let outputs = flat.tensors().into_iter().chain([good]).collect();
+            result = Some((flat, good));
             outputs
         });
-        let (flat, some) = result.expect("the pass has run");
+        let (flat, good) = result.expect("the pass has run");
         from.into_iter().for_each(|mark| flat.tensors().into_iter().for_each(|x| tape.mark(x, mark)));
         let absent = self.params.iter().filter(|param| !present.contains(*param)).collect();
         let values = tape.arenas(&self.params);
         let weight = (self.weighting == Weighting::TokenWeighted).then_some(weight);
-        let (verdict, generators) = (Some(some), vec![]);
+        let (verdict, generators) = (Some(good), vec![]);
         let history = History::born(tape, scaler, &present);
         history.borrow_mut().half |= half;
         Grads { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, scale: PhantomData }

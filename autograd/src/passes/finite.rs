@@ -11,9 +11,8 @@ use std::marker::PhantomData;
 
 impl<'t, S> Grads<'t, S> {
     /// Makes the step depend on a condition of one's own too (bool scalar): where it is false, parameters, optimizer state
-    /// and counters stay as they are, and an [`crate::Accumulator`] leaves the micro-batch out. With
-    /// `loss.is_finite()`, a loss that is not finite skips the step though its gradient is finite
-    /// ([`crate::Pitfall::P37`]): no check of gradients notices that.
+    /// and counters stay as they are, and a micro-batch skips its whole window, or is left out of it
+    /// ([`crate::Accumulator::skip_bad_micro_batches`]). For a loss that is not finite: [`Grads::check_loss`].
     ///
     /// # Panics
     /// If the condition is not a bool scalar.
@@ -125,8 +124,9 @@ impl<'t> Grads<'t, Scaled> {
 impl<'t, S> Grads<'t, S> {
     /// Makes the step depend on the loss being finite, which finite gradients do not show: a mean over no targets is NaN,
     /// and its gradient zero. Where the loss is not, the device skips the step at once, and the session says so
-    /// ([`crate::Error::Late`] of [`crate::Pitfall::P37`]), naming the line that recorded the loss. An accumulator leaves out such a
-    /// micro-batch.
+    /// ([`crate::Error::Late`] of [`crate::Pitfall::P37`]), naming the line that recorded
+    /// the loss. Such a micro-batch skips its whole window, or is left out of it
+    /// ([`crate::Accumulator::skip_bad_micro_batches`]).
     ///
     /// Taps: `check_loss/loss`.
     ///

@@ -233,6 +233,7 @@ fn a_step_with_every_pass_shows_them_in_order() {
     let text = wgrad("tape passes").fine().stdout;
     let mut rest = text.lines();
     for pass in [
+        "check_loss",
         "accumulate(",
         "take_accumulated(",
         "unscale(",

@@ -5,7 +5,7 @@ use crate::verify::{
     Attempt, Refusal,
     kind::{Results, Vector},
 };
-use wgrad::{Array, ClipGroups, ClipNorm, Grads, Param, ParamSet, Tensor};
+use wgrad::{Array, ClipGroups, ClipNorm, Grads, NonFinite, Param, ParamSet, Tensor};
 
 pub const PASSES: &[Pass] = &[
     Pass { name: "clip_global_norm", run: global_norm },
@@ -52,8 +52,10 @@ fn global_norm(vector: &Vector<'_>) -> Attempt<Results> {
         |r, ()| {
             let grads = gradients(r)?;
             r.out("total_norm", grads.p_norm(p));
-            outputs(r, "o", &grads.clone().clip_by_global_norm(ClipNorm::new(max_norm).p(p).eps(eps)));
-            outputs(r, "optax_o", &grads.clip_by_global_norm(ClipNorm::new(max_norm).p(p).eps(0.0)));
+            // Of a norm that is not finite, the vectors hold what arithmetic makes.
+            let clip = ClipNorm::new(max_norm).p(p).non_finite(NonFinite::Propagate);
+            outputs(r, "o", &grads.clone().clip_by_global_norm(clip.eps(eps)));
+            outputs(r, "optax_o", &grads.clip_by_global_norm(clip.eps(0.0)));
             Ok(())
         },
     )
