@@ -97,6 +97,9 @@ fn threefry(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
     x
 }
 
+/// The index of a row, if it is one, and those of its points.
+type Row = (Option<Vec<usize>>, Vec<Vec<usize>>);
+
 /// The segment that a position lies in.
 fn segment(segments: &Segments, position: usize) -> Option<usize> {
     segments.ranges.iter().position(|(start, len)| (*start..start + len).contains(&position))
@@ -121,7 +124,7 @@ pub(crate) fn run(case: &Case) -> Vec<Data> {
         let columns = points(&reduced).into_iter().map(|tail| [&row[..], &tail].concat()).collect();
         (Some(row), columns)
     };
-    let rows: Vec<(Option<Vec<usize>>, Vec<Vec<usize>>)> = match &body.segments {
+    let rows: Vec<Row> = match &body.segments {
         None => points(&kept).into_iter().map(whole).collect(),
         Some(segments) => {
             let row = |(s, &(start, len)): (usize, &(usize, usize))| {
