@@ -3,6 +3,7 @@
 use crate::{
     cut::Cut,
     fold::accumulator,
+    idioms,
     lanes::weight,
     memory::Source,
     schedule::{Acc, Action, Cell, Extent, Home, Phase, Schedule, Setting, Step, Vector},
@@ -167,6 +168,7 @@ impl Builder<'_, '_> {
                 self.push(p, Step { action: Action::Store(view, from), to: None, direct: None });
             }
             self.schedule.phases[p].accs = first..self.schedule.accs.len();
+            idioms::join(&mut self.schedule.phases[p].block, &self.schedule.cells);
             self.registers(p);
             self.rows_of(p + 1);
         }

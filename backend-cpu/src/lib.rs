@@ -15,6 +15,7 @@ mod cumsum;
 mod cut;
 mod fold;
 mod half;
+mod idioms;
 mod kernel;
 mod lanes;
 mod looped;

@@ -3,6 +3,7 @@
 
 use crate::{
     cut::{Cut, Sizes},
+    idioms::Joined,
     memory::Source,
     segments::Part,
     view::View,
@@ -78,6 +79,8 @@ pub(crate) enum Action {
     },
     Unary(Unary, usize),
     Binary(Binary, usize, usize),
+    /// Several of the above and of the below at once.
+    Joined(Joined),
     Select(usize, usize, usize),
     /// One of two values as a whole, by a condition that is the same all over the block: it stays where it is.
     Choose(usize, usize, usize),
@@ -93,14 +96,17 @@ pub(crate) enum Action {
 impl Action {
     pub fn operands(&self) -> impl Iterator<Item = usize> {
         let used = match *self {
-            Action::Load(_) | Action::Lookup { .. } => [None; 3],
-            Action::Spread { from, .. } => [Some(from), None, None],
+            Action::Load(_) | Action::Lookup { .. } => [None; 5],
+            Action::Spread { from, .. } => [Some(from), None, None, None, None],
             Action::Random { key: [a, b, c], .. } | Action::Select(a, b, c) | Action::Choose(a, b, c) => {
-                [Some(a), Some(b), Some(c)]
+                [Some(a), Some(b), Some(c), None, None]
             }
-            Action::Binary(_, a, b) => [Some(a), Some(b), None],
-            Action::Unary(_, a) | Action::Cast(a) | Action::Expand(a) => [Some(a), None, None],
-            Action::Store(_, a) | Action::Fold(_, a) => [Some(a), None, None],
+            Action::Binary(_, a, b) => [Some(a), Some(b), None, None, None],
+            Action::Joined(Joined { vectors: [x, y], scalars: [s, t, u], .. }) => {
+                return [x, y, s, t, u].map(Some).into_iter().flatten();
+            }
+            Action::Unary(_, a) | Action::Cast(a) | Action::Expand(a) => [Some(a), None, None, None, None],
+            Action::Store(_, a) | Action::Fold(_, a) => [Some(a), None, None, None, None],
         };
         used.into_iter().flatten()
     }

@@ -3,6 +3,7 @@
 use crate::{
     fold::{self, with_monoid},
     half::narrow,
+    idioms::{self, Joined},
     lanes::{self, Lanes, Number},
     memory::{Element, Env, Source, Target, aligned, aligned_mut, nothing, prefetch, with_type},
     random,
@@ -317,6 +318,14 @@ impl<'a> Machine<'a> {
             Action::Binary(op, a, b) => with_type!(self.dtype(*a), T => {
                 self.compute::<T>(step, |this, out| T::binary(*op, this.lanes(*a), this.lanes(*b), out));
             }),
+            Action::Joined(Joined { idiom, vectors, scalars }) => match self.dtype_of(step) {
+                DType::F32 => self.compute::<f32>(step, |this, out| {
+                    idioms::run(*idiom, vectors.map(|x| this.lanes(x)), scalars.map(|s| this.lanes(s)), out);
+                }),
+                _ => self.compute::<f64>(step, |this, out| {
+                    idioms::run(*idiom, vectors.map(|x| this.lanes(x)), scalars.map(|s| this.lanes(s)), out);
+                }),
+            },
             Action::Choose(c, a, b) => {
                 let chosen = if matches!(self.lanes::<bool>(*c), Lanes::Splat(true)) { *a } else { *b };
                 self.scratch.seen[step.to.expect("a result has a place")] = Seen::Cell(self.found(chosen));
