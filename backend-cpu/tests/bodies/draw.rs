@@ -133,6 +133,9 @@ impl Draw {
             self.lookup(&mut body);
         }
         self.values(&mut body);
+        if self.below(2) == 0 {
+            self.idiom(&mut body);
+        }
         self.stores(&mut body);
         Case { kind: Kind::Loop(body), reads: self.reads, writes: self.writes, slots: self.slots }
     }
@@ -288,6 +291,103 @@ impl Draw {
                 _ => instr.operands().map(|o| body.values[o].level).max().expect("it uses something"),
             };
             body.values.push(Value { instr, dtype: to, level });
+        }
+    }
+
+    /// Instructions that may be run as one, at times with something among them that others need too.
+    fn idiom(&mut self, body: &mut Body) {
+        let floats = |v: &usize| {
+            let value = &body.values[*v];
+            value.level == Level::Element && matches!(value.dtype, DType::F32 | DType::F64)
+        };
+        let floats: Vec<usize> = (0..body.values.len()).filter(floats).collect();
+        if floats.is_empty() {
+            return;
+        }
+        let x = self.of(&floats);
+        let dtype = body.values[x].dtype;
+        let alike: Vec<usize> = floats.into_iter().filter(|v| body.values[*v].dtype == dtype).collect();
+        let y = self.of(&alike);
+        let level = if body.reduced > 0 && body.segments.is_none() { Level::Row } else { Level::Element };
+        let [s, t, u] = [0; 3].map(|_| {
+            let instr = if self.below(2) == 0 {
+                Instr::Const(1.0 + self.below(3) as f64)
+            } else {
+                // One element for all, or at times one for each.
+                let shape = body.shape(level);
+                let mut operand = self.layout(&shape, dtype, true);
+                if self.below(4) > 0 {
+                    operand = Operand { offset: 0, strides: vec![0; shape.rank()], ..operand };
+                }
+                self.reads.push(operand);
+                Instr::Load(self.reads.len() - 1)
+            };
+            body.values.push(Value { instr, dtype, level });
+            body.values.len() - 1
+        });
+        let first = body.values.len();
+        let mut push = |instr: Instr, to: DType| {
+            let level = instr.operands().map(|o| body.values[o].level).max().unwrap_or(level);
+            body.values.push(Value { instr, dtype: to, level });
+            body.values.len() - 1
+        };
+        let mut binary = |op, a, b| push(Instr::Binary(op, a, b), dtype);
+        match self.below(7) {
+            0 => {
+                let once = binary(Binary::Mul, x, s);
+                let twice = binary(Binary::Mul, t, once);
+                binary(Binary::Mul, twice, u);
+            }
+            op @ 1..4 => {
+                let scaled = binary(Binary::Mul, s, x);
+                let op = [Binary::Add, Binary::Sub, Binary::Sub][op - 1];
+                let turned = self.below(2) == 0;
+                if turned {
+                    binary(op, y, scaled)
+                } else {
+                    binary(op, scaled, y)
+                };
+            }
+            4 => {
+                let [a, b] = [binary(Binary::Mul, x, s), binary(Binary::Mul, y, t)];
+                binary(Binary::Add, a, b);
+            }
+            5 => {
+                let square = binary(Binary::Mul, y, y);
+                let [a, b] = [binary(Binary::Mul, x, s), binary(Binary::Mul, square, t)];
+                let turned = self.below(2) == 0;
+                if turned {
+                    binary(Binary::Add, b, a)
+                } else {
+                    binary(Binary::Add, a, b)
+                };
+            }
+            _ => {
+                let guarded = self.below(2) == 0;
+                let square = binary(Binary::Mul, y, y);
+                let root = if guarded {
+                    let mut constant = |c| push(Instr::Const(c), dtype);
+                    let [zero, one] = [constant(0.0), constant(1.0)];
+                    let nothing = push(Instr::Binary(Binary::Eq, square, zero), DType::Bool);
+                    let safe = push(Instr::Select(nothing, one, square), dtype);
+                    let root = push(Instr::Unary(Unary::Sqrt, safe), dtype);
+                    push(Instr::Select(nothing, zero, root), dtype)
+                } else {
+                    push(Instr::Unary(Unary::Sqrt, square), dtype)
+                };
+                let scaled = push(Instr::Binary(Binary::Mul, root, t), dtype);
+                let below = push(Instr::Binary(Binary::Add, u, scaled), dtype);
+                let above = push(Instr::Binary(Binary::Mul, s, x), dtype);
+                push(Instr::Binary(Binary::Div, above, below), dtype);
+            }
+        }
+        if self.below(3) == 0 {
+            let among = first + self.below(body.values.len() - first);
+            let last = body.values.len() - 1;
+            if body.values[among].dtype == dtype && body.values[among].level == body.values[last].level {
+                let instr = Instr::Binary(Binary::Max, among, last);
+                body.values.push(Value { instr, dtype, level: body.values[last].level });
+            }
         }
     }
 

@@ -60,6 +60,7 @@ fn binary(op: Binary, dtype: DType, a: f64, b: f64) -> f64 {
         (Binary::Add, _) => a + b,
         (Binary::Sub, _) => a - b,
         (Binary::Mul, _) => a * b,
+        (Binary::Div, _) => a / b,
         (op, _) => panic!("{op:?} is not drawn"),
     }
 }
