@@ -224,8 +224,9 @@ pub struct Trainer {
     ema: Option<Ema>,
     loss: LossFn,
     micro_batches: Vec<Compiled>,
-    /// Of a full window, and of one that the data cut short.
-    updates: [Option<Step>; 2],
+    /// Of a full window, and of one that the data cut short; each with the parameters that micro-batches had reached when
+    /// it was recorded.
+    updates: [Option<(ParamSet, Step)>; 2],
     /// Micro-batches that are in the window; `None` before the session has been asked.
     present: Option<usize>,
 }
@@ -396,10 +397,14 @@ impl Trainer {
     /// Runs a micro-batch, and the update if that completes a window. Whether it did.
     ///
     /// # Errors
-    /// As [`Session::record`] and [`Session::run`]. A micro-batch that could not be run is not in the window.
+    /// As [`Session::record`] and [`Session::run`]. A micro-batch that could not be run is not in the window. Where it is the
+    /// update that could not be run the micro-batches stay in the window, and the next step or flush makes it first.
     #[track_caller]
     pub fn step(&mut self, session: &mut Session, inputs: &[(&str, &Array)]) -> Result<bool> {
         let micro_batch = self.micro_batch(session, inputs)?;
+        if self.window.is_some() && self.present(session)? == self.config.accumulate {
+            self.close(session, false)?;
+        }
         let present = self.present(session)?;
         session.run(&micro_batch, inputs)?;
         if self.window.is_none() {
@@ -433,7 +438,8 @@ impl Trainer {
 
     /// What is doubtful about the programs that have been recorded so far.
     pub fn lints(&self) -> Vec<Lint> {
-        let steps = self.micro_batches.iter().map(|(_, step)| step).chain(self.updates.iter().flatten());
+        let steps =
+            self.micro_batches.iter().map(|(_, step)| step).chain(self.updates.iter().flatten().map(|(_, step)| step));
         steps.flat_map(|step| step.lints()).cloned().collect()
     }
 
@@ -458,11 +464,14 @@ impl Trainer {
 
     #[track_caller]
     fn close(&mut self, session: &mut Session, last: bool) -> Result<()> {
+        // One recorded before micro-batches reached other parameters too would leave those gradients out.
+        let reached = self.window.as_ref().map(|(accumulator, _)| accumulator.present()).unwrap_or_default();
         let update = match &self.updates[usize::from(last)] {
-            Some(update) => update.clone(),
-            None => session.record(|t| self.record_update(t, last))?,
+            Some((known, update)) if *known == reached => update.clone(),
+            _ => session.record(|t| self.record_update(t, last))?,
         };
-        session.run(self.updates[usize::from(last)].insert(update), &[])?;
+        let (_, update) = self.updates[usize::from(last)].insert((reached, update));
+        session.run(update, &[])?;
         self.present = Some(0);
         Ok(())
     }
