@@ -1,7 +1,7 @@
 //! The trainer: everything between a loss and the parameters, in the right order, from a configuration.
 
 use crate::optim::{Ema, EmaConfig};
-use std::fmt;
+use std::{fmt, panic::Location};
 use wgrad::{
     Accumulator, Agc, Array, Centralize, DType, DynamicScale, FiniteGuard, Flat, Grads, Lint, LossScaler, Noise,
     OnGiveUp, Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps, Tensor,
@@ -214,6 +214,8 @@ const SHAPES: usize = 64;
 /// ```
 pub struct Trainer {
     config: TrainerConfig,
+    /// Where it was made: the line to name for what it records besides the loss.
+    site: &'static Location<'static>,
     params: ParamSet,
     optimizer: Box<dyn Optimizer>,
     scaler: LossScaler,
@@ -275,7 +277,22 @@ impl Trainer {
         let ema = config.ema.map(|decay| Ema::new(store, params, average(decay)));
         let (params, optimizer, loss) = (params.clone(), Box::new(optimizer), Box::new(loss));
         let (micro_batches, updates, present) = (vec![], [None, None], None);
-        Self { config, params, optimizer, scaler, window, guard, noise, ema, loss, micro_batches, updates, present }
+        let site = Location::caller();
+        Self {
+            config,
+            site,
+            params,
+            optimizer,
+            scaler,
+            window,
+            guard,
+            noise,
+            ema,
+            loss,
+            micro_batches,
+            updates,
+            present,
+        }
     }
 
     /// The configuration.
@@ -309,7 +326,13 @@ impl Trainer {
             Precision::F32 => (self.loss)(&inputs),
             Precision::F16 => tape.autocast(DType::F16, || (self.loss)(&inputs)),
         };
-        let value = loss.or_nothing();
+        tape.at_site(self.site, || self.record_gradient(loss));
+    }
+
+    /// From a micro-batch's loss to the window, or to the parameters.
+    #[track_caller]
+    fn record_gradient(&self, loss: Loss<'_>) {
+        let (value, tape) = (loss.or_nothing(), loss.value.tape());
         let grads = self.scaler.scale(value).grad(&self.params);
         let grads = if self.config.check_loss { grads.check_loss() } else { grads };
         let Some((accumulator, window)) = &self.window else {
@@ -468,7 +491,7 @@ impl Trainer {
         let reached = self.window.as_ref().map(|(accumulator, _)| accumulator.present()).unwrap_or_default();
         let update = match &self.updates[usize::from(last)] {
             Some((known, update)) if *known == reached => update.clone(),
-            _ => session.record(|t| self.record_update(t, last))?,
+            _ => session.record(|t| t.at_site(self.site, || self.record_update(t, last)))?,
         };
         let (_, update) = self.updates[usize::from(last)].insert((reached, update));
         session.run(update, &[])?;

@@ -461,6 +461,18 @@ fn two_trainers_share_a_session() {
 }
 
 #[test]
+fn lints_name_the_line_that_made_the_trainer() {
+    for accumulate in [1, 2] {
+        let config = TrainerConfig { accumulate, clip_value: Some(1.0), ..TrainerConfig::default() };
+        let mut run = Run::new(config);
+        (0..accumulate).for_each(|i| assert_eq!(run.step(&batch(4 * i, 4)), i + 1 == accumulate));
+        let lints = run.trainer.lints();
+        let alone = lints.iter().find(|lint| lint.pitfall == wgrad::Pitfall::P20).expect("a clip by value alone");
+        assert_eq!(alone.site.unwrap().file(), file!(), "{alone}");
+    }
+}
+
+#[test]
 fn misuse_is_named() {
     let refused = |config: TrainerConfig| message_of(|| drop(Run::new(config)));
     let message = refused(TrainerConfig { accumulate: 0, ..TrainerConfig::default() });

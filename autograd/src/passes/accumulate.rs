@@ -179,7 +179,7 @@ impl<S> Accumulator<S> {
         }
         self.note(&grads);
         let parameters = [("weighting", format!("{:?}", self.weighting))];
-        let site = std::panic::Location::caller();
+        let site = tape.site();
         tape.pass_over("accumulate", &parameters, &grads.flat.tensors(), (grads.present.clone(), false), || {
             let mut counts = weight.not_equals(0.0);
             let mut after = counted;
