@@ -86,8 +86,8 @@ pub struct Grads<'t, S = Unscaled> {
     pub(crate) history: RefCell<History>,
     /// How many tokens the gradient is a mean over (scalar), where it is weighted by them.
     pub(crate) weight: Option<Tensor<'t>>,
-    /// The generators that a step moves on.
-    pub(crate) generators: Vec<Rng>,
+    /// The generators that a step moves on, each with the counter's value that was drawn by (u32 scalar).
+    pub(crate) generators: Vec<(Rng, Tensor<'t>)>,
     pub(crate) scale: PhantomData<S>,
 }
 

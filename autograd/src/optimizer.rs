@@ -173,11 +173,8 @@ pub trait Optimizer {
             let (params, states) = self.update(&params, &grads, &self.current(tape, grads.flat()));
             let all = || params.parts().iter().chain(states.parts());
             all().for_each(|&(state, value)| tape.assign(state, value));
-            for generator in &grads.generators {
-                match grads.verdict() {
-                    Some(verdict) => generator.advance_if(verdict),
-                    None => generator.move_on(tape),
-                }
+            for (generator, drawn) in &grads.generators {
+                generator.move_past(*drawn, grads.verdict());
             }
             all().map(|(_, value)| *value).collect()
         });

@@ -116,13 +116,15 @@ impl Rng {
     pub fn advance(self, tape: &Tape) {
         tape.inner.borrow_mut().advanced.push(self.counter);
         self.check_noise(tape);
-        self.move_on(tape);
+        tape.assign(self.counter, tape.state(self.counter) + 1.0);
     }
 
-    /// Moves the counter on with a step that is always taken.
+    /// Moves the counter past a value that gradient noise was drawn by, with a step that is taken where the verdict (bool
+    /// scalar) allows it. Several optimizers may step with the same noise: that is one update.
     #[track_caller]
-    pub(crate) fn move_on(self, tape: &Tape) {
-        tape.assign(self.counter, tape.state(self.counter) + 1.0);
+    pub(crate) fn move_past(self, drawn: Tensor<'_>, verdict: Option<Tensor<'_>>) {
+        let (tape, next) = (drawn.tape(), drawn + 1.0);
+        tape.assign(self.counter, verdict.map_or(next, |taken| taken.select(next, self.counter(tape))));
     }
 
     /// Notes that gradient noise is drawn from it.

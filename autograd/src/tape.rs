@@ -520,8 +520,8 @@ impl Tape {
         casts.then_some(half)
     }
 
-    /// Attributes what `f` records to another source line.
-    pub(crate) fn at_site<R>(&self, site: &'static Location<'static>, f: impl FnOnce() -> R) -> R {
+    /// Attributes what `f` records to another source line: for what records on behalf of somebody.
+    pub fn at_site<R>(&self, site: &'static Location<'static>, f: impl FnOnce() -> R) -> R {
         let before = self.inner.borrow_mut().site.replace(site);
         let result = f();
         self.inner.borrow_mut().site = before;
@@ -587,7 +587,7 @@ impl Tape {
             inputs: inputs.iter().map(|x| self.own(*x, name)).collect(),
             outputs: outputs.iter().map(|x| self.own(*x, name)).collect(),
             nodes: start..self.len(),
-            site: Location::caller(),
+            site: self.site(),
         };
         self.inner.borrow_mut().passes.push(pass);
         outputs

@@ -1,7 +1,7 @@
 //! The trainer: everything between a loss and the parameters, in the right order, from a configuration.
 
 use crate::optim::{Ema, EmaConfig};
-use std::fmt;
+use std::{fmt, panic::Location};
 use wgrad::{
     Accumulator, Agc, Array, Centralize, DType, DynamicScale, FiniteGuard, Flat, Grads, Lint, LossScaler, Noise,
     OnGiveUp, Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps, Tensor,
@@ -214,6 +214,8 @@ const SHAPES: usize = 64;
 /// ```
 pub struct Trainer {
     config: TrainerConfig,
+    /// Where it was made: the line to name for what it records besides the loss.
+    site: &'static Location<'static>,
     params: ParamSet,
     optimizer: Box<dyn Optimizer>,
     scaler: LossScaler,
@@ -224,8 +226,9 @@ pub struct Trainer {
     ema: Option<Ema>,
     loss: LossFn,
     micro_batches: Vec<Compiled>,
-    /// Of a full window, and of one that the data cut short.
-    updates: [Option<Step>; 2],
+    /// Of a full window, and of one that the data cut short; each with the parameters that micro-batches had reached when
+    /// it was recorded.
+    updates: [Option<(ParamSet, Step)>; 2],
     /// Micro-batches that are in the window; `None` before the session has been asked.
     present: Option<usize>,
 }
@@ -274,7 +277,22 @@ impl Trainer {
         let ema = config.ema.map(|decay| Ema::new(store, params, average(decay)));
         let (params, optimizer, loss) = (params.clone(), Box::new(optimizer), Box::new(loss));
         let (micro_batches, updates, present) = (vec![], [None, None], None);
-        Self { config, params, optimizer, scaler, window, guard, noise, ema, loss, micro_batches, updates, present }
+        let site = Location::caller();
+        Self {
+            config,
+            site,
+            params,
+            optimizer,
+            scaler,
+            window,
+            guard,
+            noise,
+            ema,
+            loss,
+            micro_batches,
+            updates,
+            present,
+        }
     }
 
     /// The configuration.
@@ -308,7 +326,13 @@ impl Trainer {
             Precision::F32 => (self.loss)(&inputs),
             Precision::F16 => tape.autocast(DType::F16, || (self.loss)(&inputs)),
         };
-        let value = loss.or_nothing();
+        tape.at_site(self.site, || self.record_gradient(loss));
+    }
+
+    /// From a micro-batch's loss to the window, or to the parameters.
+    #[track_caller]
+    fn record_gradient(&self, loss: Loss<'_>) {
+        let (value, tape) = (loss.or_nothing(), loss.value.tape());
         let grads = self.scaler.scale(value).grad(&self.params);
         let grads = if self.config.check_loss { grads.check_loss() } else { grads };
         let Some((accumulator, window)) = &self.window else {
@@ -396,10 +420,14 @@ impl Trainer {
     /// Runs a micro-batch, and the update if that completes a window. Whether it did.
     ///
     /// # Errors
-    /// As [`Session::record`] and [`Session::run`]. A micro-batch that could not be run is not in the window.
+    /// As [`Session::record`] and [`Session::run`]. A micro-batch that could not be run is not in the window. Where it is the
+    /// update that could not be run the micro-batches stay in the window, and the next step or flush makes it first.
     #[track_caller]
     pub fn step(&mut self, session: &mut Session, inputs: &[(&str, &Array)]) -> Result<bool> {
         let micro_batch = self.micro_batch(session, inputs)?;
+        if self.window.is_some() && self.present(session)? == self.config.accumulate {
+            self.close(session, false)?;
+        }
         let present = self.present(session)?;
         session.run(&micro_batch, inputs)?;
         if self.window.is_none() {
@@ -433,7 +461,8 @@ impl Trainer {
 
     /// What is doubtful about the programs that have been recorded so far.
     pub fn lints(&self) -> Vec<Lint> {
-        let steps = self.micro_batches.iter().map(|(_, step)| step).chain(self.updates.iter().flatten());
+        let steps =
+            self.micro_batches.iter().map(|(_, step)| step).chain(self.updates.iter().flatten().map(|(_, step)| step));
         steps.flat_map(|step| step.lints()).cloned().collect()
     }
 
@@ -458,11 +487,14 @@ impl Trainer {
 
     #[track_caller]
     fn close(&mut self, session: &mut Session, last: bool) -> Result<()> {
+        // One recorded before micro-batches reached other parameters too would leave those gradients out.
+        let reached = self.window.as_ref().map(|(accumulator, _)| accumulator.present()).unwrap_or_default();
         let update = match &self.updates[usize::from(last)] {
-            Some(update) => update.clone(),
-            None => session.record(|t| self.record_update(t, last))?,
+            Some((known, update)) if *known == reached => update.clone(),
+            _ => session.record(|t| t.at_site(self.site, || self.record_update(t, last)))?,
         };
-        session.run(self.updates[usize::from(last)].insert(update), &[])?;
+        let (_, update) = self.updates[usize::from(last)].insert((reached, update));
+        session.run(update, &[])?;
         self.present = Some(0);
         Ok(())
     }

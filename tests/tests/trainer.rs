@@ -325,6 +325,62 @@ fn a_loss_that_is_not_finite_is_an_error_and_spoils_its_window() {
     }
 }
 
+/// The error of a micro-batch may arrive when its window is full and not yet closed: the next step closes it first.
+#[test]
+fn an_error_before_the_update_does_not_block_the_window() {
+    for bad in 0..2 {
+        let mut run = Run::new(TrainerConfig { accumulate: 2, ..TrainerConfig::default() });
+        let before = run.params();
+        let mut told = 0;
+        for i in 0..2 {
+            let (mut x, y) = batch(4 * i, 4);
+            if i == bad {
+                x = Array::new(x.shape(), Data::F32(vec![f32::NAN; x.shape().numel()]));
+            }
+            told += usize::from(run.trainer.step(&mut run.session, &[("x", &x), ("y", &y)]).is_err());
+            told += usize::from(run.session.wait().is_err());
+        }
+        assert!(told > 0, "micro-batch {bad}");
+        // One that was refused is given again, and another window follows.
+        let closed = (0..3).filter(|i| run.step(&batch(4 * i, 4))).count();
+        assert!(closed >= 1, "micro-batch {bad}: {closed} windows were closed");
+        assert_ne!(run.params(), before);
+    }
+}
+
+/// The update steps every parameter that a micro-batch has reached, whichever was recorded last.
+#[test]
+fn a_micro_batch_that_reaches_other_parameters_joins_the_update() {
+    let mut store = Store::new();
+    let [one, two] = [0, 1].map(|i| {
+        let mut b = Builder::new(&mut store, i);
+        Linear::new(b.at(&format!("head{i}")), INPUTS, CLASSES, &Init::XavierUniform { gain: 1.0 })
+    });
+    let params = store.params();
+    let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
+    let config = TrainerConfig { accumulate: 2, ..TrainerConfig::default() };
+    let (a, b) = (one.weight, two.weight);
+    // Which head it is for is told by the number of samples.
+    let mut trainer = Trainer::new(&mut store, &params, sgd, config, move |batch| {
+        let x = batch.get("x");
+        let head = if x.shape()[0] == 4 { &one } else { &two };
+        head.forward(x).cross_entropy(batch.get("y")).into()
+    });
+    let mut session = session(store);
+    let mut step = |session: &mut Session, count| {
+        let (x, y) = batch(0, count);
+        trainer.step(session, &[("x", &x), ("y", &y)]).unwrap()
+    };
+    for _ in 0..2 {
+        step(&mut session, 4);
+    }
+    let [a_before, b_before] = [a, b].map(|p| session.read_param(p).unwrap());
+    step(&mut session, 4);
+    assert!(step(&mut session, 3));
+    assert!(!same_bits(&session.read_param(a).unwrap(), &a_before));
+    assert!(!same_bits(&session.read_param(b).unwrap(), &b_before), "the second head has a gradient, and stood still");
+}
+
 #[test]
 fn a_run_resumes_in_the_middle_of_a_window_bit_for_bit() {
     let config = || TrainerConfig { accumulate: 3, ema: Some(0.9), clip_norm: Some(0.2), ..TrainerConfig::default() };
@@ -402,6 +458,18 @@ fn two_trainers_share_a_session() {
     }
     let taps = session.taps().unwrap();
     assert_eq!((a.updates(&taps).len(), b.updates(&taps).len()), (4, 2), "each knows its own");
+}
+
+#[test]
+fn lints_name_the_line_that_made_the_trainer() {
+    for accumulate in [1, 2] {
+        let config = TrainerConfig { accumulate, clip_value: Some(1.0), ..TrainerConfig::default() };
+        let mut run = Run::new(config);
+        (0..accumulate).for_each(|i| assert_eq!(run.step(&batch(4 * i, 4)), i + 1 == accumulate));
+        let lints = run.trainer.lints();
+        let alone = lints.iter().find(|lint| lint.pitfall == wgrad::Pitfall::P20).expect("a clip by value alone");
+        assert_eq!(alone.site.unwrap().file(), file!(), "{alone}");
+    }
 }
 
 #[test]

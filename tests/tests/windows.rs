@@ -365,3 +365,31 @@ fn unscaled_micro_batches_freeze_the_scale_too() {
     assert_eq!(refused(&mut session, &add, &[]), None);
     assert_eq!(refused(&mut session, &rescale, &[]), Some(Pitfall::P12));
 }
+
+/// Optimizers that step with copies of the same gradients draw the same noise, and make one update: where one of them may
+/// not step, it is the other's.
+#[test]
+fn noise_for_two_optimizers_moves_once() {
+    for (first, second, want) in [(true, true, 1.0), (true, false, 1.0), (false, true, 1.0), (false, false, 0.0)] {
+        let mut store = Store::new();
+        let [a, b] = ["a", "b"].map(|name| store.param(name, &f32s(&[1.0, 2.0])));
+        let params = store.params();
+        let [one, two] = [a, b].map(|param| {
+            let own: ParamSet = [param].into_iter().collect();
+            Sgd::new(&mut store, &own, SgdConfig { name: format!("sgd{param:?}"), ..SgdConfig::default() })
+        });
+        let rng = Rng::new(&mut store, "noise", 1);
+        let mut session = Session::new(Box::new(CpuBackend::new(1).unwrap()), store).unwrap();
+        let step = session.record(|t| {
+            let loss = (t.param(a).square() + t.param(b).square()).sum();
+            let g = loss.grad(&params).add_noise(Noise::annealed(0.1), rng);
+            let taken = |taken: bool| t.scalar(f64::from(taken), DType::Bool);
+            one.step(g.clone().skip_unless(taken(first)));
+            two.step(g.skip_unless(taken(second)));
+            t.tap("updates", rng.counter(t));
+        });
+        session.run(&step.unwrap(), &[]).unwrap();
+        session.wait().unwrap();
+        assert_eq!(session.taps().unwrap()[0].scalar("updates"), Some(want), "{first} {second}");
+    }
+}

@@ -117,6 +117,12 @@ impl<S> Accumulator<S> {
         self.length.map(|(_, counter)| counter)
     }
 
+    /// The parameters with a gradient in some micro-batch that has been recorded so far: those that [`Accumulator::take`]
+    /// takes. A program that takes, recorded before another parameter was reached, leaves that one's gradients out.
+    pub fn present(&self) -> ParamSet {
+        self.recorded().as_ref().map_or_else(ParamSet::default, |known| known.present.clone())
+    }
+
     /// A micro-batch whose gradient is not finite, or whose verdict is false ([`Grads::check_loss`]), is left out, and not
     /// counted. Without this the whole window is skipped: what is not finite spoils the sum, which the check after it finds,
     /// and of a window with a false verdict the verdict is false.
@@ -173,7 +179,7 @@ impl<S> Accumulator<S> {
         }
         self.note(&grads);
         let parameters = [("weighting", format!("{:?}", self.weighting))];
-        let site = std::panic::Location::caller();
+        let site = tape.site();
         tape.pass_over("accumulate", &parameters, &grads.flat.tensors(), (grads.present.clone(), false), || {
             let mut counts = weight.not_equals(0.0);
             let mut after = counted;

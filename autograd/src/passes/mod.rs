@@ -60,7 +60,7 @@ impl<'t, S> Grads<'t, S> {
         }
         let mut result = None;
         // The body is recorded within a closure: its nodes name the line that asked for the pass all the same.
-        let site = std::panic::Location::caller();
+        let site = self.tape.site();
         self.tape.pass_over(name, parameters, &self.flat.tensors(), (params, false), || {
             let (flat, extra) = self.tape.at_site(site, || f(&self.flat));
             let outputs = flat.tensors().into_iter().chain(extra.iter().copied()).collect();

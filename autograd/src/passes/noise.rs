@@ -101,11 +101,11 @@ impl From<Rng> for Draw<'_> {
     }
 }
 
-impl<S> Grads<'_, S> {
-    /// Has the step move a generator on, once.
-    pub(super) fn moves(&mut self, generator: Rng) {
-        if !self.generators.contains(&generator) {
-            self.generators.push(generator);
+impl<'t, S> Grads<'t, S> {
+    /// Has the step move a generator on, once, past the counter's value that was drawn by.
+    pub(super) fn moves(&mut self, generator: Rng, drawn: Tensor<'t>) {
+        if self.generators.iter().all(|(known, _)| *known != generator) {
+            self.generators.push((generator, drawn));
         }
     }
 }
@@ -153,7 +153,7 @@ impl<'t> Grads<'t, Unscaled> {
         self.tap_of(NAME, "sigma", sigma[0]);
         if let Draw::Rng(rng) = draw {
             rng.draws_noise(self.tape);
-            self.moves(rng);
+            self.moves(rng, updates);
         }
         self.with_flat(flat)
     }

@@ -78,8 +78,8 @@ impl<'t, S> Grads<'t, S> {
             if let Some(verdict) = own(other) {
                 self.and_verdict(verdict);
             }
-            for generator in &other.generators {
-                self.moves(*generator);
+            for (generator, drawn) in &other.generators {
+                self.moves(*generator, *drawn);
             }
         }
         let all = || std::iter::once(&self).chain(others);
