@@ -75,7 +75,7 @@ pub struct RnnArgs {
     #[arg(long, value_name = "T")]
     pub length: Option<usize>,
     /// The bound of clip-norm; or where that of meta-clip begins; default: 1, and 0.001
-    #[arg(long, value_name = "NORM")]
+    #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
     pub max_norm: Option<f64>,
 }
 

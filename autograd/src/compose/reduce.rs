@@ -76,7 +76,7 @@ impl<'t> Tensor<'t> {
         let n = self.extent(axes);
         if n > 0.0 && n <= correction {
             let text = format!(
-                "a variance over {n} elements with correction {correction} is 0 / 0; report 0, or take `var_axes`"
+                "a variance with correction {correction} needs more elements than {n}; report 0, or take `var_axes`"
             );
             self.tape.note(Pitfall::P41, Severity::Warning, text);
         }

@@ -122,7 +122,7 @@ impl<'t> Grads<'t, Unscaled> {
         check_norm(NAME, agc.p, &[("eps", agc.eps), ("div_eps", agc.div_eps)]);
         self.note_floor(NAME, "eps", agc.eps);
         if agc.exclude.is_empty() {
-            let text = "agc leaves no parameter out, and the paper does so with the output layer; `exclude` it";
+            let text = "agc leaves no parameter out, but its paper leaves out the output layer; `exclude` it";
             self.tape.note(Pitfall::P21, Severity::Warning, text.into());
         }
         let (flat, clipped) = self.pass(NAME, &agc.parameters(), |flat| {

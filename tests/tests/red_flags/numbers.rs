@@ -19,8 +19,8 @@ pub const ENTRIES: &[Entry] = &[
         why: "A second forward pass that draws other numbers, or updates running statistics again, has another gradient.",
         mistake: Mistake::Impossible(
             "A reverse sweep records the checkpointed nodes again, with the same random stream and counter, so that every \
-             value is the same bit for bit; states are assigned by the caller, once. `tests/tests/hooks.rs` compares more \
-             of them with and without.",
+             value is the same bit for bit; states are assigned by the caller, once. `tests/tests/checkpointing.rs` \
+             compares gradients with and without.",
             Some(p25_shown),
         ),
         right: p25_right,
