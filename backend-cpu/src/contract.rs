@@ -26,11 +26,16 @@ fn part(batch: usize, [m, k, n]: [usize; 3]) -> [usize; 2] {
     const LARGEST: [usize; 2] = [256, 512];
     const PARTS: usize = 8;
     const SMALL: usize = 1 << 20;
+    /// A side that is not split.
+    const LEAST: usize = 16;
     let mut part = [m.clamp(1, LARGEST[0]), n.clamp(1, LARGEST[1])];
     while batch * m.div_ceil(part[0]) * n.div_ceil(part[1]) < PARTS && part[0] * part[1] * k > SMALL {
         // Columns first: each part packs its columns of the right side.
         let side = usize::from(part[1] > part[0]);
-        part[side] = (part[side] / 2).next_multiple_of(16);
+        if part[side] <= LEAST {
+            break;
+        }
+        part[side] = (part[side] / 2).next_multiple_of(LEAST);
     }
     part
 }
@@ -326,6 +331,21 @@ pub(crate) unsafe fn multiply<T: Element>(
                 false,
                 Parallelism::None,
             );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::part;
+
+    #[test]
+    fn products_of_any_shape_are_cut_into_parts() {
+        for long in [5000, 10_923, 1 << 21] {
+            for (m, n) in [(1, 1), (6, 50), (16, 16), (50, 6), (17, 16), (300, 3)] {
+                let [rows, columns] = part(1, [m, long, n]);
+                assert!((1..=m).contains(&rows) && (1..=n.next_multiple_of(16)).contains(&columns), "{m}x{long}x{n}");
+            }
         }
     }
 }
