@@ -34,12 +34,24 @@ pub(crate) struct Machine<'a> {
     extent: Extent,
     /// How many elements ahead of the walk at hand memory has been read.
     ahead: usize,
+    /// Whether the walk at hand reduces something.
+    folds: bool,
 }
 
 impl<'a> Machine<'a> {
     pub fn new(schedule: &'a Schedule, env: Env<'a>, scratch: &'a mut Scratch) -> Self {
         scratch.seen[..schedule.cells.len()].fill(Seen::Register);
-        Self { schedule, env, scratch, rows: 0..0, columns: 0..0, first: 0, extent: Extent::Rows, ahead: chain::AHEAD }
+        Self {
+            schedule,
+            env,
+            scratch,
+            rows: 0..0,
+            columns: 0..0,
+            first: 0,
+            extent: Extent::Rows,
+            ahead: chain::AHEAD,
+            folds: false,
+        }
     }
 
     /// Goes to some rows, at most as many as a tile has, and computes what needs no walk over them.
@@ -98,6 +110,7 @@ impl<'a> Machine<'a> {
     /// Walks over some columns of the tile.
     pub fn walk(&mut self, phase: usize, columns: Range<usize>) {
         let schedule = self.schedule;
+        self.folds = !schedule.phases[phase].accs.is_empty();
         let mut at = columns.start;
         while at < columns.end {
             self.columns = at..columns.end.min(at + schedule.cut.block);
@@ -370,7 +383,7 @@ impl<'a> Machine<'a> {
         {
             let at = (at - shift) as usize;
             self.scratch.seen[to] = Seen::Memory(view.source, at);
-            if cell.extent == Extent::Block {
+            if self.folds && cell.extent == Extent::Block {
                 with_type!(cell.dtype, T => self.announce::<T>(view.source, at));
             }
             return;

@@ -166,10 +166,14 @@ impl<'a> Joiner<'a> {
         inputs.filter_map(|cell| self.made[cell]).filter(within).collect()
     }
 
-    /// Whether what lies where a result goes is not needed any more once it is computed.
+    /// Whether what lies where a result goes is not needed any more once it is computed: whichever it is, where it is chosen.
     fn stands_alone(&self, chain: &Chain, output: Output, views: &[View]) -> bool {
-        let Some(i) = output.value.checked_sub(chain.inputs.len()) else { return false };
-        let Some(direct) = output.direct else { return chain.code[i].code != Code::Choose };
+        let Some(i) = output.value.checked_sub(chain.inputs.len()) else { return true };
+        if let Instruction { code: Code::Choose, of: [_, a, b, ..] } = chain.code[i] {
+            let either = [a, b].map(|value| Output { value: usize::from(value), ..output });
+            return either.into_iter().all(|output| self.stands_alone(chain, output, views));
+        }
+        let Some(direct) = output.direct else { return true };
         let place = views[direct].source;
         let lies_there = |value: usize| {
             let Some(Input::Cell(cell)) = chain.inputs.get(value) else { return false };
@@ -179,7 +183,8 @@ impl<'a> Joiner<'a> {
                 _ => false,
             }
         };
-        chain.code[i].code != Code::Choose && !chain.code[i + 1..].iter().any(|later| later.operands().any(lies_there))
+        let computes = |later: &&Instruction| later.code != Code::Choose;
+        !chain.code[i + 1..].iter().filter(computes).any(|later| later.operands().any(lies_there))
     }
 
     /// Whether nothing but this walk needs a cell.

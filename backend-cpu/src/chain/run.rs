@@ -162,6 +162,21 @@ impl<T: Lane> WithSimd for Run<'_, T> {
         // SAFETY: within the file, by the assertion.
         let row = |value: usize| unsafe { start_of_file.add(value * FEW) };
         at[..values].iter_mut().enumerate().for_each(|(value, at)| *at = row(value));
+        // What is chosen is known before it is computed.
+        let mut chosen = [To::nowhere(); LONGEST];
+        let chosen = &mut chosen[..outputs.len()];
+        for (i, to) in outputs.iter().enumerate() {
+            let mut value = to.value;
+            while let Some(&Instruction { code: Code::Choose, of: [condition, a, b, ..] }) =
+                value.checked_sub(inputs.len()).map(|i| &code[i])
+            {
+                // SAFETY: a condition is an input, and within the file.
+                let condition = unsafe { *row(usize::from(condition)) } != T::default();
+                value = usize::from(if condition { a } else { b });
+            }
+            let alone = to.alone && value >= inputs.len() && chosen[..i].iter().all(|other| other.value != value);
+            chosen[i] = To { value, alone, ..*to };
+        }
         let mut start = 0;
         while start < len {
             let few = FEW.min(len - start);
@@ -181,14 +196,14 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 let file = unsafe { std::slice::from_raw_parts_mut(start_of_file, inputs.len() * FEW) };
                 spread.fill(inputs, start..start + few, file);
             }
-            for to in outputs.iter().filter(|to| to.alone) {
+            for to in chosen.iter().filter(|to| to.alone) {
                 at[to.value % VALUES] = if few == FEW { to.start.wrapping_add(start) } else { row(to.value % values) };
             }
             for (i, &Instruction { code, of }) in code.iter().enumerate() {
                 let of = of.map(|value| at[usize::from(value) % VALUES].cast_const());
                 let to = (inputs.len() + i) % VALUES;
                 if code == Code::Choose {
-                    // SAFETY: a condition is a row of the file.
+                    // SAFETY: as above.
                     let condition = unsafe { *of[0] } != T::default();
                     at[to] = if condition { of[1] } else { of[2] }.cast_mut();
                     continue;
@@ -198,7 +213,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 // what the last round left.)
                 unsafe { T::compute(simd, code, of, at[to]) };
             }
-            for to in outputs.iter().filter(|to| !to.alone || few < FEW) {
+            for to in chosen.iter().filter(|to| !to.alone || few < FEW) {
                 let (from, to) = (at[to.value % VALUES].cast_const(), to.start.wrapping_add(start));
                 // SAFETY: `few` elements are left of the output, by the caller's promise; the file is apart from it, and an
                 // input that a choice has handed on is there already, or elsewhere.
