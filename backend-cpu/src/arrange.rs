@@ -1,9 +1,9 @@
 //! The arrangement of a body's values in steps: which walk over the rows computes what, and in which registers.
 
 use crate::{
+    chain,
     cut::Cut,
     fold::accumulator,
-    idioms,
     lanes::weight,
     memory::Source,
     schedule::{Acc, Action, Cell, Extent, Home, Phase, Schedule, Setting, Step, Vector},
@@ -168,7 +168,9 @@ impl Builder<'_, '_> {
                 self.push(p, Step { action: Action::Store(view, from), to: None, direct: None });
             }
             self.schedule.phases[p].accs = first..self.schedule.accs.len();
-            idioms::join(&mut self.schedule.phases[p].block, &self.schedule.cells);
+            let steps = std::mem::take(&mut self.schedule.phases[p].block);
+            let file = |dtype, len| self.files.take(dtype, len);
+            self.schedule.phases[p].block = chain::join(steps, &self.schedule.cells, &self.schedule.views, file);
             self.registers(p);
             self.rows_of(p + 1);
         }
@@ -458,7 +460,7 @@ impl Builder<'_, '_> {
         let steps = &self.schedule.phases[p].block;
         let mut last = vec![0; self.schedule.cells.len()];
         for (i, step) in steps.iter().enumerate() {
-            step.action.operands().chain(step.to).for_each(|cell| last[cell] = i);
+            step.action.operands().chain(step.results()).for_each(|cell| last[cell] = i);
         }
         // What is chosen is read where it is.
         for step in steps.iter().rev() {
@@ -469,14 +471,14 @@ impl Builder<'_, '_> {
         let len = self.schedule.cut.lines * self.schedule.cut.block;
         let mut mine = vec![false; self.schedule.cells.len()];
         for (i, step) in steps.iter().enumerate() {
-            if let Some(to) = step.to
-                && matches!(self.schedule.cells[to].home, Home::Register { index: usize::MAX, .. })
-            {
-                let index = self.files.take(self.schedule.cells[to].dtype, len);
-                self.schedule.cells[to].home = Home::Register { index, resident: false };
-                mine[to] = true;
+            for to in step.results() {
+                if matches!(self.schedule.cells[to].home, Home::Register { index: usize::MAX, .. }) {
+                    let index = self.files.take(self.schedule.cells[to].dtype, len);
+                    self.schedule.cells[to].home = Home::Register { index, resident: false };
+                    mine[to] = true;
+                }
             }
-            for cell in step.action.operands().chain(step.to) {
+            for cell in step.action.operands().chain(step.results()) {
                 if last[cell] == i && mine[cell] {
                     mine[cell] = false;
                     if let Home::Register { index, .. } = self.schedule.cells[cell].home {

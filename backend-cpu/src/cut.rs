@@ -11,10 +11,7 @@ use crate::{
     view::even_tail,
 };
 use std::sync::Arc;
-use wgrad::{
-    op::Segments,
-    plan::{Instr, Operand, Value},
-};
+use wgrad::{op::Segments, plan::Operand};
 
 /// The sizes that decide how a space is cut up. Results depend on them, and so they are the same for all threads.
 #[derive(Clone, Copy, Debug)]
@@ -55,11 +52,7 @@ impl Sizes {
 }
 
 /// Parts of a tile whose rows are segments.
-const PARTS: usize = 4;
-/// Values of elements that a kernel without reductions computes, from which on its registers hold less: more of them fit
-/// into a cache of the first level.
-const MANY: usize = 6;
-
+const PARTS: usize = 2;
 /// An index space, cut up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
@@ -79,9 +72,6 @@ pub(crate) struct Cut {
     pub block: usize,
     /// Columns of a chunk: a multiple of a block's.
     pub chunk: usize,
-    /// Whether the next block is asked for while one is computed: with registers this small, the machine does not see it
-    /// coming.
-    pub ahead: bool,
     /// Whether intermediate values of a tile are kept from one walk over it to the next.
     pub resident: bool,
 }
@@ -89,12 +79,7 @@ pub(crate) struct Cut {
 impl Cut {
     /// Cuts up the space of a body that takes this many walks over a row.
     pub fn new(setting: &Setting, walks: usize) -> Self {
-        let Setting { body, mut sizes, .. } = *setting;
-        let computed = |value: &&Value| !matches!(value.instr, Instr::Load(_) | Instr::Const(_));
-        let many = body.reduced == 0 && body.values.iter().filter(computed).count() > MANY;
-        if many && setting.product.is_none() {
-            sizes.block = (sizes.block / 2).max(16);
-        }
+        let Setting { body, sizes, .. } = *setting;
         let operands = || setting.reads.iter().chain(setting.writes).filter(|o| o.shape == body.space);
         let split = match (&setting.product, body.reduced) {
             (Some(_), _) => body.space.rank() - 1,
@@ -125,7 +110,7 @@ impl Cut {
         } else {
             (sizes.chunk / rows).max(reduced.div_ceil(sizes.chunks)).next_multiple_of(block).max(block)
         };
-        Self { split, kept, reduced, turned, rows, lines: rows, parts: 1, block, chunk, ahead: many, resident }
+        Self { split, kept, reduced, turned, rows, lines: rows, parts: 1, block, chunk, resident }
     }
 
     /// Cuts up a vector whose rows are segments, for so many walks over them, and the parts that are its tiles. Parts of
@@ -151,7 +136,6 @@ impl Cut {
             parts: together,
             block,
             chunk: reduced,
-            ahead: false,
             resident,
         };
         (cut, Tiling { segments: segments.clone(), parts, split })

@@ -9,13 +9,13 @@ pub mod sequence;
 
 mod arrange;
 mod backend;
+mod chain;
 mod contract;
 mod conv;
 mod cumsum;
 mod cut;
 mod fold;
 mod half;
-mod idioms;
 mod kernel;
 mod lanes;
 mod looped;

@@ -142,17 +142,6 @@ impl Target {
         (unsafe { self.start.cast::<T>().add(start) }, len)
     }
 
-    /// Asks for a stretch of the elements ahead of their use, as far as there are so many.
-    pub fn prefetch<T: Element>(&self, start: usize, len: usize) {
-        let end = self.len.min(start + len);
-        if start < end {
-            // SAFETY: within the vector; what is asked for is not read.
-            prefetch(unsafe {
-                std::slice::from_raw_parts(self.start.cast::<std::mem::MaybeUninit<T>>().add(start), end - start)
-            });
-        }
-    }
-
     /// A stretch of the elements, to be written.
     ///
     /// # Safety
@@ -208,16 +197,27 @@ pub(crate) fn aligned_mut<T>(elements: &mut [T]) -> &mut [T] {
     &mut elements[start..]
 }
 
-/// Asks for elements ahead of their use.
-pub(crate) fn prefetch<T>(elements: &[T]) {
+/// Asks for elements ahead of their use, if they exist.
+#[inline(always)]
+pub(crate) fn prefetch<T>(start: *const T, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    for line in elements.chunks(LINE / size_of::<T>()) {
+    for i in (0..len).step_by(LINE / size_of::<T>()) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a hint, which touches no memory as far as the program can tell.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(i).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = elements;
+    let _ = (start, len);
+}
+
+/// Asks for the beginning of each page of some elements.
+pub(crate) fn prefetch_pages<T>(start: *const T, len: usize) {
+    const PAGE: usize = 4096;
+    const LINES: usize = 4;
+    for i in (0..len).step_by(PAGE / size_of::<T>()) {
+        let page = start.wrapping_add(i).map_addr(|at| at & !(PAGE - 1));
+        prefetch(page, LINES * LINE / size_of::<T>());
+    }
 }
 
 /// Zeros, so many and some to spare, and the first that begins a line.

@@ -2,8 +2,8 @@
 //! shapes alone is decided when a schedule is [arranged](crate::arrange::arranged), and in the [`Cut`].
 
 use crate::{
+    chain::Chain,
     cut::{Cut, Sizes},
-    idioms::Joined,
     memory::Source,
     segments::Part,
     view::View,
@@ -79,8 +79,8 @@ pub(crate) enum Action {
     },
     Unary(Unary, usize),
     Binary(Binary, usize, usize),
-    /// Several of the above and of the below at once.
-    Joined(Joined),
+    /// Several of the above and of the below at once: the results are the chain's own.
+    Chain(Box<Chain>),
     Select(usize, usize, usize),
     /// One of two values as a whole, by a condition that is the same all over the block: it stays where it is.
     Choose(usize, usize, usize),
@@ -94,21 +94,23 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    pub fn operands(&self) -> impl Iterator<Item = usize> {
+    pub fn operands(&self) -> impl Iterator<Item = usize> + Clone {
         let used = match *self {
-            Action::Load(_) | Action::Lookup { .. } => [None; 5],
-            Action::Spread { from, .. } => [Some(from), None, None, None, None],
+            Action::Load(_) | Action::Lookup { .. } | Action::Chain(_) => [None; 3],
             Action::Random { key: [a, b, c], .. } | Action::Select(a, b, c) | Action::Choose(a, b, c) => {
-                [Some(a), Some(b), Some(c), None, None]
+                [Some(a), Some(b), Some(c)]
             }
-            Action::Binary(_, a, b) => [Some(a), Some(b), None, None, None],
-            Action::Joined(Joined { vectors: [x, y], scalars: [s, t, u], .. }) => {
-                return [x, y, s, t, u].map(Some).into_iter().flatten();
+            Action::Binary(_, a, b) => [Some(a), Some(b), None],
+            Action::Spread { from: a, .. } | Action::Unary(_, a) | Action::Cast(a) | Action::Expand(a) => {
+                [Some(a), None, None]
             }
-            Action::Unary(_, a) | Action::Cast(a) | Action::Expand(a) => [Some(a), None, None, None, None],
-            Action::Store(_, a) | Action::Fold(_, a) => [Some(a), None, None, None, None],
+            Action::Store(_, a) | Action::Fold(_, a) => [Some(a), None, None],
         };
-        used.into_iter().flatten()
+        let inputs = match self {
+            Action::Chain(chain) => &chain.inputs[..],
+            _ => &[],
+        };
+        used.into_iter().flatten().chain(inputs.iter().map(|input| input.cell()))
     }
 }
 
@@ -137,6 +139,17 @@ pub(crate) struct Step {
     pub to: Option<usize>,
     /// A view that the result is written to at once, where a block of it lies in one piece.
     pub direct: Option<usize>,
+}
+
+impl Step {
+    /// The cells of all results.
+    pub fn results(&self) -> impl Iterator<Item = usize> {
+        let outputs = match &self.action {
+            Action::Chain(chain) => &chain.outputs[..],
+            _ => &[],
+        };
+        self.to.into_iter().chain(outputs.iter().map(|output| output.cell))
+    }
 }
 
 /// A reduction's accumulators.

@@ -1,11 +1,11 @@
 //! Running a schedule over a tile: block by block, instruction by instruction.
 
 use crate::{
+    chain,
     fold::{self, with_monoid},
     half::narrow,
-    idioms::{self, Joined},
     lanes::{self, Lanes, Number},
-    memory::{Element, Env, Source, Target, aligned, aligned_mut, nothing, prefetch, with_type},
+    memory::{Element, Env, Source, Target, aligned, aligned_mut, nothing, prefetch_pages, with_type},
     random,
     schedule::{Action, Extent, Home, Schedule, Step, Vector},
     scratch::{Scratch, Seen},
@@ -16,6 +16,8 @@ use wgrad::{
     DType, Data, f16,
     op::{Binary, Segments},
 };
+
+mod chained;
 
 /// A schedule on its way through a part of its space, on one thread.
 pub(crate) struct Machine<'a> {
@@ -30,12 +32,26 @@ pub(crate) struct Machine<'a> {
     first: usize,
     /// How many elements the result of the step at hand has.
     extent: Extent,
+    /// How many elements ahead of the walk at hand memory has been read.
+    ahead: usize,
+    /// Whether the walk at hand reduces something.
+    folds: bool,
 }
 
 impl<'a> Machine<'a> {
     pub fn new(schedule: &'a Schedule, env: Env<'a>, scratch: &'a mut Scratch) -> Self {
         scratch.seen[..schedule.cells.len()].fill(Seen::Register);
-        Self { schedule, env, scratch, rows: 0..0, columns: 0..0, first: 0, extent: Extent::Rows }
+        Self {
+            schedule,
+            env,
+            scratch,
+            rows: 0..0,
+            columns: 0..0,
+            first: 0,
+            extent: Extent::Rows,
+            ahead: chain::AHEAD,
+            folds: false,
+        }
     }
 
     /// Goes to some rows, at most as many as a tile has, and computes what needs no walk over them.
@@ -70,6 +86,7 @@ impl<'a> Machine<'a> {
         let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return };
         self.enter(first.rows.start..last.rows.end);
         for p in 0..self.schedule.phases.len() {
+            self.ahead = if p > 0 { last.columns.end - first.columns.start } else { chain::AHEAD };
             self.start(p, false);
             self.walk_parts(p, parts);
             self.merge(p);
@@ -93,6 +110,7 @@ impl<'a> Machine<'a> {
     /// Walks over some columns of the tile.
     pub fn walk(&mut self, phase: usize, columns: Range<usize>) {
         let schedule = self.schedule;
+        self.folds = !schedule.phases[phase].accs.is_empty();
         let mut at = columns.start;
         while at < columns.end {
             self.columns = at..columns.end.min(at + schedule.cut.block);
@@ -249,7 +267,7 @@ impl<'a> Machine<'a> {
         let len = self.len(cell.extent);
         self.extent = cell.extent;
         let Home::Register { index, resident } = cell.home else { unreachable!("constants are not computed") };
-        if let Some((target, at)) = self.destination(step) {
+        if let Some((target, at)) = step.direct.and_then(|view| self.destination(view, to)) {
             // SAFETY: the elements belong to this thread's block, no read of the kernel shows them (a write that shares
             // its slot with a read is never a step's destination), and writes do not overlap.
             let out = unsafe { target.part(at, len) };
@@ -262,9 +280,9 @@ impl<'a> Machine<'a> {
         self.scratch.registers[index] = out;
     }
 
-    /// Where in memory a step's result belongs, if it lies there in one piece; and notes where it is.
-    fn destination(&mut self, step: &Step) -> Option<(&'a Target, usize)> {
-        let (view, to) = (&self.schedule.views[step.direct?], step.to?);
+    /// Where in memory a result belongs, if it lies there in one piece; and notes where it is.
+    fn destination(&mut self, view: usize, to: usize) -> Option<(&'a Target, usize)> {
+        let view = &self.schedule.views[view];
         let (outer, inner) = self.ranges(Extent::Block);
         self.scratch.seen[to] = Seen::Register;
         let at = view.direct(outer, inner)? as usize;
@@ -318,13 +336,9 @@ impl<'a> Machine<'a> {
             Action::Binary(op, a, b) => with_type!(self.dtype(*a), T => {
                 self.compute::<T>(step, |this, out| T::binary(*op, this.lanes(*a), this.lanes(*b), out));
             }),
-            Action::Joined(Joined { idiom, vectors, scalars }) => match self.dtype_of(step) {
-                DType::F32 => self.compute::<f32>(step, |this, out| {
-                    idioms::run(*idiom, vectors.map(|x| this.lanes(x)), scalars.map(|s| this.lanes(s)), out);
-                }),
-                _ => self.compute::<f64>(step, |this, out| {
-                    idioms::run(*idiom, vectors.map(|x| this.lanes(x)), scalars.map(|s| this.lanes(s)), out);
-                }),
+            Action::Chain(chain) => match chain.dtype {
+                DType::F32 => self.chain::<f32>(chain),
+                _ => self.chain::<f64>(chain),
             },
             Action::Choose(c, a, b) => {
                 let chosen = if matches!(self.lanes::<bool>(*c), Lanes::Splat(true)) { *a } else { *b };
@@ -369,8 +383,8 @@ impl<'a> Machine<'a> {
         {
             let at = (at - shift) as usize;
             self.scratch.seen[to] = Seen::Memory(view.source, at);
-            if self.schedule.cut.ahead && cell.extent == Extent::Block {
-                with_type!(cell.dtype, T => self.ask_ahead::<T>(view.source, at));
+            if self.folds && cell.extent == Extent::Block {
+                with_type!(cell.dtype, T => self.announce::<T>(view.source, at));
             }
             return;
         }
@@ -382,17 +396,17 @@ impl<'a> Machine<'a> {
         }));
     }
 
-    /// Asks for what lies behind a block in memory.
-    fn ask_ahead<T: Element>(&self, source: Source, at: usize) {
+    /// Lets the machine see what lies behind a block in memory coming: it looks ahead by itself, but no further than the end
+    /// of a page.
+    fn announce<T: Element>(&self, source: Source, at: usize) {
         let len = self.len(Extent::Block);
-        match source {
-            Source::Product => {}
-            Source::Target(t) => self.env.targets[t].prefetch::<T>(at + len, len),
-            source => {
-                let x = T::slice(self.env.data(source));
-                prefetch(&x[(at + len).min(x.len())..(at + 2 * len).min(x.len())]);
-            }
-        }
+        let block = match source {
+            Source::Product => return,
+            // SAFETY: as in `lanes`; nothing is read.
+            Source::Target(t) => unsafe { self.env.targets[t].span::<T>(at, len).0.cast_const() },
+            source => T::slice(self.env.data(source))[at..].as_ptr(),
+        };
+        prefetch_pages(block.wrapping_add(len), len);
     }
 
     /// Copies elements that this kernel overwrites later.

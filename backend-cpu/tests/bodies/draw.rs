@@ -140,6 +140,58 @@ impl Draw {
         Case { kind: Kind::Loop(body), reads: self.reads, writes: self.writes, slots: self.slots }
     }
 
+    /// What optimizers do: some long vectors are overwritten with what follows from all of them, if a verdict says so.
+    pub(crate) fn update(mut self) -> Case {
+        let dtype = self.of(&[DType::F32, DType::F64]);
+        let space: Shape = [1 + self.below(700)].into();
+        let segments = (self.below(2) == 0).then(|| self.segments(space[0]));
+        let rows = segments.is_some();
+        let mut body =
+            Body { space: space.clone(), reduced: usize::from(rows), segments, values: vec![], stores: vec![] };
+        let vectors = 2 + self.below(4);
+        for _ in 0..vectors {
+            let values: Vec<f64> = (0..space[0]).map(|_| self.below(9) as f64 - 4.0).collect();
+            self.slots.push(Data::from_f64(dtype, &values));
+            body.values.push(Value { instr: Instr::Load(self.reads.len()), dtype, level: Level::Element });
+            self.reads.push(Operand::contiguous(self.slots.len() - 1, &space));
+        }
+        if rows {
+            let summed = Instr::Reduce(Reduce::Sum, self.below(vectors));
+            body.values.push(Value { instr: summed, dtype, level: Level::Row });
+            body.values.push(Value { instr: Instr::Spread(vectors), dtype, level: Level::Element });
+        }
+        let vector = |body: &Body, v: usize| body.values[v].level == Level::Element && body.values[v].dtype == dtype;
+        for _ in 0..2 + self.below(9) {
+            let known: Vec<usize> = (0..body.values.len()).filter(|&v| vector(&body, v)).collect();
+            let [a, b] = [0; 2].map(|_| self.of(&known));
+            // Small enough for every result to be exact.
+            let ops = [Binary::Add, Binary::Sub, Binary::Max, Binary::Mul];
+            let op = self.of(if a < vectors && b < vectors { &ops[..] } else { &ops[..3] });
+            body.values.push(Value { instr: Instr::Binary(op, a, b), dtype, level: Level::Element });
+        }
+        let known: Vec<usize> = (vectors..body.values.len()).filter(|&v| vector(&body, v)).collect();
+        let verdict = self.below(3) > 0;
+        self.slots.push(Data::Bool(vec![verdict]));
+        let verdict = Operand { slot: self.slots.len() - 1, offset: 0, shape: space.clone(), strides: vec![0] };
+        body.values.push(Value { instr: Instr::Load(self.reads.len()), dtype: DType::Bool, level: Level::Element });
+        self.reads.push(verdict);
+        let verdict = body.values.len() - 1;
+        for old in 0..vectors {
+            if self.below(4) == 0 {
+                continue;
+            }
+            let mut new = self.of(&known);
+            if self.below(3) > 0 {
+                let chosen = Instr::Select(verdict, new, old);
+                body.values.push(Value { instr: chosen, dtype, level: Level::Element });
+                new = body.values.len() - 1;
+            }
+            body.stores.push(new);
+            self.writes.push(self.reads[old].clone());
+        }
+        Case { kind: Kind::Loop(body), reads: self.reads, writes: self.writes, slots: self.slots }
+    }
+
     /// Segments of a vector, some empty, with gaps.
     fn segments(&mut self, total: usize) -> Arc<Segments> {
         let (mut ranges, mut end) = (vec![], 0);

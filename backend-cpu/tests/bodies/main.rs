@@ -89,6 +89,11 @@ proptest! {
     }
 
     #[test]
+    fn updates(seed in any::<u64>()) {
+        Draw::new(seed).update().check()?;
+    }
+
+    #[test]
     fn products(seed in any::<u64>()) {
         Draw::new(seed).product().check()?;
     }

@@ -1,0 +1,108 @@
+//! Short sequences of instructions, common in training, that become one: what lies between them never leaves the machine's
+//! registers.
+
+use super::{Code, Instruction};
+
+/// Fuses the instructions on so many inputs. `kept` tells the values that are needed afterwards; `is` whether a value is
+/// known to be a number. Gives what is left, and the new number of each value that is.
+pub(super) fn fuse(
+    inputs: usize,
+    code: &[Instruction],
+    kept: impl Fn(usize) -> bool,
+    is: impl Fn(usize, f64) -> bool,
+) -> (Vec<Instruction>, Vec<usize>) {
+    let mut uses = vec![0; inputs + code.len()];
+    code.iter().flat_map(Instruction::operands).for_each(|value| uses[value] += 1);
+    uses.iter_mut().enumerate().for_each(|(value, uses)| *uses += usize::from(kept(value)));
+    let mut fuser = Fuser { inputs, code: code.to_vec(), uses, is };
+    for i in 0..code.len() {
+        while let Some(fused) = fuser.fused(i) {
+            let before = std::mem::replace(&mut fuser.code[i], fused);
+            fused.operands().for_each(|value| fuser.uses[value] += 1);
+            fuser.release(before);
+        }
+    }
+    let mut left = vec![];
+    let mut new: Vec<usize> = (0..inputs + code.len()).collect();
+    for (i, &Instruction { code, of }) in fuser.code.iter().enumerate() {
+        new[inputs + i] = inputs + left.len();
+        if fuser.uses[inputs + i] > 0 {
+            left.push(Instruction { code, of: of.map(|value| new[usize::from(value)] as u8) });
+        }
+    }
+    (left, new)
+}
+
+impl Instruction {
+    pub(super) fn operands(&self) -> impl Iterator<Item = usize> + use<> {
+        let (of, arity) = (self.of, self.code.arity());
+        of.into_iter().take(arity).map(usize::from)
+    }
+}
+
+struct Fuser<F> {
+    inputs: usize,
+    code: Vec<Instruction>,
+    /// How many need each value.
+    uses: Vec<usize>,
+    is: F,
+}
+
+impl<F: Fn(usize, f64) -> bool> Fuser<F> {
+    /// Counts what an instruction uses as used once less.
+    fn release(&mut self, instruction: Instruction) {
+        for value in instruction.operands() {
+            self.uses[value] -= 1;
+            if self.uses[value] == 0 && value >= self.inputs {
+                self.release(self.code[value - self.inputs]);
+            }
+        }
+    }
+
+    /// How a value is computed that is needed so often.
+    fn made(&self, value: u8, uses: usize) -> Option<(Code, [u8; 5])> {
+        let i = usize::from(value).checked_sub(self.inputs)?;
+        let Instruction { code, of } = self.code[i];
+        (self.uses[usize::from(value)] == uses).then_some((code, of))
+    }
+
+    /// What takes the place of an instruction and of those before it that nothing else needs.
+    fn fused(&self, i: usize) -> Option<Instruction> {
+        let Instruction { code, of: [a, b, c, ..] } = self.code[i];
+        let once = |value: u8| self.made(value, 1);
+        let (code, of) = match (code, once(a), once(b)) {
+            (Code::Mul, Some((Code::Mul, [p, q, ..])), _) => (Code::Mul3, [p, q, b, p, p]),
+            (Code::Mul, _, Some((Code::Mul, [p, q, ..]))) => (Code::Mul3, [p, q, a, p, p]),
+            (Code::Add, Some((Code::Mul, [p, q, ..])), Some((Code::Mul, [r, s, ..]))) => (Code::Mix, [p, q, r, s, p]),
+            (Code::Add, Some((Code::Mul, [p, q, ..])), Some((Code::Mul3, [r, s, t, ..])))
+            | (Code::Add, Some((Code::Mul3, [r, s, t, ..])), Some((Code::Mul, [p, q, ..]))) => {
+                (Code::Mix3, [p, q, r, s, t])
+            }
+            (Code::Add, Some((Code::Mul, [p, q, ..])), _) => (Code::MulAdd, [p, q, b, p, p]),
+            (Code::Add, _, Some((Code::Mul, [p, q, ..]))) => (Code::MulAdd, [p, q, a, p, p]),
+            (Code::Sub, Some((Code::Mul, [p, q, ..])), _) => (Code::MulSub, [p, q, b, p, p]),
+            (Code::Sub, _, Some((Code::Mul, [p, q, ..]))) => (Code::SubMul, [p, q, a, p, p]),
+            (Code::Select, ..) => (Code::Root, [self.root(a, b, c)?; 5]),
+            (Code::Div, Some((Code::Mul, [s, x, ..])), Some((Code::MulAdd, [p, q, u, ..]))) => {
+                let (root, y, t) = match (once(p), once(q)) {
+                    (Some((root @ (Code::Sqrt | Code::Root), [y, ..])), _) => (root, y, q),
+                    (_, Some((root @ (Code::Sqrt | Code::Root), [y, ..]))) => (root, y, p),
+                    _ => return None,
+                };
+                (if root == Code::Root { Code::RootRatio } else { Code::Ratio }, [s, x, y, t, u])
+            }
+            _ => return None,
+        };
+        Some(Instruction { code, of })
+    }
+
+    /// The y of `y == 0 ? 0 : sqrt(y == 0 ? 1 : y)`.
+    fn root(&self, condition: u8, nothing: u8, root: u8) -> Option<u8> {
+        let (Code::Sqrt, [safe, ..]) = self.made(root, 1)? else { return None };
+        let (Code::Select, [same, one, y, ..]) = self.made(safe, 1)? else { return None };
+        let (Code::Eq, [p, q, ..]) = self.made(condition, 2)? else { return None };
+        let is = |value: u8, number: f64| (self.is)(usize::from(value), number);
+        let compared = (p == y && is(q, 0.0)) || (q == y && is(p, 0.0));
+        (same == condition && compared && is(nothing, 0.0) && is(one, 1.0)).then_some(y)
+    }
+}

@@ -1,0 +1,150 @@
+//! Chains: the float arithmetic of a walk over rows, run a few elements at a time. What lies between two instructions stays
+//! in the nearest memory, and every operand is met once, whatever their number. The bits are those of the instructions one
+//! by one.
+
+mod fuse;
+mod join;
+mod run;
+
+pub(crate) use join::join;
+pub(crate) use run::{AHEAD, From, INPUTS, LONGEST, Lane, To, run};
+
+use wgrad::{
+    DType,
+    op::{Binary, Unary},
+};
+
+/// What an instruction computes of values a, b, c, d, e. Conditions are 1 and 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Code {
+    /// `a`, as it is.
+    Copy,
+    Neg,
+    Recip,
+    Sqrt,
+    IsFinite,
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Max,
+    Lt,
+    Eq,
+    /// `a ? b : c`.
+    Select,
+    /// As `Select`, where `a` is one for the whole block: the value is found where it is.
+    Choose,
+    /// `a * b * c`.
+    Mul3,
+    /// `a * b + c`.
+    MulAdd,
+    /// `a * b - c`.
+    MulSub,
+    /// `c - a * b`.
+    SubMul,
+    /// `a * b + c * d`: a running mean.
+    Mix,
+    /// `a * b + c * d * e`: a running mean of squares.
+    Mix3,
+    /// The square root, and 0 for what equals 0, which of a root says its sign.
+    Root,
+    /// `a * b / (sqrt(c) * d + e)`: a step in units of a root.
+    Ratio,
+    /// As `Ratio`, with `Root`.
+    RootRatio,
+}
+
+impl Code {
+    /// The code of a function, if it is as cheap as chains are for.
+    fn unary(op: Unary) -> Option<Self> {
+        Some(match op {
+            Unary::Neg => Self::Neg,
+            Unary::Recip => Self::Recip,
+            Unary::Sqrt => Self::Sqrt,
+            Unary::IsFinite => Self::IsFinite,
+            _ => return None,
+        })
+    }
+
+    /// As [`Code::unary`].
+    fn binary(op: Binary) -> Option<Self> {
+        Some(match op {
+            Binary::Add => Self::Add,
+            Binary::Sub => Self::Sub,
+            Binary::Mul => Self::Mul,
+            Binary::Div => Self::Div,
+            Binary::Max => Self::Max,
+            Binary::Lt => Self::Lt,
+            Binary::Eq => Self::Eq,
+            Binary::Pow => return None,
+        })
+    }
+
+    /// How many values it uses.
+    fn arity(self) -> usize {
+        match self {
+            Self::Copy | Self::Neg | Self::Recip | Self::Sqrt | Self::IsFinite | Self::Root => 1,
+            Self::Add | Self::Sub | Self::Mul | Self::Div | Self::Max | Self::Lt | Self::Eq => 2,
+            Self::Select | Self::Choose | Self::Mul3 | Self::MulAdd | Self::MulSub | Self::SubMul => 3,
+            Self::Mix => 4,
+            Self::Mix3 | Self::Ratio | Self::RootRatio => 5,
+        }
+    }
+}
+
+/// One instruction. Its result is the next value; values are numbered from the chain's inputs on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Instruction {
+    pub code: Code,
+    /// The values that it uses, as far as it has so many.
+    pub of: [u8; 5],
+}
+
+/// A value that leaves a chain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    /// Which value.
+    pub value: usize,
+    /// Its cell.
+    pub cell: usize,
+    /// A view that it is written to at once, where a block of it lies in one piece.
+    pub direct: Option<usize>,
+    /// Whether what is there before is not needed any more once the value is computed.
+    pub alone: bool,
+}
+
+/// Where a chain's first values come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Input {
+    /// A cell: of the chain's type, or a condition that is one for the whole block.
+    Cell(usize),
+    /// A cell with a value for each row, where rows are segments: the value of each element's row, and 0 between segments.
+    Spread(usize),
+}
+
+impl Input {
+    pub fn cell(self) -> usize {
+        match self {
+            Self::Cell(cell) | Self::Spread(cell) => cell,
+        }
+    }
+}
+
+/// Instructions on their way through a block side by side.
+#[derive(Clone, Debug)]
+pub(crate) struct Chain {
+    /// What it computes in: f32 or f64.
+    pub dtype: DType,
+    pub inputs: Vec<Input>,
+    pub code: Vec<Instruction>,
+    pub outputs: Vec<Output>,
+    /// The register in which it keeps a few elements of each value.
+    pub file: usize,
+}
+
+impl Chain {
+    /// How many values there are.
+    pub fn values(&self) -> usize {
+        self.inputs.len() + self.code.len()
+    }
+}

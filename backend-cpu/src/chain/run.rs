@@ -1,0 +1,295 @@
+//! The loop of a chain, compiled for the vector instructions that the machine turns out to have.
+
+use super::{Code, Instruction};
+use crate::{
+    lanes::Lanes,
+    memory::{Element, prefetch},
+    segments::Runs,
+};
+use pulp::{Arch, Simd, WithSimd};
+use std::ops::Range;
+
+/// How many elements a chain computes at a time: enough to make up for the choice of what to do with them, few enough for
+/// all of its values to be near.
+pub(crate) const FEW: usize = 128;
+/// How far ahead the memory that a chain reads is asked for, in elements, where it has not been read before.
+pub(crate) const AHEAD: usize = 512;
+/// The most instructions of a chain, and the most inputs.
+pub(crate) const LONGEST: usize = 32;
+pub(crate) const INPUTS: usize = 32;
+const VALUES: usize = LONGEST + INPUTS;
+
+/// Where a chain finds one of its inputs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum From<'a, T> {
+    /// In memory, one after another.
+    Memory(*const T),
+    /// Nowhere: all elements are equal.
+    One(T),
+    /// Among the values of the rows, which are segments.
+    Rows(Lanes<'a, T>),
+}
+
+/// Where one of its results goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct To<T> {
+    pub value: usize,
+    pub start: *mut T,
+    /// Whether it may be computed there.
+    pub alone: bool,
+}
+
+impl<T> To<T> {
+    pub fn nowhere() -> Self {
+        Self { value: 0, start: std::ptr::null_mut(), alone: false }
+    }
+}
+
+/// Floats that chains compute in.
+pub(crate) trait Lane: Element + PartialEq {
+    /// Computes one instruction for [`FEW`] elements.
+    ///
+    /// # Safety
+    /// There are so many elements at each of the pointers, and nobody else writes those at `to`.
+    unsafe fn compute<S: Simd>(simd: S, code: Code, of: [*const Self; 5], to: *mut Self);
+}
+
+macro_rules! lanes {
+    ($($t:ident: $s:ident, $splat:ident $neg:ident $abs:ident $sqrt:ident $add:ident $sub:ident $mul:ident $div:ident $lt:ident $eq:ident $select:ident;)*) => { $(
+        impl Lane for $t {
+            #[inline(always)]
+            unsafe fn compute<S: Simd>(simd: S, code: Code, of: [*const $t; 5], to: *mut $t) {
+                let (zero, one) = (simd.$splat(0.0), simd.$splat(1.0));
+                let (add, sub, mul, div) = (
+                    |a, b| simd.$add(a, b),
+                    |a, b| simd.$sub(a, b),
+                    |a, b| simd.$mul(a, b),
+                    |a, b| simd.$div(a, b),
+                );
+                let root = |x| simd.$select(simd.$eq(x, zero), zero, simd.$sqrt(x));
+                let [a, b, c, d, e] = of.map(|of| of.cast::<S::$s>());
+                macro_rules! at {
+                    // SAFETY: promised by the caller.
+                    ($x:expr, $i:expr) => { unsafe { $x.add($i).read_unaligned() } };
+                }
+                macro_rules! each {
+                    ($i:ident => $result:expr) => {
+                        for $i in 0..FEW * size_of::<$t>() / size_of::<S::$s>() {
+                            let result = $result;
+                            // SAFETY: promised by the caller.
+                            unsafe { to.cast::<S::$s>().add($i).write_unaligned(result) };
+                        }
+                    };
+                }
+                match code {
+                    Code::Copy => each!(i => at!(a, i)),
+                    Code::Neg => each!(i => simd.$neg(at!(a, i))),
+                    Code::Recip => each!(i => div(one, at!(a, i))),
+                    Code::Sqrt => each!(i => simd.$sqrt(at!(a, i))),
+                    Code::IsFinite => {
+                        let infinity = simd.$splat($t::INFINITY);
+                        each!(i => simd.$select(simd.$lt(simd.$abs(at!(a, i)), infinity), one, zero));
+                    }
+                    Code::Add => each!(i => add(at!(a, i), at!(b, i))),
+                    Code::Sub => each!(i => sub(at!(a, i), at!(b, i))),
+                    Code::Mul => each!(i => mul(at!(a, i), at!(b, i))),
+                    Code::Div => each!(i => div(at!(a, i), at!(b, i))),
+                    Code::Max => each!(i => {
+                        let (a, b) = (at!(a, i), at!(b, i));
+                        // NaN is what does not equal itself, and wins.
+                        simd.$select(simd.$eq(b, b), simd.$select(simd.$lt(a, b), b, a), b)
+                    }),
+                    Code::Lt => each!(i => simd.$select(simd.$lt(at!(a, i), at!(b, i)), one, zero)),
+                    Code::Eq => each!(i => simd.$select(simd.$eq(at!(a, i), at!(b, i)), one, zero)),
+                    Code::Select => each!(i => simd.$select(simd.$eq(at!(a, i), zero), at!(c, i), at!(b, i))),
+                    Code::Choose => unreachable!("nothing is computed"),
+                    Code::Mul3 => each!(i => mul(mul(at!(a, i), at!(b, i)), at!(c, i))),
+                    Code::MulAdd => each!(i => add(mul(at!(a, i), at!(b, i)), at!(c, i))),
+                    Code::MulSub => each!(i => sub(mul(at!(a, i), at!(b, i)), at!(c, i))),
+                    Code::SubMul => each!(i => sub(at!(c, i), mul(at!(a, i), at!(b, i)))),
+                    Code::Mix => each!(i => add(mul(at!(a, i), at!(b, i)), mul(at!(c, i), at!(d, i)))),
+                    Code::Mix3 => each!(i => add(mul(at!(a, i), at!(b, i)), mul(mul(at!(c, i), at!(d, i)), at!(e, i)))),
+                    Code::Root => each!(i => root(at!(a, i))),
+                    Code::Ratio => each!(i => div(mul(at!(a, i), at!(b, i)), add(mul(simd.$sqrt(at!(c, i)), at!(d, i)), at!(e, i)))),
+                    Code::RootRatio => each!(i => div(mul(at!(a, i), at!(b, i)), add(mul(root(at!(c, i)), at!(d, i)), at!(e, i)))),
+                }
+            }
+        }
+    )* };
+}
+lanes! {
+    f32: f32s, splat_f32s neg_f32s abs_f32s sqrt_f32s add_f32s sub_f32s mul_f32s div_f32s less_than_f32s equal_f32s select_f32s;
+    f64: f64s, splat_f64s neg_f64s abs_f64s sqrt_f64s add_f64s sub_f64s mul_f64s div_f64s less_than_f64s equal_f64s select_f64s;
+}
+
+struct Run<'a, T> {
+    code: &'a [Instruction],
+    inputs: &'a [From<'a, T>],
+    outputs: &'a [To<T>],
+    rows: Option<(Runs<'a>, usize, usize)>,
+    file: &'a mut [T],
+    len: usize,
+    ahead: usize,
+}
+
+impl<T: Lane> WithSimd for Run<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { code, inputs, outputs, rows, file, len, ahead } = self;
+        let values = inputs.len() + code.len();
+        assert!(inputs.len() <= INPUTS && code.len() <= LONGEST && file.len() >= values * FEW);
+        let (mut memory, mut moving) = ([(0, std::ptr::null::<T>()); INPUTS], 0);
+        for (i, (row, input)) in file.chunks_exact_mut(FEW).zip(inputs).enumerate() {
+            match *input {
+                From::One(x) => row.fill(x),
+                From::Memory(x) => {
+                    memory[moving] = (i, x);
+                    moving += 1;
+                }
+                From::Rows(_) => {}
+            }
+        }
+        let mut spread = rows
+            .filter(|_| inputs.iter().any(|input| matches!(input, From::Rows(_))))
+            .map(|(runs, at, row)| Spread { runs, at, row, run: (at..at, None) });
+        let memory = &memory[..moving];
+        // Where the elements at hand of each value are: in the file, but for inputs in memory and results that are computed
+        // in their places.
+        let start_of_file = file.as_mut_ptr();
+        let mut at = [start_of_file; VALUES];
+        // SAFETY: within the file, by the assertion.
+        let row = |value: usize| unsafe { start_of_file.add(value * FEW) };
+        at[..values].iter_mut().enumerate().for_each(|(value, at)| *at = row(value));
+        // What is chosen is known before it is computed.
+        let mut chosen = [To::nowhere(); LONGEST];
+        let chosen = &mut chosen[..outputs.len()];
+        for (i, to) in outputs.iter().enumerate() {
+            let mut value = to.value;
+            while let Some(&Instruction { code: Code::Choose, of: [condition, a, b, ..] }) =
+                value.checked_sub(inputs.len()).map(|i| &code[i])
+            {
+                // SAFETY: a condition is an input, and within the file.
+                let condition = unsafe { *row(usize::from(condition)) } != T::default();
+                value = usize::from(if condition { a } else { b });
+            }
+            let alone = to.alone && value >= inputs.len() && chosen[..i].iter().all(|other| other.value != value);
+            chosen[i] = To { value, alone, ..*to };
+        }
+        let mut start = 0;
+        while start < len {
+            let few = FEW.min(len - start);
+            for &(i, x) in memory {
+                let x = x.wrapping_add(start);
+                prefetch(x.wrapping_add(ahead), FEW);
+                if few == FEW {
+                    at[i] = x.cast_mut();
+                } else {
+                    at[i] = row(i);
+                    // SAFETY: `few` elements are left of the input, by the caller's promise. The row is within the file.
+                    unsafe { std::ptr::copy_nonoverlapping(x, at[i], few) };
+                }
+            }
+            if let Some(spread) = &mut spread {
+                // SAFETY: nothing refers to the file but pointers that are not in use now.
+                let file = unsafe { std::slice::from_raw_parts_mut(start_of_file, inputs.len() * FEW) };
+                spread.fill(inputs, start..start + few, file);
+            }
+            for to in chosen.iter().filter(|to| to.alone) {
+                at[to.value % VALUES] = if few == FEW { to.start.wrapping_add(start) } else { row(to.value % values) };
+            }
+            for (i, &Instruction { code, of }) in code.iter().enumerate() {
+                let of = of.map(|value| at[usize::from(value) % VALUES].cast_const());
+                let to = (inputs.len() + i) % VALUES;
+                if code == Code::Choose {
+                    // SAFETY: as above.
+                    let condition = unsafe { *of[0] } != T::default();
+                    at[to] = if condition { of[1] } else { of[2] }.cast_mut();
+                    continue;
+                }
+                // SAFETY: each operand is a row of the file, or `FEW` elements of an input or an output, and the result is
+                // a row that nobody else writes, or an output's place. (No instruction uses a later value: that would find
+                // what the last round left.)
+                unsafe { T::compute(simd, code, of, at[to]) };
+            }
+            for to in chosen.iter().filter(|to| !to.alone || few < FEW) {
+                let (from, to) = (at[to.value % VALUES].cast_const(), to.start.wrapping_add(start));
+                // SAFETY: `few` elements are left of the output, by the caller's promise; the file is apart from it, and an
+                // input that a choice has handed on is there already, or elsewhere.
+                unsafe {
+                    if few == FEW {
+                        T::compute(simd, Code::Copy, [from; 5], to);
+                    } else {
+                        std::ptr::copy(from, to, few);
+                    }
+                }
+            }
+            start += FEW;
+        }
+    }
+}
+
+/// The values of rows, on their way to the elements.
+struct Spread<'a> {
+    runs: Runs<'a>,
+    /// Where the block begins, and the first of its rows.
+    at: usize,
+    row: usize,
+    /// The stretch at hand, and its segment.
+    run: (Range<usize>, Option<usize>),
+}
+
+impl Spread<'_> {
+    /// Fills the inputs' rows of the file for some elements of the block.
+    #[inline(always)]
+    fn fill<T: Lane>(&mut self, inputs: &[From<T>], elements: Range<usize>, file: &mut [T]) {
+        let (start, end) = (self.at + elements.start, self.at + elements.end);
+        // What is there from the last round will do.
+        if self.run.0.start + FEW <= start && end <= self.run.0.end {
+            return;
+        }
+        let mut at = start;
+        while at < end {
+            while self.run.0.end <= at {
+                let Some(run) = self.runs.next() else { return };
+                self.run = run;
+            }
+            let until = end.min(self.run.0.end);
+            for (row, input) in file.chunks_exact_mut(FEW).zip(inputs) {
+                let From::Rows(values) = input else { continue };
+                let value = match (self.run.1, values) {
+                    (None, _) => T::default(),
+                    (_, Lanes::Splat(x)) => *x,
+                    (Some(segment), Lanes::Slice(x) | Lanes::Lines(x) | Lanes::Tile(x)) => x[segment - self.row],
+                };
+                row[at - start..until - start].fill(value);
+            }
+            at = until;
+        }
+    }
+}
+
+/// Runs instructions over `len` elements of some inputs, and writes the values that leave. Where rows are segments, `rows`
+/// has their runs, where the elements begin among them, and the first row. Inputs in memory are asked for `ahead` elements
+/// ahead.
+///
+/// # Panics
+/// If the file has no room for [`FEW`] elements of each value, or there are too many of these.
+///
+/// # Safety
+/// There are so many elements at each pointer. They are not written otherwise while this runs, and those of the outputs not
+/// read. An output may begin where an input does: of these elements each is read before it is written, and never after, and
+/// if the output is `alone`, no instruction reads that input but the one that computes it and those before. Else outputs
+/// overlap nothing.
+pub(crate) unsafe fn run<T: Lane>(
+    code: &[Instruction],
+    inputs: &[From<T>],
+    outputs: &[To<T>],
+    rows: Option<(Runs, usize, usize)>,
+    file: &mut [T],
+    len: usize,
+    ahead: usize,
+) {
+    Arch::new().dispatch(Run { code, inputs, outputs, rows, file, len, ahead });
+}

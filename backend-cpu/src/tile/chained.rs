@@ -1,0 +1,81 @@
+//! Chains within a tile: where a block's inputs and results are.
+
+use super::Machine;
+use crate::{
+    chain::{self, Chain, From, INPUTS, Input, LONGEST, Lane, To},
+    lanes::Lanes,
+    memory::{Element, Source, aligned_mut},
+    schedule::{Extent, Home},
+    scratch::Seen,
+    segments::Runs,
+};
+use wgrad::DType;
+
+impl<'a> Machine<'a> {
+    /// Runs a chain over the block.
+    pub(super) fn chain<T: Lane>(&mut self, chain: &Chain) {
+        self.extent = Extent::Block;
+        let len = self.len(Extent::Block);
+        let mut outputs = [To::nowhere(); LONGEST];
+        for (to, output) in outputs.iter_mut().zip(&chain.outputs) {
+            let start = match output.direct.and_then(|view| self.destination(view, output.cell)) {
+                // SAFETY: these elements belong to this thread's block alone.
+                Some((target, at)) => unsafe { target.span::<T>(at, len).0 },
+                None => {
+                    let Home::Register { index, resident } = self.schedule.cells[output.cell].home else {
+                        unreachable!("constants are not computed")
+                    };
+                    let first = self.offset(resident);
+                    let register = aligned_mut(T::slice_mut(&mut self.scratch.registers[index]));
+                    register[first..][..len].as_mut_ptr()
+                }
+            };
+            *to = To { value: output.value, start, alone: output.alone };
+        }
+        let mut file = self.take(chain.file);
+        let mut inputs = [From::One(T::default()); INPUTS];
+        for (from, &input) in inputs.iter_mut().zip(&chain.inputs) {
+            *from = match input {
+                Input::Cell(cell) => self.input(cell, len),
+                Input::Spread(rows) => From::Rows(self.lanes(rows)),
+            };
+        }
+        let (inputs, outputs) = (&inputs[..chain.inputs.len()], &outputs[..chain.outputs.len()]);
+        let rows = self.schedule.tiling.as_ref().map(|tiling| {
+            (
+                Runs::among(&tiling.segments, self.rows.clone(), self.columns.clone()),
+                self.columns.start,
+                self.rows.start,
+            )
+        });
+        // SAFETY: inputs and outputs are `len` elements each, of this thread's registers and block; outputs have registers
+        // of their own. In memory an output may be what an input shows, and is then the same operand: what is read and
+        // what is written belong to the same points. Nothing else is read there any more: a chain writes at once over what
+        // the kernel reads only if nothing comes after it but stores of its own results.
+        unsafe {
+            chain::run(&chain.code, inputs, outputs, rows, aligned_mut(T::slice_mut(&mut file)), len, self.ahead)
+        };
+        self.scratch.registers[chain.file] = file;
+    }
+
+    /// Where a chain finds one of its inputs.
+    fn input<T: Lane>(&self, cell: usize, len: usize) -> From<'_, T> {
+        if self.dtype(cell) == DType::Bool {
+            let Lanes::Splat(condition) = self.lanes::<bool>(cell) else {
+                unreachable!("it is one for the whole block")
+            };
+            return From::One(T::from_f64(condition.into_f64()));
+        }
+        if let Seen::Memory(Source::Target(t), at) = self.scratch.seen[self.found(cell)]
+            && self.schedule.cells[cell].extent == Extent::Block
+        {
+            // SAFETY: as in `lanes`.
+            return From::Memory(unsafe { self.env.targets[t].span::<T>(at, len).0 });
+        }
+        match self.lanes::<T>(cell) {
+            Lanes::Splat(x) => From::One(x),
+            Lanes::Slice(x) => From::Memory(x.as_ptr()),
+            Lanes::Lines(_) | Lanes::Tile(_) => unreachable!("inputs are blocks, or one for the whole block"),
+        }
+    }
+}
