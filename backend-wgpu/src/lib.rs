@@ -1,1 +1,27 @@
-//! The wgpu backend of wgrad: not built yet. This crate holds its place in the workspace, and exports nothing.
+//! The wgpu backend of wgrad: plans as WGSL compute shaders on any Vulkan, Metal or DX12 adapter.
+//!
+//! ```no_run
+//! use wgrad_wgpu::{Choice, Options, WgpuBackend, adapters};
+//! for (i, adapter) in adapters().iter().enumerate() {
+//!     println!("gpu:{i}  {} ({}, {})", adapter.name, adapter.kind, adapter.backend);
+//! }
+//! let backend = WgpuBackend::new(Choice::Best, Options::default())?;
+//! # let _ = wgrad::Session::new(Box::new(backend), wgrad::Store::new());
+//! # Ok::<(), wgrad_wgpu::Error>(())
+//! ```
+//!
+//! Every element takes a word of 32 bits: `memory.rs` says how each type is kept. Numbers below the smallest normal one may
+//! be taken for 0: WGSL leaves that to the driver.
+
+mod backend;
+mod device;
+mod error;
+mod executor;
+mod lower;
+mod memory;
+mod pipelines;
+mod wgsl;
+
+pub use backend::{Counters, WgpuBackend};
+pub use device::{AdapterKind, AdapterSummary, Choice, Gpu, Options, adapters};
+pub use error::{Error, Result};

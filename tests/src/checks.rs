@@ -1,6 +1,6 @@
 //! What is checked of every operation of the catalogue, whatever it computes.
 
-use crate::{Machine, Setting, Tolerance, catalogue::Row, compare, reference, same_bits};
+use crate::{Machine, Setting, Tolerance, catalogue::Row, compare, gpu, reference, same_bits};
 use wgrad::{Array, DType, Data, Program, Shape, Store, Tape, Tensor, plan::Grouping};
 
 /// A check. It says nothing about rows that it does not apply to.
@@ -27,6 +27,25 @@ pub const CHECKS: &[Check] = &[
     Check { name: "odd", run: |row| sized(row, |shape| shape.iter().any(|&n| n > 1 && n % 2 == 1)) },
     Check { name: "special floats", run: |row| Some(special(row)) },
 ];
+
+/// What is checked on a GPU. First derivatives: random tapes have second ones, and each kernel takes time to compile.
+pub const GPU_CHECKS: &[Check] = &[
+    Check { name: "f32", run: |row| Some(agrees_on(on_gpu, row, DType::F32, 1, &Grouping::default())) },
+    Check { name: "f16", run: |row| Some(agrees_on(on_gpu, row, DType::F16, 1, &Grouping::default())) },
+    Check { name: "unfused", run: |row| Some(agrees_on(on_gpu, row, DType::F32, 0, &Grouping::none())) },
+    Check { name: "special floats", run: |row| Some(special_on(on_gpu, row, DType::F32)) },
+];
+
+/// Makes a device.
+type Device = fn() -> Machine;
+
+fn on_cpu() -> Machine {
+    Machine::poisoned(1, Store::new())
+}
+
+fn on_gpu() -> Machine {
+    Machine::on_gpu(gpu().expect("the caller has asked"), Store::new())
+}
 
 /// The other columns have run on a row of this size.
 fn sized(row: &Row, size: impl Fn(&Shape) -> bool) -> Option<Result<(), String>> {
@@ -68,20 +87,25 @@ fn inputs(row: &Row, program: &Program, floats: &[Array]) -> Vec<(String, Array)
 }
 
 /// Runs a program on a device, whose memory has been filled with NaN before.
-fn run(program: &Program, grouping: &Grouping, inputs: &[(String, Array)]) -> Vec<(String, Array)> {
-    let mut cpu = Machine::poisoned(1, Store::new()).grouped(grouping);
-    let step = cpu.session.compile(program.clone()).expect("the plan compiles");
-    cpu.run(&step, inputs).taps
+fn run(device: Device, program: &Program, grouping: &Grouping, inputs: &[(String, Array)]) -> Vec<(String, Array)> {
+    let mut machine = device().grouped(grouping);
+    let step = machine.session.compile(program.clone()).expect("the plan compiles");
+    machine.run(&step, inputs).taps
 }
 
 /// The CPU computes what the reference does.
 fn agrees(row: &Row, dtype: DType, grouping: &Grouping) -> Result<(), String> {
     // What is rounded to half goes its own way in second derivatives.
-    let program = values(row, dtype, if dtype == DType::F16 { 1 } else { 2 });
+    agrees_on(on_cpu, row, dtype, if dtype == DType::F16 { 1 } else { 2 }, grouping)
+}
+
+/// Values, and derivatives up to an order.
+fn agrees_on(device: Device, row: &Row, dtype: DType, order: usize, grouping: &Grouping) -> Result<(), String> {
+    let program = values(row, dtype, order);
     let floats: Vec<Array> = row.check.numbers().iter().map(|x| x.cast(dtype)).collect();
     let inputs = inputs(row, &program, &floats);
     let want = reference(&program, &[], &inputs);
-    for ((name, have), (.., want)) in run(&program, grouping, &inputs).iter().zip(&want.taps) {
+    for ((name, have), (.., want)) in run(device, &program, grouping, &inputs).iter().zip(&want.taps) {
         compare(name, &have.to_f64(), want, Tolerance::of(dtype))
             .map_err(|why| format!("{dtype}: {why}\n{program}"))?;
     }
@@ -122,27 +146,30 @@ pub fn special_floats(dtype: DType) -> Vec<f64> {
 /// The CPU and the reference give NaN, infinities and numbers in the same places. Where that depends on how the operation
 /// is computed, they do for special floats in the first argument, in values.
 fn special(row: &Row) -> Result<(), String> {
-    for dtype in [DType::F64, DType::F32] {
-        let (program, special) = (values(row, dtype, usize::from(!row.weighs)), special_floats(dtype));
-        for turn in 0..special.len() {
-            // Each argument begins elsewhere, so that pairs of them meet.
-            let mut floats: Vec<Array> = row.check.numbers().iter().map(|x| x.cast(dtype)).collect();
-            for (i, x) in floats.iter_mut().enumerate().filter(|(i, _)| !row.weighs || *i == 0) {
-                let value = |k: usize| special[(k * (i + 1) + turn * (2 * i + 1)) % special.len()];
-                let values: Vec<f64> = (0..x.shape().numel()).map(value).collect();
-                *x = Array::new(x.shape(), Data::from_f64(dtype, &values));
-            }
-            let inputs = inputs(row, &program, &floats);
-            let want = reference(&program, &[], &inputs);
-            for ((name, have), (_, shape, want)) in run(&program, &Grouping::default(), &inputs).iter().zip(&want.taps)
-            {
-                // As the type holds it.
-                let want = Array::new(shape, Data::from_f64(dtype, want)).to_f64();
-                for (i, (h, w)) in have.to_f64().into_iter().zip(want).enumerate() {
-                    let near = (h - w).abs() <= 1e-4 * w.abs().max(1.0);
-                    if !(h == w || h.is_nan() && w.is_nan() || near) {
-                        return Err(format!("{dtype}: {name}[{i}] of {floats:?}: {h} instead of {w}\n{program}"));
-                    }
+    [DType::F64, DType::F32].into_iter().try_for_each(|dtype| special_on(on_cpu, row, dtype))
+}
+
+fn special_on(device: Device, row: &Row, dtype: DType) -> Result<(), String> {
+    let (program, special) = (values(row, dtype, usize::from(!row.weighs)), special_floats(dtype));
+    let mut machine = device();
+    let step = machine.session.compile(program.clone()).expect("the plan compiles");
+    for turn in 0..special.len() {
+        // Each argument begins elsewhere, so that pairs of them meet.
+        let mut floats: Vec<Array> = row.check.numbers().iter().map(|x| x.cast(dtype)).collect();
+        for (i, x) in floats.iter_mut().enumerate().filter(|(i, _)| !row.weighs || *i == 0) {
+            let value = |k: usize| special[(k * (i + 1) + turn * (2 * i + 1)) % special.len()];
+            let values: Vec<f64> = (0..x.shape().numel()).map(value).collect();
+            *x = Array::new(x.shape(), Data::from_f64(dtype, &values));
+        }
+        let inputs = inputs(row, &program, &floats);
+        let want = reference(&program, &[], &inputs);
+        for ((name, have), (_, shape, want)) in machine.run(&step, &inputs).taps.iter().zip(&want.taps) {
+            // As the type holds it.
+            let want = Array::new(shape, Data::from_f64(dtype, want)).to_f64();
+            for (i, (h, w)) in have.to_f64().into_iter().zip(want).enumerate() {
+                let near = (h - w).abs() <= 1e-4 * w.abs().max(1.0);
+                if !(h == w || h.is_nan() && w.is_nan() || near) {
+                    return Err(format!("{dtype}: {name}[{i}] of {floats:?}: {h} instead of {w}\n{program}"));
                 }
             }
         }

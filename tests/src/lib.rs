@@ -6,6 +6,7 @@ pub mod catalogue;
 pub mod checks;
 mod compare;
 pub mod fuzz;
+mod gpu;
 mod gradcheck;
 pub mod injection;
 mod model;
@@ -17,6 +18,7 @@ mod training;
 
 pub use cases::proptest_config;
 pub use compare::{Tolerance, compare, same_bits};
+pub use gpu::gpu;
 pub use gradcheck::{Domain, Gradcheck, Setting};
 pub use model::{Linear, Mlp};
 pub use optimizer::{AnyOptimizer, MakeOptimizer, Step};

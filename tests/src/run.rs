@@ -2,6 +2,7 @@
 
 use wgrad::{Array, Backend, Collective, Data, Program, Session, StateId, Step, Store, plan::Grouping};
 use wgrad_cpu::{CpuBackend, reference::Outcome};
+use wgrad_wgpu::{Gpu, WgpuBackend};
 
 /// What a run gives: the tapped values by name, and all states after it.
 #[derive(Clone, Debug)]
@@ -97,7 +98,7 @@ impl Point<'_> {
     }
 }
 
-/// A session on the CPU, with its states at hand.
+/// A session on a device, with its states at hand.
 pub struct Machine {
     /// The session.
     pub session: Session,
@@ -114,6 +115,14 @@ impl Machine {
     /// As [`Machine::poisoned`], on a device that cuts the smallest kernels into many parts.
     pub fn splitting(threads: usize, store: Store) -> Self {
         Self::on(Box::new(CpuBackend::splitting(threads).expect("the threads start")), store)
+    }
+
+    /// A session on a GPU, whose memory is filled with garbage before each run.
+    ///
+    /// # Panics
+    /// If the device is lost.
+    pub fn on_gpu(gpu: &Gpu, store: Store) -> Self {
+        Self::on(Box::new(WgpuBackend::on(gpu).expect("the device is there").poisoned()), store)
     }
 
     /// With a planner that may do this.
@@ -145,6 +154,7 @@ impl Machine {
     /// If the run fails.
     pub fn run(&mut self, step: &Step, inputs: &[(String, Array)]) -> Outputs {
         self.session.run(step, &named(inputs)).expect("the run succeeds");
+        self.session.wait().expect("the run succeeds");
         let states = self.states();
         let taps = self.session.taps().expect("the run has succeeded").pop().expect("the run has delivered");
         Outputs { taps: taps.iter().map(|(name, value)| (name.to_string(), value.clone())).collect(), states }

@@ -38,4 +38,9 @@ properties! {
     a_recipe_without_any_of_its_steps_records
     a_simplified_tape_gives_the_same_bits
     what_is_not_finite_skips_the_step
+    the_gpu_runs_short_tapes
+    the_gpu_runs_any_plan_in_f32
+    the_gpu_agrees_with_the_reference
+    the_gpu_runs_any_plan_with_halves
+    the_gpu_repeats_its_bits
 }

@@ -7,6 +7,7 @@ mod plans;
 mod recipes;
 mod segments;
 mod squares;
+mod wgpu;
 
 use proptest::{
     strategy::Strategy,
@@ -87,6 +88,7 @@ pub fn properties() -> Vec<Property> {
         segments::properties(),
         recipes::properties(),
         injections::properties(),
+        wgpu::properties(),
     ]
     .into_iter()
     .flatten()

@@ -7,6 +7,7 @@ mod error;
 mod fuzz;
 mod size;
 mod test;
+mod vulkan;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -5,11 +5,14 @@ use std::path::Path;
 
 use crate::command::{cargo, run as run_command};
 use crate::error::Result;
+use crate::vulkan;
 
 /// Runs all tests, doc tests too, in the dev profile; `args` go to `cargo test`.
 ///
-/// The tests need nothing but a CPU and a C linker. A step that brings in more, such as a software adapter, belongs
-/// here, before the one command, and must be safe to repeat.
+/// The tests need a C linker, and a Vulkan driver, which is installed where there is none and that is allowed.
 pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
-    run_command(cargo(root, ["test", "--workspace", "--all-features"]).args(args))
+    vulkan::provide()?;
+    let cache = vulkan::cache(root);
+    let mut tests = cargo(root, ["test", "--workspace", "--all-features"]);
+    run_command(tests.env("MESA_SHADER_CACHE_DIR", cache).args(args))
 }

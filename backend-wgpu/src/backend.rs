@@ -1,0 +1,426 @@
+//! The device as wgrad sees it: buffers, compiled plans, runs that are only enqueued, and what comes back of them.
+
+use crate::{
+    device::{Arrival, Choice, Gpu, Options},
+    error::{Error, Result},
+    executor::{Executable, Place, Shown, StateBuffer, Stretch, World, write},
+    memory::{Arena, Buffer, WORD, from_words},
+};
+use std::{collections::VecDeque, sync::Arc};
+use wgrad::{
+    Backend, Collective, Data,
+    backend::{BufferId, Delivery, ExecutableId},
+    collective::{Exchange, exchange},
+    plan::{Grouping, Plan},
+};
+
+/// What a backend has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Kernels that were enqueued.
+    pub dispatches: u64,
+    /// Submissions to the device's queue.
+    pub submits: u64,
+    /// Buffers that were created.
+    pub buffers: u64,
+    /// Bind groups that were created.
+    pub bind_groups: u64,
+    /// Kernels that were compiled.
+    pub pipelines: u64,
+}
+
+/// Up to this many words, a state lives in the arena.
+const SMALL: usize = 1024;
+
+/// How many runs may be on their way: the host waits before it enqueues another.
+const IN_FLIGHT: usize = 2;
+
+/// The buffers that every device can bind, and that planners count with.
+const FLOOR: usize = 8;
+
+/// A run that is on its way.
+struct Flight {
+    executable: ExecutableId,
+    run: u64,
+    submission: wgpu::SubmissionIndex,
+    shown: Arc<Shown>,
+    readback: Option<Buffer>,
+    arrival: Arrival,
+}
+
+/// A GPU as a device of wgrad.
+///
+/// Runs are enqueued, and their taps come one or two runs later. An index out of range, unlike on the CPU, is an error of a
+/// later call: of that run no state changes, and no tap is delivered; runs that were enqueued in between start from the
+/// states as they were.
+pub struct WgpuBackend {
+    gpu: Gpu,
+    arena: Arena,
+    states: Vec<StateBuffer>,
+    executables: Vec<Option<Executable>>,
+    flights: VecDeque<Flight>,
+    deliveries: Vec<Delivery>,
+    /// What runs that are over have shown to be wrong.
+    errors: VecDeque<wgrad::Error>,
+    counters: Counters,
+    /// Where `read` has things copied to.
+    staging: Option<Buffer>,
+    /// Words on their way to the device.
+    words: Vec<u32>,
+    poison: bool,
+}
+
+impl WgpuBackend {
+    /// Opens an adapter.
+    ///
+    /// # Errors
+    /// If there is none, or none of this number, or its driver refuses.
+    pub fn new(choice: Choice, options: Options) -> Result<Self> {
+        Self::on(&Gpu::open(choice, options)?)
+    }
+
+    /// A backend on an opened adapter, with buffers of its own. What is compiled is shared.
+    ///
+    /// # Errors
+    /// If the device is lost, or has no memory.
+    pub fn on(gpu: &Gpu) -> Result<Self> {
+        gpu.inner.check()?;
+        Ok(Self {
+            arena: Arena::new(&gpu.inner)?,
+            gpu: gpu.clone(),
+            states: vec![],
+            executables: vec![],
+            flights: VecDeque::new(),
+            deliveries: vec![],
+            errors: VecDeque::new(),
+            counters: Counters { buffers: 1, ..Counters::default() },
+            staging: None,
+            words: vec![],
+            poison: false,
+        })
+    }
+
+    /// For tests: fills everything that kernels write with NaN before each run, so that a kernel which reads what
+    /// nobody wrote is found out.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn poisoned(self) -> Self {
+        Self { poison: true, ..self }
+    }
+
+    /// The adapter.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Whether the adapter is a renderer on the CPU: slower than the CPU backend, and not what somebody wants who has not
+    /// asked for it.
+    pub fn is_software(&self) -> bool {
+        self.gpu.summary().is_software()
+    }
+
+    /// What it has done so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn world(&mut self) -> (World<'_>, &mut Vec<Option<Executable>>) {
+        let Self { gpu, arena, states, counters, executables, .. } = self;
+        (World { gpu: &gpu.inner, arena, states, counters }, executables)
+    }
+
+    /// Where a state is, and its first word.
+    fn state(&self, buffer: BufferId) -> (&wgpu::Buffer, usize, &StateBuffer) {
+        let state = &self.states[buffer.0];
+        match &state.place {
+            Place::Arena(start) => (&self.arena.buffer.raw, *start, state),
+            Place::Alone(buffer) => (&buffer.raw, 0, state),
+        }
+    }
+
+    /// Copies a stretch of a buffer to the host, after all runs so far.
+    fn fetch(&mut self, from: &wgpu::Buffer, start: usize, words: usize) -> Result<Vec<u32>> {
+        if words == 0 {
+            return Ok(vec![]);
+        }
+        let bytes = words as u64 * WORD;
+        let gpu = self.gpu.inner.clone();
+        let staging = match self.staging.take().filter(|staging| staging.raw.size() >= bytes) {
+            Some(staging) => staging,
+            None => {
+                self.counters.buffers += 1;
+                Buffer::readback(&gpu, words)?
+            }
+        };
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(from, start as u64 * WORD, &staging.raw, 0, bytes);
+        gpu.queue.submit([encoder.finish()]);
+        self.counters.submits += 1;
+        let arrival = Arrival::default();
+        let tell = arrival.clone();
+        staging.raw.map_async(wgpu::MapMode::Read, ..bytes, move |result| tell.tell(result.is_ok()));
+        gpu.wait(None, &arrival)?;
+        let found = mapped(&staging.raw, bytes)?;
+        staging.raw.unmap();
+        self.staging = Some(staging);
+        Ok(found)
+    }
+
+    /// Takes in what has arrived.
+    fn collect(&mut self) -> Result<()> {
+        while self.flights.front().is_some_and(|flight| flight.arrival.is_known()) {
+            let flight = self.flights.pop_front().expect("seen above");
+            if !flight.arrival.is_good() {
+                self.gpu.inner.check()?;
+                return Err(Error::Lost("a run's values cannot be read".into()));
+            }
+            self.deliver(flight)?;
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, flight: Flight) -> Result<()> {
+        let Flight { executable, run, shown, readback, .. } = flight;
+        let mut words = vec![];
+        if let Some(buffer) = readback {
+            words = mapped(&buffer.raw, shown.words() as u64 * WORD)?;
+            buffer.raw.unmap();
+            if let Some(Some(owner)) = self.executables.get_mut(executable.0)
+                && Arc::ptr_eq(&owner.shown, &shown)
+            {
+                owner.free.push(buffer);
+            }
+        }
+        let (taps, flags) = words.split_at(shown.words() - 2 * shown.checks.len());
+        match out_of_range(&shown, flags) {
+            Some(error) => self.errors.push_back(error),
+            None => {
+                let mut at = 0;
+                let value = |&(dtype, len): &(wgrad::DType, usize)| {
+                    at += len;
+                    from_words(dtype, &taps[at - len..at])
+                };
+                let values = shown.taps.iter().map(value).collect();
+                self.deliveries.push(Delivery { executable, run, values });
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until at most so many runs are on their way.
+    fn wait_for(&mut self, most: usize) -> Result<()> {
+        while self.flights.len() > most {
+            let Flight { submission, arrival, .. } = &self.flights[0];
+            let (submission, arrival) = (submission.clone(), arrival.clone());
+            let waited = self.gpu.inner.wait(Some(submission), &arrival);
+            if waited.is_err() {
+                self.flights.pop_front();
+            }
+            waited?;
+            self.collect()?;
+        }
+        Ok(())
+    }
+
+    /// Exchanges values with the other ranks, after a stage.
+    fn exchange(
+        &mut self,
+        executable: &Executable,
+        stage: usize,
+        collective: &mut dyn Collective,
+    ) -> wgrad::Result<()> {
+        let Some(stop) = executable.stop(stage) else { return Ok(()) };
+        let buffer =
+            |this: &Self, stretch: &Stretch| executable.buffer(stretch.memory, &this.arena, &this.states).clone();
+        if let Some(flags) = executable.flags() {
+            let (flags, count) = (flags.clone(), 2 * executable.shown.checks.len());
+            let flags = self.fetch(&flags, 0, count)?;
+            if let Some(error) = out_of_range(&executable.shown, &flags) {
+                return Err(error);
+            }
+        }
+        let mut parts = vec![];
+        for (stretch, reduce, tag) in &stop.values {
+            let from = buffer(self, stretch);
+            let words = self.fetch(&from, stretch.start, stretch.len)?;
+            parts.push(Exchange { reduce: *reduce, tag: *tag, data: from_words(stretch.dtype, &words) });
+        }
+        exchange(collective, &mut parts)?;
+        for ((stretch, ..), part) in stop.values.iter().zip(&parts) {
+            if stretch.len > 0 {
+                let to = buffer(self, stretch);
+                write(&self.gpu.inner, &to, stretch.start, &part.data, &mut self.words)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs all stages of a program.
+    fn enqueue(
+        &mut self,
+        id: ExecutableId,
+        executable: &mut Executable,
+        inputs: &[&Data],
+        run: u64,
+        collective: &mut dyn Collective,
+    ) -> wgrad::Result<()> {
+        let gpu = self.gpu.inner.clone();
+        let mut words = std::mem::take(&mut self.words);
+        let poison = self.poison;
+        let (mut world, _) = self.world();
+        executable.refresh(&mut world)?;
+        if poison {
+            executable.poison(&world);
+        }
+        let written = executable.write_inputs(inputs, &world, &mut words);
+        self.words = words;
+        written?;
+        let count = executable.shown.words();
+        let readback = match executable.free.pop() {
+            None if count > 0 => {
+                self.counters.buffers += 1;
+                Some(Buffer::readback(&gpu, count)?)
+            }
+            free => free,
+        };
+        let last = executable.stages() - 1;
+        let mut submission = None;
+        for stage in 0..=last {
+            let (mut world, _) = self.world();
+            let commands = executable.record(stage, readback.as_ref().map(|buffer| &buffer.raw), &mut world);
+            submission = Some(gpu.queue.submit([commands]));
+            self.counters.submits += 1;
+            gpu.check()?;
+            if let Err(error) = self.exchange(executable, stage, collective) {
+                executable.free.extend(readback);
+                return Err(error);
+            }
+        }
+        let arrival = Arrival::default();
+        let tell = arrival.clone();
+        match &readback {
+            Some(buffer) => {
+                buffer.raw.map_async(wgpu::MapMode::Read, ..count as u64 * WORD, move |result| {
+                    tell.tell(result.is_ok());
+                });
+            }
+            None => gpu.queue.on_submitted_work_done(move || tell.tell(true)),
+        }
+        let submission = submission.expect("there is a last stage");
+        let shown = executable.shown.clone();
+        self.flights.push_back(Flight { executable: id, run, submission, shown, readback, arrival });
+        Ok(())
+    }
+}
+
+/// The words of a mapped buffer.
+fn mapped(buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u32>> {
+    let view = buffer.get_mapped_range(..bytes).map_err(|error| Error::Lost(error.to_string()))?;
+    Ok(bytemuck::pod_collect_to_vec(&view[..]))
+}
+
+/// The first kernel that has found an index out of range.
+fn out_of_range(shown: &Shown, flags: &[u32]) -> Option<wgrad::Error> {
+    let (found, check) = flags.chunks_exact(2).zip(&shown.checks).find(|(flag, _)| flag[0] != 0)?;
+    Some(wgrad::Error::IndexOutOfRange { op: check.op, index: found[1], extent: check.extent, site: check.site })
+}
+
+impl Backend for WgpuBackend {
+    fn name(&self) -> String {
+        let summary = self.gpu.summary();
+        format!("gpu ({}, {})", summary.name, summary.backend)
+    }
+
+    fn grouping(&self) -> Grouping {
+        // The arena may be one more than the planner knows of.
+        let bound = self.gpu.inner.limits.max_storage_buffers_per_shader_stage as usize;
+        Grouping { buffers: bound.min(2 * FLOOR) - 1, ..Grouping::default() }
+    }
+
+    fn alloc(&mut self, data: &Data) -> wgrad::Result<BufferId> {
+        let (gpu, len, dtype) = (self.gpu.inner.clone(), data.len(), data.dtype());
+        gpu.check()?;
+        if dtype == wgrad::DType::F64 {
+            return Err(Error::Unsupported(dtype).into());
+        }
+        let place = if len <= SMALL {
+            Place::Arena(self.arena.alloc(&gpu, len)?)
+        } else {
+            self.counters.buffers += 1;
+            Place::Alone(Buffer::storage(&gpu, len)?)
+        };
+        self.states.push(StateBuffer { place, dtype, len });
+        let id = BufferId(self.states.len() - 1);
+        self.write(id, data)?;
+        Ok(id)
+    }
+
+    fn write(&mut self, buffer: BufferId, data: &Data) -> wgrad::Result<()> {
+        self.gpu.inner.check()?;
+        let mut words = std::mem::take(&mut self.words);
+        let (to, start, _) = self.state(buffer);
+        let written = if data.is_empty() { Ok(()) } else { write(&self.gpu.inner, to, start, data, &mut words) };
+        self.words = words;
+        Ok(written?)
+    }
+
+    fn read(&mut self, buffer: BufferId) -> wgrad::Result<Data> {
+        self.wait()?;
+        let (from, start, state) = self.state(buffer);
+        let (from, dtype, len) = (from.clone(), state.dtype, state.len);
+        Ok(from_words(dtype, &self.fetch(&from, start, len)?))
+    }
+
+    fn compile(&mut self, plan: &Plan, states: &[BufferId]) -> wgrad::Result<ExecutableId> {
+        self.gpu.inner.check()?;
+        let states: Vec<usize> = states.iter().map(|id| id.0).collect();
+        let (mut world, executables) = self.world();
+        let executable = Executable::new(plan, &states, &mut world)?;
+        let free = executables.iter().position(Option::is_none).unwrap_or_else(|| {
+            executables.push(None);
+            executables.len() - 1
+        });
+        executables[free] = Some(executable);
+        Ok(ExecutableId(free))
+    }
+
+    fn release(&mut self, executable: ExecutableId) {
+        if let Some(executable) = self.executables[executable.0].take() {
+            executable.release(&mut self.arena);
+        }
+    }
+
+    fn wait(&mut self) -> wgrad::Result<()> {
+        self.wait_for(0)?;
+        self.gpu.inner.check()?;
+        self.errors.pop_front().map_or(Ok(()), Err)
+    }
+
+    fn run(
+        &mut self,
+        executable: ExecutableId,
+        inputs: &[&Data],
+        run: u64,
+        collective: &mut dyn Collective,
+    ) -> wgrad::Result<()> {
+        self.gpu.inner.check()?;
+        self.wait_for(IN_FLIGHT - 1)?;
+        // Taken out, so that it and what it runs on can both be changed.
+        let mut compiled = self.executables[executable.0].take().expect("a session runs what it has not released");
+        let result = self.enqueue(executable, &mut compiled, inputs, run, collective);
+        self.executables[executable.0] = Some(compiled);
+        result
+    }
+
+    fn deliveries(&mut self) -> wgrad::Result<Vec<Delivery>> {
+        let polled = self.gpu.inner.device.poll(wgpu::PollType::Poll);
+        self.gpu.inner.check()?;
+        polled.map_err(|error| Error::Lost(error.to_string()))?;
+        self.collect()?;
+        match self.errors.pop_front() {
+            Some(error) => Err(error),
+            None => Ok(std::mem::take(&mut self.deliveries)),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Adapters: which there are, which to take, and what is asked of it.
+
+use crate::{
+    error::{Error, Result},
+    pipelines::Pipelines,
+};
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{
+            AtomicU8, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    time::{Duration, Instant},
+};
+use wgpu::{Backends, DeviceType, Features, Limits};
+
+/// What sort of device an adapter is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum AdapterKind {
+    /// A card with memory of its own.
+    Discrete,
+    /// A GPU that shares the CPU's memory.
+    Integrated,
+    /// One that is handed through to a virtual machine.
+    Virtual,
+    /// What does not say what it is.
+    Other,
+    /// A renderer on the CPU: for tests, slower than the CPU backend.
+    Software,
+}
+
+impl fmt::Display for AdapterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            AdapterKind::Discrete => "discrete",
+            AdapterKind::Integrated => "integrated",
+            AdapterKind::Virtual => "virtual",
+            AdapterKind::Other => "other",
+            AdapterKind::Software => "software",
+        })
+    }
+}
+
+/// What there is to know of an adapter before it is opened.
+#[derive(Clone, Debug)]
+pub struct AdapterSummary {
+    /// Its name.
+    pub name: String,
+    /// What sort of device it is.
+    pub kind: AdapterKind,
+    /// The interface it is reached by: `vulkan`, `metal` or `dx12`.
+    pub backend: String,
+    /// The driver's name and version.
+    pub driver: String,
+    /// The largest value that a kernel can read or write, in bytes.
+    pub largest_binding: u64,
+    /// How many buffers a kernel can read and write.
+    pub storage_buffers: u32,
+    /// Memory that the invocations of a workgroup share, in bytes.
+    pub workgroup_memory: u32,
+    /// The smallest and the largest subgroup, in invocations.
+    pub subgroups: [u32; 2],
+    /// Optional features of wgpu that wgrad asks for and that it has.
+    pub features: Vec<String>,
+}
+
+impl AdapterSummary {
+    fn new(adapter: &wgpu::Adapter) -> Self {
+        let (info, limits) = (adapter.get_info(), adapter.limits());
+        Self {
+            kind: kind(info.device_type),
+            backend: info.backend.to_string(),
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
+            largest_binding: limits.max_storage_buffer_binding_size,
+            storage_buffers: limits.max_storage_buffers_per_shader_stage,
+            workgroup_memory: limits.max_compute_workgroup_storage_size,
+            subgroups: [info.subgroup_min_size, info.subgroup_max_size],
+            features: (adapter.features() & WANTED).iter_names().map(|(name, _)| name.to_lowercase()).collect(),
+            name: info.name,
+        }
+    }
+
+    /// Whether it is a renderer on the CPU, which nobody wants unless they ask for it.
+    pub fn is_software(&self) -> bool {
+        self.kind == AdapterKind::Software
+    }
+}
+
+fn kind(device: DeviceType) -> AdapterKind {
+    match device {
+        DeviceType::DiscreteGpu => AdapterKind::Discrete,
+        DeviceType::IntegratedGpu => AdapterKind::Integrated,
+        DeviceType::VirtualGpu => AdapterKind::Virtual,
+        DeviceType::Other => AdapterKind::Other,
+        DeviceType::Cpu => AdapterKind::Software,
+    }
+}
+
+/// What is asked for where it is there; nothing of it is required.
+const WANTED: Features =
+    Features::SUBGROUP.union(Features::SHADER_F16).union(Features::TIMESTAMP_QUERY).union(Features::IMMEDIATES);
+
+/// Which adapter to take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Choice {
+    /// A discrete GPU before an integrated one, and a software renderer last: see [`WgpuBackend::is_software`].
+    ///
+    /// [`WgpuBackend::is_software`]: crate::WgpuBackend::is_software
+    #[default]
+    Best,
+    /// The adapter of this number in the order of [`adapters`].
+    Index(usize),
+}
+
+/// How an adapter is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// Asks for no more than every WebGPU device offers, and for no optional feature: what runs so runs anywhere.
+    pub floor: bool,
+    /// The most bytes of buffers; without it, as many as the driver gives.
+    pub budget: Option<u64>,
+}
+
+fn instance() -> wgpu::Instance {
+    let mut description = wgpu::InstanceDescriptor::new_without_display_handle();
+    // Never GL: wgpu would fall back to it without a word.
+    description.backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
+    // Debug builds would have wgpu look for validation layers.
+    description.flags = wgpu::InstanceFlags::empty();
+    wgpu::Instance::new(description)
+}
+
+/// The adapters, best first: by kind, else in the system's order.
+fn ranked() -> Vec<wgpu::Adapter> {
+    let mut found = pollster::block_on(instance().enumerate_adapters(Backends::all()));
+    found.sort_by_key(|adapter| kind(adapter.get_info().device_type));
+    found
+}
+
+/// The adapters of this machine, in the order in which [`Choice::Index`] counts them: the best first. None if there are
+/// no drivers.
+pub fn adapters() -> Vec<AdapterSummary> {
+    ranked().iter().map(AdapterSummary::new).collect()
+}
+
+/// How long values may take to arrive when the device has done all its work.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether something has arrived at the host: not yet, or it is there, or it never will be.
+#[derive(Clone, Default)]
+pub(crate) struct Arrival(Arc<AtomicU8>);
+
+impl Arrival {
+    pub fn tell(&self, good: bool) {
+        self.0.store(if good { 1 } else { 2 }, SeqCst);
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.0.load(SeqCst) != 0
+    }
+
+    pub fn is_good(&self) -> bool {
+        self.0.load(SeqCst) == 1
+    }
+}
+
+/// An opened adapter. Copies share the device, its byte budget, and its compiled kernels; each
+/// [`WgpuBackend`](crate::WgpuBackend) on it has buffers of its own.
+#[derive(Clone)]
+pub struct Gpu {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub device: wgpu::Device,
+    pub queue: wgpu::Queue,
+    pub limits: Limits,
+    pub summary: AdapterSummary,
+    pub pipelines: Pipelines,
+    budget: Option<u64>,
+    used: AtomicU64,
+    /// What wgpu has reported outside of any call.
+    fault: Arc<Mutex<Option<Error>>>,
+}
+
+impl Gpu {
+    /// Opens an adapter.
+    ///
+    /// # Errors
+    /// If there is none, or none of this number, or its driver refuses.
+    pub fn open(choice: Choice, options: Options) -> Result<Self> {
+        let mut found = ranked();
+        let (index, count) = (if let Choice::Index(index) = choice { index } else { 0 }, found.len());
+        if found.is_empty() {
+            return Err(Error::NoAdapter);
+        }
+        if index >= count {
+            return Err(Error::NoSuchAdapter { index, count });
+        }
+        let adapter = found.swap_remove(index);
+        let summary = AdapterSummary::new(&adapter);
+        let (features, limits) = match options.floor {
+            true => (Features::empty(), Limits::default()),
+            false => (adapter.features() & WANTED, adapter.limits()),
+        };
+        let description = wgpu::DeviceDescriptor {
+            label: Some("wgrad"),
+            required_features: features,
+            required_limits: limits.clone(),
+            ..Default::default()
+        };
+        let refused =
+            |why: wgpu::RequestDeviceError| Error::Refused { adapter: summary.name.clone(), why: why.to_string() };
+        let (device, queue) = pollster::block_on(adapter.request_device(&description)).map_err(refused)?;
+        let fault = Arc::new(Mutex::new(None));
+        let note = |fault: &Arc<Mutex<Option<Error>>>, error: Error| {
+            let mut fault = fault.lock().unwrap_or_else(PoisonError::into_inner);
+            // The first is the cause of the others; but nothing helps a device that is lost.
+            if fault.is_none() || matches!(error, Error::Lost(_)) {
+                *fault = Some(error);
+            }
+        };
+        let uncaptured = fault.clone();
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| note(&uncaptured, error.into())));
+        let lost = fault.clone();
+        device.set_device_lost_callback(move |reason, message| {
+            if reason != wgpu::DeviceLostReason::Destroyed || !message.is_empty() {
+                note(&lost, Error::Lost(if message.is_empty() { format!("{reason:?}") } else { message }));
+            }
+        });
+        let inner = Inner {
+            device,
+            queue,
+            limits,
+            summary,
+            pipelines: Pipelines::default(),
+            budget: options.budget,
+            used: AtomicU64::new(0),
+            fault,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// What is known of the adapter.
+    pub fn summary(&self) -> &AdapterSummary {
+        &self.inner.summary
+    }
+
+    /// For tests: has the driver take the device away, as a crash would.
+    #[doc(hidden)]
+    pub fn destroy(&self) {
+        self.inner.device.destroy();
+        self.inner.note(Error::Lost("destroyed".into()));
+    }
+}
+
+impl Inner {
+    fn note(&self, error: Error) {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    /// What has gone wrong since the last call: once, save that a lost device stays lost.
+    pub fn check(&self) -> Result<()> {
+        let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        match fault.take() {
+            None => Ok(()),
+            Some(error) => {
+                if matches!(error, Error::Lost(_)) {
+                    *fault = Some(error.clone());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs something that creates a part of the device; what wgpu refuses is an error.
+    pub fn scoped<T>(&self, f: impl FnOnce() -> T) -> Result<T> {
+        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let value = f();
+        let errors = [pollster::block_on(validation.pop()), pollster::block_on(memory.pop())];
+        self.check()?;
+        match errors.into_iter().flatten().next() {
+            None => Ok(value),
+            Some(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits for a submission, or for all so far, and until it is known what has become of a buffer that was to be mapped
+    /// after it. (Another thread that waits for the same device may be the one that is told, a little later.)
+    pub fn wait(&self, submission: Option<wgpu::SubmissionIndex>, arrival: &Arrival) -> Result<()> {
+        let poll = || self.device.poll(wgpu::PollType::Wait { submission_index: submission.clone(), timeout: None });
+        let mut waited = poll();
+        let start = Instant::now();
+        while waited.is_ok() && !arrival.is_known() {
+            self.check()?;
+            if start.elapsed() > PATIENCE {
+                return Err(Error::Lost("a run has ended, but its values do not arrive".into()));
+            }
+            std::thread::sleep(Duration::from_micros(50));
+            waited = poll();
+        }
+        self.check()?;
+        waited.map_err(|error| Error::Lost(error.to_string()))?;
+        if arrival.is_good() { Ok(()) } else { Err(Error::Lost("values cannot be read".into())) }
+    }
+
+    /// Takes bytes from the budget.
+    pub fn take(&self, wanted: u64) -> Result<()> {
+        let used = self.used.fetch_add(wanted, Relaxed);
+        match self.budget.filter(|budget| used + wanted > *budget) {
+            None => Ok(()),
+            Some(budget) => {
+                self.give(wanted);
+                Err(Error::OverBudget { wanted, used, budget })
+            }
+        }
+    }
+
+    /// Gives bytes back to the budget.
+    pub fn give(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Relaxed);
+    }
+}

@@ -1,0 +1,520 @@
+//! A compiled plan: buffers, kernels with what they bind, and what is copied to the host after a run.
+
+use crate::{
+    device::Inner,
+    error::{Error, Result},
+    lower::{Check, Lowering, can_fail, copy},
+    memory::{Arena, Buffer, WORD, to_words},
+    wgsl::{Launch, Memory, Scratch, Tables, View},
+};
+use std::{cell::RefCell, collections::HashMap, ops::Range, sync::Arc};
+use wgrad::{
+    DType, Data,
+    op::Reduce,
+    plan::{Home, Instr, Kind, Plan, Slot},
+};
+
+/// Where a buffer that outlives programs is: in the arena, or by itself.
+pub(crate) enum Place {
+    Arena(usize),
+    Alone(Buffer),
+}
+
+/// A buffer that outlives programs.
+pub(crate) struct StateBuffer {
+    pub place: Place,
+    pub dtype: DType,
+    pub len: usize,
+}
+
+/// What is there for programs to use.
+pub(crate) struct World<'a> {
+    pub gpu: &'a Arc<Inner>,
+    pub arena: &'a mut Arena,
+    pub states: &'a [StateBuffer],
+    pub counters: &'a mut crate::Counters,
+}
+
+impl World<'_> {
+    fn storage(&mut self, words: usize) -> Result<Buffer> {
+        self.counters.buffers += 1;
+        Buffer::storage(self.gpu, words)
+    }
+}
+
+/// A kernel, ready to be run.
+struct Step {
+    pipeline: wgpu::ComputePipeline,
+    group: wgpu::BindGroup,
+    groups: [u32; 3],
+}
+
+/// A stretch of memory that the host writes or reads.
+#[derive(Clone, Debug)]
+pub(crate) struct Stretch {
+    pub memory: Memory,
+    pub start: usize,
+    pub len: usize,
+    pub dtype: DType,
+}
+
+/// Values that are exchanged with other ranks after a stage: how each is reduced, and what must be equal on all.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    pub values: Vec<(Stretch, Reduce, u64)>,
+}
+
+/// What comes to the host after a run.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    /// Type and length of each tapped value, which follow one another.
+    pub taps: Vec<(DType, usize)>,
+    /// Two words for each, after the taps.
+    pub checks: Vec<Check>,
+}
+
+impl Shown {
+    pub fn words(&self) -> usize {
+        self.taps.iter().map(|(_, len)| len).sum::<usize>() + 2 * self.checks.len()
+    }
+}
+
+/// A compiled plan.
+pub(crate) struct Executable {
+    own: Vec<Buffer>,
+    flags: Option<Buffer>,
+    params: Option<Buffer>,
+    /// What it has of the arena.
+    places: Vec<(usize, usize)>,
+    launches: Vec<Launch>,
+    pipelines: Vec<wgpu::ComputePipeline>,
+    steps: Vec<Step>,
+    /// The arena's generation for which the steps were made.
+    generation: u64,
+    /// Which steps run before each exchange, and after the last.
+    stages: Vec<(Range<usize>, Option<Stop>)>,
+    /// The steps that commit.
+    commits: Range<usize>,
+    pub inputs: Vec<Option<Stretch>>,
+    /// Where tapped values are when the last stage has run.
+    taps: Vec<Stretch>,
+    pub shown: Arc<Shown>,
+    /// Slots that kernels write: for tests that fill them with garbage.
+    transient: Vec<Stretch>,
+    /// Buffers for what is shown, not in use.
+    pub free: Vec<Buffer>,
+}
+
+/// What is put together while a plan is compiled.
+struct Parts {
+    own: Vec<Buffer>,
+    places: Vec<(usize, usize)>,
+    /// Tables in the arena, by their words.
+    tables: HashMap<Vec<u32>, usize>,
+}
+
+impl Executable {
+    /// Compiles a plan. Whatever it takes of the arena is given back if that fails.
+    pub fn new(plan: &Plan, states: &[usize], world: &mut World<'_>) -> Result<Self> {
+        let mut parts = Parts { own: vec![], places: vec![], tables: HashMap::new() };
+        let result = Self::build(plan, states, world, &mut parts);
+        if result.is_err() {
+            parts.places.iter().for_each(|&(start, words)| world.arena.release(start, words));
+        }
+        result
+    }
+
+    fn build(plan: &Plan, states: &[usize], world: &mut World<'_>, parts: &mut Parts) -> Result<Self> {
+        if let Some(slot) = plan.slots.iter().find(|slot| slot.dtype == DType::F64) {
+            return Err(Error::Unsupported(slot.dtype));
+        }
+        let looked_up = looked_up(plan);
+        let mut places = vec![];
+        for (slot, &small) in plan.slots.iter().zip(&looked_up) {
+            places.push(place(slot, small || slot.len <= 1, states, world, parts)?);
+        }
+        for (slot, place) in plan.slots.iter().zip(&places) {
+            fill(plan, slot, *place, world, parts)?;
+        }
+        let stretch = |s: usize, slot: &Slot| Stretch {
+            memory: places[s].0,
+            start: places[s].1,
+            len: slot.len,
+            dtype: slot.dtype,
+        };
+        let slots = || plan.slots.iter().enumerate();
+        let transient = slots().filter(|(_, slot)| slot.home == Home::Transient).map(|(s, slot)| stretch(s, slot));
+        let transient = transient.collect();
+        let count = slots().filter_map(|(_, slot)| match slot.home {
+            Home::Input(i) => Some(i + 1),
+            _ => None,
+        });
+        let mut inputs: Vec<Option<Stretch>> = vec![None; count.max().unwrap_or(0)];
+        for (s, slot) in slots() {
+            if let Home::Input(i) = slot.home {
+                inputs[i] = Some(stretch(s, slot));
+            }
+        }
+
+        let failed = plan.kernels.iter().any(can_fail).then(|| parts.arena(world, 1)).transpose()?;
+        // Scratch memory is used within one kernel of the plan, and so is the same for all.
+        let scratch_at = parts.own.len();
+        let mut lowering = Lowering { plan, places: &places, failed, checks: vec![] };
+        let (mut launches, mut stages, mut tapped) = (vec![], vec![], vec![]);
+        let shared = world.gpu.limits.max_compute_workgroup_storage_size as usize;
+        let (commits, most) = {
+            let most = RefCell::new([0; 2]);
+            let cell = RefCell::new((&mut *world, &mut *parts));
+            let mut put = |words: Vec<u32>| {
+                let (world, parts) = &mut *cell.borrow_mut();
+                parts.table(world, words)
+            };
+            let mut scratch = |which: Scratch, words: usize| {
+                let most = &mut most.borrow_mut()[which as usize];
+                *most = words.max(*most);
+                Memory::Own(scratch_at + which as usize)
+            };
+            // What all devices have: it is checked here, since wgpu does not.
+            let mut tables = Tables { put: &mut put, scratch: &mut scratch, shared: shared.min(16 * 1024) };
+            let exchanges = plan.exchanges();
+            let (mut first, mut next) = (0, exchanges.iter().peekable());
+            for (k, kernel) in plan.kernels.iter().enumerate() {
+                launches.extend(lowering.kernel(kernel, &mut tables)?);
+                let Some(exchange) = next.next_if(|exchange| exchange.end == k + 1) else { continue };
+                let value = |k: usize| {
+                    let kernel = &plan.kernels[k];
+                    let (write, (reduce, tag)) = (&kernel.writes[0], kernel.exchange().expect("the plan says so"));
+                    let view = lowering.view(write);
+                    let (len, dtype) = (write.shape.numel(), view.dtype);
+                    (Stretch { memory: view.memory, start: view.offset, len, dtype }, reduce, tag)
+                };
+                let values = exchange.clone().map(value).collect();
+                stages.push((first..launches.len(), Some(Stop { values })));
+                first = launches.len();
+            }
+            // What is shown as it lies in memory is copied from there; the rest is put in order first.
+            let mut end = 0;
+            for tap in &plan.taps {
+                let view = lowering.view(tap);
+                let len = tap.shape.numel();
+                if view.is_contiguous() {
+                    tapped.push(Stretch { memory: view.memory, start: view.offset, len, dtype: view.dtype });
+                } else {
+                    let memory = Memory::Own(scratch_at + 2);
+                    let to = View { memory, offset: end, ..view.clone() }.contiguous(&view.shape);
+                    launches.extend(copy(&view, &to, None, &mut tables)?);
+                    tapped.push(Stretch { memory, start: end, len, dtype: view.dtype });
+                    end += len;
+                }
+            }
+            stages.push((first..launches.len(), None));
+            let first = launches.len();
+            for (state, operand) in &plan.commits {
+                let view = lowering.view(operand);
+                let buffer = states[state.index()];
+                let (memory, offset) = state_place(world_states(&cell), buffer);
+                let to = View { memory, offset, ..view.clone() }.contiguous(&view.shape);
+                launches.extend(copy(&view, &to, failed, &mut tables)?);
+            }
+            let [parts, aside] = most.into_inner();
+            (first..launches.len(), [parts, aside, end])
+        };
+        for words in most {
+            parts.own.push(world.storage(words)?);
+        }
+        let checks = lowering.checks;
+        let flags = match checks.len() {
+            0 => None,
+            n => Some(world.storage(2 * n)?),
+        };
+        let shown = Shown { taps: tapped.iter().map(|tap| (tap.dtype, tap.len)).collect(), checks };
+        let mut executable = Self {
+            own: std::mem::take(&mut parts.own),
+            flags,
+            params: None,
+            places: vec![],
+            launches,
+            pipelines: vec![],
+            steps: vec![],
+            generation: 0,
+            stages,
+            commits,
+            inputs,
+            taps: tapped,
+            shown: Arc::new(shown),
+            transient,
+            free: vec![],
+        };
+        executable.compile(world)?;
+        executable.bind(world)?;
+        executable.places = std::mem::take(&mut parts.places);
+        Ok(executable)
+    }
+
+    /// Compiles the kernels, and writes their parameters.
+    fn compile(&mut self, world: &mut World<'_>) -> Result<()> {
+        let limit = world.gpu.limits.max_storage_buffers_per_shader_stage as usize;
+        if let Some(launch) = self.launches.iter().find(|launch| launch.bindings.len() > limit) {
+            return Err(Error::TooManyBuffers { needed: launch.bindings.len(), limit });
+        }
+        let texts: Vec<&str> = self.launches.iter().map(|launch| launch.text.as_str()).collect();
+        let (pipelines, compiled) = world.gpu.pipelines.get(world.gpu, &texts)?;
+        world.counters.pipelines += compiled as u64;
+        self.pipelines = pipelines;
+        let words = self.params_of(world.gpu).flat_map(|(_, words)| words).collect::<Vec<u32>>();
+        if !words.is_empty() {
+            world.counters.buffers += 1;
+            let buffer = Buffer::uniform(world.gpu, words.len())?;
+            world.gpu.queue.write_buffer(&buffer.raw, 0, bytemuck::cast_slice(&words));
+            self.params = Some(buffer);
+        }
+        Ok(())
+    }
+
+    /// The place of each launch's parameters, and their words up to the next place.
+    fn params_of(&self, gpu: &Inner) -> impl Iterator<Item = (u64, Vec<u32>)> + '_ {
+        let step = gpu.limits.min_uniform_buffer_offset_alignment as usize / WORD as usize;
+        let mut at = 0;
+        self.launches.iter().map(move |launch| {
+            let mut words = launch.params.clone();
+            words.resize(words.len().next_multiple_of(step), 0);
+            at += words.len() as u64;
+            ((at - words.len() as u64) * WORD, words)
+        })
+    }
+
+    /// Makes the bind groups.
+    fn bind(&mut self, world: &mut World<'_>) -> Result<()> {
+        let params: Vec<u64> = self.params_of(world.gpu).map(|(at, _)| at).collect();
+        let (arena, states, gpu) = (&*world.arena, world.states, world.gpu);
+        let steps = gpu.scoped(|| {
+            let step = |((launch, pipeline), at): ((&Launch, &wgpu::ComputePipeline), &u64)| {
+                let mut entries = vec![];
+                if let (false, Some(params)) = (launch.params.is_empty(), &self.params) {
+                    let size = std::num::NonZero::new(launch.params.len() as u64 * WORD);
+                    let binding = wgpu::BufferBinding { buffer: &params.raw, offset: *at, size };
+                    entries.push(wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(binding) });
+                }
+                for (i, memory) in launch.bindings.iter().enumerate() {
+                    let buffer = self.buffer(*memory, arena, states);
+                    entries.push(wgpu::BindGroupEntry { binding: i as u32 + 1, resource: buffer.as_entire_binding() });
+                }
+                let layout = pipeline.get_bind_group_layout(0);
+                let description = wgpu::BindGroupDescriptor { label: None, layout: &layout, entries: &entries };
+                let group = gpu.device.create_bind_group(&description);
+                Step { pipeline: pipeline.clone(), group, groups: launch.groups }
+            };
+            self.launches.iter().zip(&self.pipelines).zip(&params).map(step).collect::<Vec<_>>()
+        })?;
+        world.counters.bind_groups += steps.len() as u64;
+        self.steps = steps;
+        self.generation = world.arena.generation;
+        Ok(())
+    }
+
+    /// The buffer of some memory.
+    pub fn buffer<'a>(&'a self, memory: Memory, arena: &'a Arena, states: &'a [StateBuffer]) -> &'a wgpu::Buffer {
+        match memory {
+            Memory::Arena => &arena.buffer.raw,
+            Memory::Own(i) => &self.own[i].raw,
+            Memory::Flags => &self.flags.as_ref().expect("something can fail").raw,
+            Memory::State(i) => match &states[i].place {
+                Place::Alone(buffer) => &buffer.raw,
+                Place::Arena(_) => &arena.buffer.raw,
+            },
+        }
+    }
+
+    /// Sees to it that the bind groups are those of the arena as it is.
+    pub fn refresh(&mut self, world: &mut World<'_>) -> Result<()> {
+        if self.generation == world.arena.generation { Ok(()) } else { self.bind(world) }
+    }
+
+    /// How many stages there are.
+    pub fn stages(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// What is exchanged after a stage.
+    pub fn stop(&self, stage: usize) -> Option<&Stop> {
+        self.stages[stage].1.as_ref()
+    }
+
+    /// For tests: fills what kernels write with garbage.
+    pub fn poison(&self, world: &World<'_>) {
+        for stretch in &self.transient {
+            // NaN for floats; far beyond any index.
+            let words = vec![u32::MAX; stretch.len];
+            let buffer = self.buffer(stretch.memory, world.arena, world.states);
+            world.gpu.queue.write_buffer(buffer, stretch.start as u64 * WORD, bytemuck::cast_slice(&words));
+        }
+    }
+
+    /// Writes the inputs, by way of some words of scratch.
+    pub fn write_inputs(&self, inputs: &[&Data], world: &World<'_>, words: &mut Vec<u32>) -> Result<()> {
+        for (data, stretch) in inputs.iter().zip(&self.inputs) {
+            let Some(stretch) = stretch.as_ref().filter(|stretch| stretch.len > 0) else { continue };
+            let buffer = self.buffer(stretch.memory, world.arena, world.states);
+            write(world.gpu, buffer, stretch.start, data, words)?;
+        }
+        Ok(())
+    }
+
+    /// Records a stage, and after the last one what is shown and the commits. `readback` is where that goes.
+    pub fn record(&self, stage: usize, readback: Option<&wgpu::Buffer>, world: &mut World<'_>) -> wgpu::CommandBuffer {
+        let mut encoder = world.gpu.device.create_command_encoder(&Default::default());
+        if let (0, Some(flags)) = (stage, &self.flags) {
+            encoder.clear_buffer(&flags.raw, 0, None);
+        }
+        let (steps, _) = &self.stages[stage];
+        self.pass(&mut encoder, steps.clone());
+        world.counters.dispatches += steps.len() as u64;
+        if stage + 1 == self.stages.len() {
+            if let Some(readback) = readback {
+                let mut at = 0;
+                for tap in self.taps.iter().filter(|tap| tap.len > 0) {
+                    let (from, bytes) = (self.buffer(tap.memory, world.arena, world.states), tap.len as u64 * WORD);
+                    encoder.copy_buffer_to_buffer(from, tap.start as u64 * WORD, readback, at, bytes);
+                    at += bytes;
+                }
+                if let Some(flags) = &self.flags {
+                    let bytes = 2 * self.shown.checks.len() as u64 * WORD;
+                    encoder.copy_buffer_to_buffer(&flags.raw, 0, readback, at, bytes);
+                }
+            }
+            self.pass(&mut encoder, self.commits.clone());
+            world.counters.dispatches += self.commits.len() as u64;
+        }
+        encoder.finish()
+    }
+
+    fn pass(&self, encoder: &mut wgpu::CommandEncoder, steps: Range<usize>) {
+        if steps.is_empty() {
+            return;
+        }
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        let mut last: Option<&wgpu::ComputePipeline> = None;
+        for step in &self.steps[steps] {
+            if last != Some(&step.pipeline) {
+                pass.set_pipeline(&step.pipeline);
+                last = Some(&step.pipeline);
+            }
+            pass.set_bind_group(0, &step.group, &[]);
+            let [x, y, z] = step.groups;
+            pass.dispatch_workgroups(x, y, z);
+        }
+    }
+
+    /// The flags, if a kernel can fail: for the host to read between stages.
+    pub fn flags(&self) -> Option<&wgpu::Buffer> {
+        self.flags.as_ref().map(|flags| &flags.raw)
+    }
+
+    /// Gives back what it has of the arena.
+    pub fn release(self, arena: &mut Arena) {
+        self.places.iter().for_each(|&(start, words)| arena.release(start, words));
+    }
+}
+
+/// Writes data to a buffer from a word on. It is there before anything that is submitted later.
+pub(crate) fn write(gpu: &Inner, buffer: &wgpu::Buffer, start: usize, data: &Data, words: &mut Vec<u32>) -> Result<()> {
+    words.clear();
+    to_words(data, words)?;
+    gpu.queue.write_buffer(buffer, start as u64 * WORD, bytemuck::cast_slice(words));
+    Ok(())
+}
+
+/// The vectors that kernels look up: they are small.
+fn looked_up(plan: &Plan) -> Vec<bool> {
+    let mut looked_up = vec![false; plan.slots.len()];
+    for kernel in &plan.kernels {
+        let values = match &kernel.kind {
+            Kind::Loop(body) => &body.values,
+            Kind::MatMul(matmul) => &matmul.epilogue.values,
+            _ => continue,
+        };
+        for value in values {
+            if let Instr::Lookup { load, .. } = value.instr {
+                looked_up[kernel.reads[load].slot] = true;
+            }
+        }
+    }
+    looked_up
+}
+
+/// The memory of a state, and its first word.
+fn state_place(states: &[StateBuffer], buffer: usize) -> (Memory, usize) {
+    match states[buffer].place {
+        Place::Arena(start) => (Memory::Arena, start),
+        Place::Alone(_) => (Memory::State(buffer), 0),
+    }
+}
+
+fn world_states<'a>(cell: &RefCell<(&mut World<'a>, &mut Parts)>) -> &'a [StateBuffer] {
+    cell.borrow().0.states
+}
+
+/// Finds memory for a slot.
+fn place(
+    slot: &Slot,
+    small: bool,
+    states: &[usize],
+    world: &mut World<'_>,
+    parts: &mut Parts,
+) -> Result<(Memory, usize)> {
+    if let Home::State(state) = slot.home {
+        return Ok(state_place(world.states, states[state.index()]));
+    }
+    if small {
+        return Ok((Memory::Arena, parts.arena(world, slot.len)?));
+    }
+    parts.own.push(world.storage(slot.len)?);
+    Ok((Memory::Own(parts.own.len() - 1), 0))
+}
+
+/// Writes what a slot holds from the start.
+fn fill(
+    plan: &Plan,
+    slot: &Slot,
+    (memory, start): (Memory, usize),
+    world: &mut World<'_>,
+    parts: &Parts,
+) -> Result<()> {
+    let data = match slot.home {
+        Home::Const(value) => Data::from_f64(slot.dtype, &[value]),
+        Home::Iota => Data::U32((0..slot.len as u32).collect()),
+        Home::Table(table) => {
+            let values: Vec<f64> = plan.tables[table].iter().map(|&bits| f64::from_bits(bits)).collect();
+            Data::from_f64(slot.dtype, &values)
+        }
+        _ => return Ok(()),
+    };
+    let buffer = match memory {
+        Memory::Own(i) => &parts.own[i].raw,
+        _ => &world.arena.buffer.raw,
+    };
+    if data.is_empty() { Ok(()) } else { write(world.gpu, buffer, start, &data, &mut vec![]) }
+}
+
+impl Parts {
+    /// A place in the arena for as long as the program lives.
+    fn arena(&mut self, world: &mut World<'_>, words: usize) -> Result<usize> {
+        let start = world.arena.alloc(world.gpu, words)?;
+        self.places.push((start, words));
+        Ok(start)
+    }
+
+    /// Puts a table into the arena, once.
+    fn table(&mut self, world: &mut World<'_>, words: Vec<u32>) -> Result<usize> {
+        if let Some(place) = self.tables.get(&words) {
+            return Ok(*place);
+        }
+        let start = self.arena(world, words.len())?;
+        if !words.is_empty() {
+            let buffer = &world.arena.buffer.raw;
+            world.gpu.queue.write_buffer(buffer, start as u64 * WORD, bytemuck::cast_slice(&words));
+        }
+        self.tables.insert(words, start);
+        Ok(start)
+    }
+}

@@ -1,0 +1,326 @@
+//! WGSL: what kernels are written of. Texts hold shapes and strides, but no positions in memory: kernels that differ in
+//! those alone are one.
+
+pub(crate) mod body;
+pub(crate) mod convolution;
+pub(crate) mod index;
+pub(crate) mod product;
+pub(crate) mod rows;
+
+use crate::error::{Error, Result};
+use std::{collections::BTreeSet, fmt::Write};
+use wgrad::{DType, Shape};
+
+/// The most iterations of all loops of one invocation. Some drivers stop at 65,535 without a word, and others reset the
+/// device when a kernel takes seconds.
+pub(crate) const MOST_ITERATIONS: usize = 32 * 1024;
+
+/// The most workgroups along a dimension.
+const MOST_GROUPS: u64 = 65_535;
+
+/// What a kernel may bind.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Memory {
+    /// The arena.
+    Arena,
+    /// A buffer of the program's, by its number.
+    Own(usize),
+    /// A state's buffer.
+    State(usize),
+    /// Where kernels note indices that are out of range.
+    Flags,
+}
+
+/// A strided look at memory.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub memory: Memory,
+    /// The first element's word.
+    pub offset: usize,
+    pub shape: Shape,
+    pub strides: Vec<isize>,
+    pub dtype: DType,
+}
+
+impl View {
+    /// The same first element, seen as contiguous elements of a shape.
+    pub fn contiguous(&self, shape: &Shape) -> Self {
+        Self { shape: shape.clone(), strides: shape.strides(), ..self.clone() }
+    }
+
+    pub fn is_contiguous(&self) -> bool {
+        let unit = self.shape.strides();
+        self.shape.numel() == 0 || (0..self.shape.rank()).all(|d| self.shape[d] == 1 || self.strides[d] == unit[d])
+    }
+}
+
+/// A kernel to be compiled, and what it is run on.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    pub text: String,
+    /// What it binds, from binding 1 on.
+    pub bindings: Vec<Memory>,
+    /// The words of its uniform binding, number 0.
+    pub params: Vec<u32>,
+    pub groups: [u32; 3],
+}
+
+/// Where constant tables go that kernels read, and what they may do.
+pub(crate) struct Tables<'a> {
+    /// Puts words into the arena, for as long as the program lives; gives their place.
+    pub put: &'a mut dyn FnMut(Vec<u32>) -> Result<usize>,
+    /// Memory for so many words that kernels hand on at once.
+    pub scratch: &'a mut dyn FnMut(Scratch, usize) -> Memory,
+    /// The most bytes that a workgroup's invocations can share.
+    pub shared: usize,
+}
+
+/// What is handed on from one kernel to the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Scratch {
+    /// The accumulators of parts of rows.
+    Parts,
+    /// What becomes a state's value if nothing has failed.
+    Aside,
+}
+
+/// Functions that kernels share, each a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Part {
+    /// Conversions between types, and tests of bits.
+    Convert,
+    /// `exp`, `expm1`, `tanh`.
+    Exp,
+    /// `log`, `log1p`.
+    Log,
+    /// Powers.
+    Pow,
+    /// The error function.
+    Erf,
+    /// Sine and cosine.
+    Trig,
+    /// Random words.
+    Random,
+    /// Euclidean norms.
+    Norm,
+}
+
+impl Part {
+    fn text(self) -> &'static str {
+        match self {
+            Part::Convert => include_str!("convert.wgsl"),
+            Part::Exp => include_str!("exp.wgsl"),
+            Part::Log => include_str!("log.wgsl"),
+            Part::Pow => include_str!("pow.wgsl"),
+            Part::Erf => include_str!("erf.wgsl"),
+            Part::Trig => include_str!("trig.wgsl"),
+            Part::Random => include_str!("random.wgsl"),
+            Part::Norm => include_str!("norm.wgsl"),
+        }
+    }
+
+    /// The part that this one uses.
+    fn needs(self) -> Option<Part> {
+        match self {
+            Part::Erf | Part::Pow => Some(Part::Exp),
+            _ => None,
+        }
+    }
+}
+
+/// A kernel under construction.
+#[derive(Default)]
+pub(crate) struct Source {
+    /// What is bound, and whether it is written.
+    bindings: Vec<(Memory, bool)>,
+    params: Vec<u32>,
+    parts: BTreeSet<Part>,
+    /// Declarations outside the function: shared memory.
+    pub outside: String,
+    /// Bytes of shared memory.
+    pub shared: usize,
+    /// The statements.
+    pub main: String,
+}
+
+impl Source {
+    /// The name of a binding.
+    pub fn bind(&mut self, memory: Memory, written: bool) -> String {
+        let found = self.bindings.iter().position(|(bound, _)| *bound == memory).unwrap_or_else(|| {
+            self.bindings.push((memory, false));
+            self.bindings.len() - 1
+        });
+        self.bindings[found].1 |= written;
+        format!("b{found}")
+    }
+
+    /// A number that does not become part of the text.
+    pub fn param(&mut self, value: u32) -> String {
+        self.params.push(value);
+        let i = self.params.len() - 1;
+        format!("p[{}].{}", i / 4, ["x", "y", "z", "w"][i % 4])
+    }
+
+    /// Has a part included.
+    pub fn part(&mut self, part: Part) {
+        if self.parts.insert(part)
+            && let Some(other) = part.needs()
+        {
+            self.part(other);
+        }
+    }
+
+    /// A statement.
+    pub fn line(&mut self, text: impl AsRef<str>) {
+        self.main.push_str(text.as_ref());
+        self.main.push('\n');
+    }
+
+    /// The kernel, for this many invocations per workgroup and so many workgroups. `g` is the workgroup's number in
+    /// its text, `lid` the invocation's within it.
+    pub fn finish(self, what: &'static str, width: u32, groups: u64, tables: &Tables<'_>) -> Result<Launch> {
+        if self.shared > tables.shared {
+            let why = format!("{what} shares {} bytes per workgroup, of {}", self.shared, tables.shared);
+            return Err(Error::Validation(why));
+        }
+        let x = groups.min(MOST_GROUPS);
+        let y = groups.div_ceil(x.max(1));
+        if y > MOST_GROUPS {
+            return Err(Error::TooLong { what, iterations: groups, limit: MOST_GROUPS * MOST_GROUPS });
+        }
+        let mut text = String::new();
+        let mut params = self.params;
+        let uses = |name: &str| self.main.contains(name) || self.outside.contains(name);
+        if !uses("p[") {
+            params.clear();
+        }
+        if !params.is_empty() {
+            params.resize(params.len().next_multiple_of(4), 0);
+            writeln!(text, "@group(0) @binding(0) var<uniform> p: array<vec4<u32>, {}>;", params.len() / 4).unwrap();
+        }
+        // What a text does not use is no part of its pipeline's layout.
+        let mut bindings = vec![];
+        for (i, (memory, written)) in self.bindings.iter().enumerate() {
+            if !uses(&format!("b{i}[")) {
+                continue;
+            }
+            bindings.push(*memory);
+            let access = if *written { "read_write" } else { "read" };
+            let element = if *memory == Memory::Flags { "atomic<u32>" } else { "u32" };
+            writeln!(text, "@group(0) @binding({}) var<storage, {access}> b{i}: array<{element}>;", bindings.len())
+                .unwrap();
+        }
+        text += &self.outside;
+        self.parts.iter().for_each(|part| text += part.text());
+        writeln!(text, "@compute @workgroup_size({width})").unwrap();
+        text += "fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {\n";
+        match y {
+            0 | 1 => text += "let g = wg.x;\n",
+            _ => writeln!(text, "let g = wg.y * {x}u + wg.x;").unwrap(),
+        }
+        text += &self.main;
+        text += "}\n";
+        Ok(Launch { text, bindings, params, groups: [x as u32, y as u32, 1] })
+    }
+}
+
+/// The name of a type's values in kernels. Halves are computed with in f32.
+pub(crate) fn type_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 | DType::F16 => "f32",
+        DType::U32 => "u32",
+        DType::I32 => "i32",
+        DType::Bool => "bool",
+        DType::F64 => unreachable!("f64 is refused before"),
+    }
+}
+
+/// A word as a value of a type.
+pub(crate) fn from_word(dtype: DType, word: &str) -> String {
+    match dtype {
+        DType::F32 | DType::F16 => format!("bitcast<f32>({word})"),
+        DType::I32 => format!("bitcast<i32>({word})"),
+        DType::Bool => format!("({word} != 0u)"),
+        _ => word.to_string(),
+    }
+}
+
+/// A value as a word; halves as they are.
+pub(crate) fn raw_word(dtype: DType, value: &str) -> String {
+    match dtype {
+        DType::F32 | DType::F16 | DType::I32 => format!("bitcast<u32>({value})"),
+        DType::Bool => format!("select(0u, 1u, {value})"),
+        _ => value.to_string(),
+    }
+}
+
+/// The word that memory of a type holds for a value.
+pub(crate) fn to_word(source: &mut Source, dtype: DType, value: &str) -> String {
+    if dtype == DType::F16 {
+        source.part(Part::Convert);
+        return format!("bitcast<u32>(round_half({value}))");
+    }
+    raw_word(dtype, value)
+}
+
+/// A type's zero.
+pub(crate) fn zero(dtype: DType) -> &'static str {
+    match type_name(dtype) {
+        "f32" => "0.0",
+        "u32" => "0u",
+        "i32" => "0i",
+        _ => "false",
+    }
+}
+
+/// `offset + sum of coordinate * stride`, in arithmetic modulo 2^32.
+pub(crate) fn position(offset: &str, steps: impl IntoIterator<Item = (String, isize)>) -> String {
+    let mut text = offset.to_string();
+    for (coordinate, stride) in steps {
+        match stride {
+            0 => {}
+            1 => write!(text, " + {coordinate}").unwrap(),
+            _ => write!(text, " + {coordinate} * {}u", stride as i32 as u32).unwrap(),
+        }
+    }
+    text
+}
+
+/// Shapes of as few dimensions as possible: those of extent 1 vanish, and neighbours merge that all strides walk through
+/// alike. Changes the strides of all views that share the shape.
+pub(crate) fn collapse(shape: &[usize], strides: &mut [&mut Vec<isize>]) -> Vec<usize> {
+    let mut extents: Vec<usize> = vec![];
+    let mut kept: Vec<Vec<isize>> = vec![vec![]; strides.len()];
+    for d in (0..shape.len()).filter(|&d| shape[d] != 1) {
+        let follows = |(kept, strides): (&Vec<isize>, &&mut Vec<isize>)| {
+            kept.last().is_some_and(|before| *before == strides[d] * shape[d] as isize)
+        };
+        if !extents.is_empty() && kept.iter().zip(strides.iter()).all(follows) {
+            *extents.last_mut().expect("there is one") *= shape[d];
+            kept.iter_mut().zip(strides.iter()).for_each(|(kept, s)| *kept.last_mut().expect("as many") = s[d]);
+        } else {
+            extents.push(shape[d]);
+            kept.iter_mut().zip(strides.iter()).for_each(|(kept, s)| kept.push(s[d]));
+        }
+    }
+    strides.iter_mut().zip(kept).for_each(|(s, kept)| **s = kept);
+    extents
+}
+
+/// Statements that name the coordinates of a linear index, and the names. The last dimension varies fastest.
+pub(crate) fn coordinates(linear: &str, name: &str, extents: &[usize]) -> (String, Vec<String>) {
+    let mut text = String::new();
+    let mut names = vec![String::new(); extents.len()];
+    let mut rest = linear.to_string();
+    for d in (0..extents.len()).rev() {
+        if d == 0 {
+            names[d] = rest.clone();
+            break;
+        }
+        names[d] = format!("{name}{d}");
+        let (n, next) = (extents[d], format!("{name}_{d}"));
+        writeln!(text, "let {} = {rest} % {n}u; let {next} = {rest} / {n}u;", names[d]).unwrap();
+        rest = next;
+    }
+    (text, names)
+}

@@ -1,0 +1,210 @@
+//! Matrix products with what is computed of them: in tiles that a workgroup shares, or, of few or thin results, each
+//! element by itself.
+
+use super::{
+    Launch, MOST_ITERATIONS, Source, Tables, View,
+    body::{Emit, WIDTH},
+    collapse,
+    convolution::{lanes, tree},
+    coordinates, from_word, position,
+};
+use crate::error::{Error, Result};
+use std::fmt::Write;
+use wgrad::plan::MatMul;
+
+/// A tile of the result, and how much of the inner dimension is at hand at once. Each invocation has 4 by 4 elements.
+struct Tile {
+    rows: usize,
+    columns: usize,
+    depth: usize,
+}
+
+const LARGE: Tile = Tile { rows: 64, columns: 64, depth: 16 };
+const SMALL: Tile = Tile { rows: 32, columns: 32, depth: 16 };
+/// Rows and columns of an invocation's elements.
+const EACH: usize = 4;
+
+/// Products of fewer elements than this are not tiled, nor are those with fewer rows, columns or summands than a tile's depth.
+const UNTILED: usize = 2048;
+
+/// The kernel of a product. Reads 0 and 1 are its sides.
+pub(crate) fn product(
+    matmul: &MatMul,
+    reads: &[View],
+    writes: &[View],
+    guard: Option<usize>,
+    tables: &mut Tables<'_>,
+) -> Result<Option<Launch>> {
+    let MatMul { m, k, n, .. } = *matmul;
+    let batches = matmul.batch.numel();
+    if batches * m * n == 0 {
+        return Ok(None);
+    }
+    let mut source = Source::default();
+    let rank = matmul.batch.rank();
+    let epilogue = epilogue(&mut source, matmul, reads, writes, guard, tables)?;
+    source.outside += &epilogue;
+    // Where each side's matrix begins.
+    let mut strides = [0, 1].map(|side| reads[side].strides[..rank].to_vec());
+    let [a, b] = &mut strides;
+    let extents = collapse(&matmul.batch, &mut [a, b]);
+    let (text, names) = coordinates("batch", "c", &extents);
+    let [a, b] = [0, 1].map(|side| {
+        let offset = source.param(reads[side].offset as u32);
+        position(&offset, names.iter().cloned().zip(strides[side].iter().copied()))
+    });
+    let bases = format!("{text}let a_base = {a};\nlet b_base = {b};\n");
+    let depth = SMALL.depth;
+    if m * n < UNTILED || m.min(n) < depth || k < depth {
+        direct(source, matmul, reads, &bases, tables).map(Some)
+    } else {
+        let tile = if m.min(n) >= 2 * SMALL.rows { LARGE } else { SMALL };
+        tiled(source, matmul, reads, &bases, &tile, tables).map(Some)
+    }
+}
+
+/// A function that computes and stores what follows from an element of the product.
+fn epilogue(
+    source: &mut Source,
+    matmul: &MatMul,
+    reads: &[View],
+    writes: &[View],
+    guard: Option<usize>,
+    tables: &mut Tables<'_>,
+) -> Result<String> {
+    let body = &matmul.epilogue;
+    let emit = Emit::new(source, body, reads, writes, &[matmul.batch.rank(), 1, 1], guard, tables)?;
+    let mut at = vec![];
+    for (block, (linear, name)) in [("batch", "c"), ("row", "d"), ("column", "e")].into_iter().enumerate() {
+        let (text, names) = coordinates(linear, name, &emit.blocks[block]);
+        source.main += &text;
+        at.push(names);
+    }
+    for i in emit.needed(&body.stores, &vec![false; body.values.len()]) {
+        let text = emit.value(source, i, &at);
+        source.main += &text;
+    }
+    for k in 0..body.stores.len() {
+        let text = emit.store(source, k, &at);
+        source.main += &text;
+    }
+    let statements = std::mem::take(&mut source.main);
+    Ok(format!("fn epilogue(batch: u32, row: u32, column: u32, product: f32) {{\n{statements}}}\n"))
+}
+
+/// An element of a side, by statements' names of its row or column and of the summand.
+fn element(source: &mut Source, reads: &[View], side: usize, at: [&str; 2]) -> String {
+    let view = &reads[side];
+    let r = view.strides.len();
+    let buffer = source.bind(view.memory, false);
+    let base = ["a_base", "b_base"][side];
+    let steps = at.map(String::from).into_iter().zip(view.strides[r - 2..].iter().copied());
+    from_word(view.dtype, &format!("{buffer}[{}]", position(base, steps)))
+}
+
+/// Each element by one invocation; where there are few, by a workgroup.
+fn direct(mut source: Source, matmul: &MatMul, reads: &[View], bases: &str, tables: &mut Tables<'_>) -> Result<Launch> {
+    let MatMul { m, k, n, .. } = *matmul;
+    let count = matmul.batch.numel() * m * n;
+    let lanes = lanes(count, k);
+    let iterations = k.div_ceil(lanes as usize);
+    if iterations > MOST_ITERATIONS {
+        let (iterations, limit) = (iterations as u64, MOST_ITERATIONS as u64);
+        return Err(Error::TooLong { what: "a matrix product", iterations, limit });
+    }
+    let wide = lanes > 1;
+    if wide {
+        source.line("let i = g; let lane = lid;");
+    } else {
+        source.line(format!("let i = g * {WIDTH}u + lid; let lane = 0u;"));
+        source.line(format!("if (i >= {count}u) {{ return; }}"));
+    }
+    source.line(format!("let column = i % {n}u; let row = (i / {n}u) % {m}u; let batch = i / {}u;", m * n));
+    source.main += bases;
+    source.line(format!("var sum = 0.0;\nfor (var t = lane; t < {k}u; t = t + {lanes}u) {{"));
+    let (a, b) = (element(&mut source, reads, 0, ["row", "t"]), element(&mut source, reads, 1, ["t", "column"]));
+    source.line(format!("sum = sum + {a} * {b};\n}}"));
+    if wide {
+        tree(&mut source, "sum", lanes);
+        source.line("if (lid > 0u) { return; }");
+    }
+    source.line("epilogue(batch, row, column, sum);");
+    let (width, groups) = if wide { (lanes, count as u64) } else { (WIDTH, (count as u64).div_ceil(WIDTH.into())) };
+    source.finish("a matrix product", width, groups, tables)
+}
+
+/// A tile of the result by one workgroup.
+fn tiled(
+    mut source: Source,
+    matmul: &MatMul,
+    reads: &[View],
+    bases: &str,
+    tile: &Tile,
+    tables: &mut Tables<'_>,
+) -> Result<Launch> {
+    let MatMul { m, k, n, .. } = *matmul;
+    let Tile { rows, columns, depth } = *tile;
+    let threads = rows * columns / (EACH * EACH);
+    if k.div_ceil(depth) > MOST_ITERATIONS {
+        let (iterations, limit) = (k.div_ceil(depth) as u64, MOST_ITERATIONS as u64);
+        return Err(Error::TooLong { what: "a matrix product", iterations, limit });
+    }
+    source.shared = 4 * depth * (rows + columns);
+    let (in_a, in_b) = (depth * rows, depth * columns);
+    write!(source.outside, "var<workgroup> sa: array<f32, {in_a}>;\nvar<workgroup> sb: array<f32, {in_b}>;\n").unwrap();
+    let (down, across) = (m.div_ceil(rows), n.div_ceil(columns));
+    let wide = columns / EACH;
+    source.line(format!("let tile = g % {}u; let batch = g / {}u;", down * across, down * across));
+    source.line(format!("let row0 = (tile / {across}u) * {rows}u; let column0 = (tile % {across}u) * {columns}u;"));
+    source.line(format!("let tx = lid % {wide}u; let ty = lid / {wide}u;"));
+    source.main += bases;
+    for i in 0..EACH {
+        source.line(format!("var acc{i} = vec4<f32>(0.0, 0.0, 0.0, 0.0);"));
+    }
+    source.line(format!("for (var k0 = 0u; k0 < {k}u; k0 = k0 + {depth}u) {{"));
+    // Neighbouring invocations load neighbours in memory.
+    for (side, extent, tile, shared, first, limit) in
+        [(0, rows, in_a, "sa", "row0", m), (1, columns, in_b, "sb", "column0", n)]
+    {
+        let view = &reads[side];
+        let r = view.strides.len();
+        let inner = view.strides[r - 2 + [1, 0][side]].unsigned_abs();
+        let outer = view.strides[r - 2 + [0, 1][side]].unsigned_abs();
+        for step in 0..tile / threads {
+            let e = format!("(lid + {}u)", step * threads);
+            let (along, deep) = match inner <= outer && inner > 0 {
+                true => (format!("{e} / {depth}u"), format!("{e} % {depth}u")),
+                false => (format!("{e} % {extent}u"), format!("{e} / {extent}u")),
+            };
+            source.line(format!("{{ let x = {along}; let d = {deep}; let at = {first} + x; let t = k0 + d;"));
+            // Clamped, so that no address lies outside.
+            source.line(format!("let near = min(at, {}u); let deep = min(t, {}u);", limit - 1, k - 1));
+            let at = if side == 0 { ["near", "deep"] } else { ["deep", "near"] };
+            let value = element(&mut source, reads, side, at);
+            source.line(format!("{shared}[d * {extent}u + x] = select(0.0, {value}, at < {limit}u && t < {k}u); }}"));
+        }
+    }
+    source.line("workgroupBarrier();");
+    for d in 0..depth {
+        let of = |shared: &str, extent: usize, index: &str, i: usize| {
+            format!("{shared}[{}u + {index} * {EACH}u]", d * extent + i)
+        };
+        let parts: Vec<String> = (0..EACH).map(|i| of("sb", columns, "tx", i)).collect();
+        source.line(format!("{{ let b = vec4<f32>({});", parts.join(", ")));
+        for i in 0..EACH {
+            source.line(format!("acc{i} = acc{i} + {} * b;", of("sa", rows, "ty", i)));
+        }
+        source.line("}");
+    }
+    source.line("workgroupBarrier();\n}");
+    for i in 0..EACH {
+        source.line(format!("{{ let row = row0 + ty * {EACH}u + {i}u;\nif (row < {m}u) {{"));
+        for (j, part) in ["x", "y", "z", "w"].into_iter().enumerate() {
+            let column = format!("column0 + tx * {EACH}u + {j}u");
+            source.line(format!("if ({column} < {n}u) {{ epilogue(batch, row, {column}, acc{i}.{part}); }}"));
+        }
+        source.line("} }");
+    }
+    let groups = (matmul.batch.numel() * down * across) as u64;
+    source.finish("a matrix product", threads as u32, groups, tables)
+}

@@ -1,0 +1,24 @@
+//! The GPU that tests share.
+
+use std::sync::OnceLock;
+use wgrad_wgpu::{Choice, Gpu, Options};
+
+/// The GPU of this process: the first adapter, a software renderer if there is nothing else. Opened once, since what is
+/// compiled for it is kept with it. None if the variable `WGRAD_NO_GPU` is 1, which is said.
+///
+/// # Panics
+/// If there is no adapter: no test passes because it has not run.
+pub fn gpu() -> Option<&'static Gpu> {
+    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    let open = || {
+        if std::env::var("WGRAD_NO_GPU").is_ok_and(|value| value == "1") {
+            eprintln!("WGRAD_NO_GPU is 1: nothing is tested on a GPU");
+            return None;
+        }
+        Some(
+            Gpu::open(Choice::Best, Options::default())
+                .unwrap_or_else(|error| panic!("{error}. With WGRAD_NO_GPU=1 the tests run without a GPU.")),
+        )
+    };
+    GPU.get_or_init(open).as_ref()
+}

@@ -1,0 +1,310 @@
+//! The wgpu backend as a device: what a run costs, what it refuses, and what it says when something is wrong.
+
+use std::process::Command;
+use wgrad::{Array, Backend, DType, Data, Error, InProcess, Optimizer, Session, Store, Tape};
+use wgrad_nn::{
+    Builder, Cell, Init, Linear, Recurrent, RecurrentInit,
+    optim::{AdamW, AdamWConfig},
+};
+use wgrad_tests::{Machine, Mlp, Tolerance, compare, gpu, named, same_bits};
+use wgrad_wgpu::{Choice, Gpu, Options, WgpuBackend, adapters};
+
+/// Five updates of a perceptron: the losses, and the states at the end.
+fn perceptron(device: impl Fn(Store) -> Machine) -> (Vec<f64>, Vec<Array>) {
+    let mut store = Store::new();
+    let model = Mlp::new(&mut store, DType::F32);
+    let params = model.params();
+    let adam = AdamW::new(&mut store, &params, AdamWConfig { lr: 0.01.into(), ..AdamWConfig::default() });
+    let mut machine = device(store);
+    let step = machine.session.record(|t| {
+        let (x, y) = model.inputs(t);
+        let loss = model.loss_of(t, x, y);
+        t.tap("loss", loss);
+        adam.step(loss.grad(&params).clip_by_global_norm(0.5));
+    });
+    let step = step.expect("the plan compiles");
+    let losses = (0..5).map(|salt| machine.run(&step, &model.batch(salt)).tap("loss").item(0)).collect();
+    (losses, machine.states())
+}
+
+/// A recurrent network that is trained for some steps.
+fn recurrent(device: impl Fn(Store) -> Machine, cell: Cell, steps: usize) -> (Vec<f64>, Vec<Array>) {
+    const TIME: usize = 6;
+    const BATCH: usize = 5;
+    let mut store = Store::new();
+    let mut builder = Builder::new(&mut store, 7);
+    let rnn = Recurrent::new(builder.at("rnn"), cell, 4, 24, &RecurrentInit::of(cell));
+    let head = Linear::new(builder.at("head"), 24, 3, &Init::Normal(0.2));
+    let params = store.params();
+    let adam = AdamW::new(&mut store, &params, AdamWConfig { lr: 0.01.into(), ..AdamWConfig::default() });
+    let mut machine = device(store);
+    let step = machine.session.record(|t: &Tape| {
+        let x = t.input("x", [TIME, BATCH, 4], DType::F32);
+        let y = t.input("y", [BATCH], DType::U32);
+        let loss = head.forward(rnn.forward(x).last).cross_entropy(y);
+        t.tap("loss", loss);
+        adam.step(loss.grad(&params).clip_by_global_norm(0.5));
+    });
+    let step = step.expect("the plan compiles");
+    let losses = (0..steps).map(|k| {
+        let x: Vec<f32> = (0..TIME * BATCH * 4).map(|i| ((i * 31 + k * 17) % 101) as f32 / 50.0 - 1.0).collect();
+        let y: Vec<u32> = (0..BATCH).map(|i| (i * 7 + k) as u32 % 3).collect();
+        let inputs = [("x".to_string(), Array::new([TIME, BATCH, 4], x)), ("y".to_string(), Array::new([BATCH], y))];
+        machine.run(&step, &inputs).tap("loss").item(0)
+    });
+    let losses = losses.collect();
+    (losses, machine.states())
+}
+
+fn close(have: &(Vec<f64>, Vec<Array>), want: &(Vec<f64>, Vec<Array>)) {
+    compare("losses", &have.0, &want.0, Tolerance(1e-4)).unwrap();
+    for (i, (have, want)) in have.1.iter().zip(&want.1).enumerate() {
+        compare(&format!("state {i}"), &have.to_f64(), &want.to_f64(), Tolerance(1e-4)).unwrap();
+    }
+}
+
+#[test]
+fn models_train_as_on_the_cpu() {
+    let Some(gpu) = gpu() else { return };
+    close(&perceptron(|store| Machine::on_gpu(gpu, store)), &perceptron(|store| Machine::new(1, store)));
+    for cell in [Cell::Tanh, Cell::Lstm, Cell::Gru] {
+        let have = recurrent(|store| Machine::on_gpu(gpu, store), cell, 3);
+        close(&have, &recurrent(|store| Machine::new(1, store), cell, 3));
+    }
+}
+
+#[test]
+fn a_hundred_steps_repeat_bit_for_bit() {
+    let Some(gpu) = gpu() else { return };
+    let run = || recurrent(|store| Machine::on_gpu(gpu, store), Cell::Tanh, 100);
+    let (one, two) = (run(), run());
+    assert_eq!(one.0, two.0);
+    assert!(one.0.iter().all(|loss| loss.is_finite()) && one.0[99] < one.0[0]);
+    assert!(one.1.iter().zip(&two.1).all(|(a, b)| same_bits(a, b)));
+}
+
+/// A plan compiled by hand, so that the backend's counters can be read.
+#[test]
+fn running_again_creates_nothing_and_is_one_submission() {
+    let Some(gpu) = gpu() else { return };
+    let mut store = Store::new();
+    let state = store.state("x", &Array::new([40], vec![1.0f32; 40]));
+    let (layout, values) = store.into_parts();
+    let t = Tape::new(layout);
+    let mut x = t.state(state);
+    let y = t.input("y", [40], DType::F32);
+    for _ in 0..20 {
+        // A matrix product ends each kernel.
+        x = (x.reshape([1, 40]) + y.reshape([1, 40])).tanh().reshape([40, 1]).matmul(y.reshape([1, 40])).sum_axes(&[0]);
+    }
+    t.tap("x", x);
+    t.assign(state, x * 0.5);
+    let program = t.finish();
+    let mut backend = WgpuBackend::on(gpu).unwrap();
+    let buffers: Vec<_> = values.iter().map(|value| backend.alloc(value).unwrap()).collect();
+    let plan = wgrad::plan::Plan::with(&program, &backend.grouping());
+    let executable = backend.compile(&plan, &buffers).unwrap();
+    let input = Data::F32(vec![0.1; 40]);
+    let run = |backend: &mut WgpuBackend, number: u64| {
+        backend.run(executable, &[&input], number, &mut InProcess::world(1).remove(0)).unwrap();
+    };
+    // As many runs as may be on their way, so that all of their memory is there.
+    for number in 0..4 {
+        run(&mut backend, number);
+    }
+    backend.wait().unwrap();
+    assert_eq!(backend.deliveries().unwrap().len(), 4);
+    let before = backend.counters();
+    for number in 4..14 {
+        run(&mut backend, number);
+    }
+    let after = backend.counters();
+    assert_eq!(after.submits - before.submits, 10);
+    assert!(after.dispatches - before.dispatches >= 10 * plan.kernels.len() as u64 / 2, "{after:?}");
+    let created = |c: wgrad_wgpu::Counters| [c.buffers, c.bind_groups, c.pipelines];
+    assert_eq!(created(after), created(before), "nothing is created: {after:?}");
+    backend.wait().unwrap();
+    let delivered = backend.deliveries().unwrap();
+    assert_eq!(delivered.iter().map(|d| d.run).collect::<Vec<_>>(), (4..14).collect::<Vec<_>>());
+    assert!(plan.kernels.len() > 20, "there is something to run");
+    // The same program again compiles nothing.
+    backend.compile(&plan, &buffers).unwrap();
+    assert_eq!(backend.counters().pipelines, after.pipelines);
+}
+
+#[test]
+fn an_index_out_of_range_is_an_error_and_changes_no_state() {
+    let Some(gpu) = gpu() else { return };
+    for scatter in [false, true] {
+        // States in the arena, and by themselves.
+        for rows in [3, 700] {
+            let mut store = Store::new();
+            let table = store.state("table", &Array::new([rows, 2], vec![1.0f32; 2 * rows]));
+            let count = store.state("count", &Array::new([], vec![5.0f32]));
+            let mut machine = Machine::on_gpu(gpu, store);
+            let step = machine.session.record(|t| {
+                let index = t.input("index", [2, 2], DType::U32);
+                let value = t.state(table);
+                let found = match scatter {
+                    false => value.gather(index, 0),
+                    true => (value.slice(0, 0, 2) * 2.0).scatter_add(index, 0, rows),
+                };
+                t.tap("found", found);
+                t.assign(table, value + found.sum());
+                t.assign(count, t.state(count) + 1.0);
+            });
+            let step = step.unwrap();
+            let index = |i: u32| [("index".to_string(), Array::new([2, 2], vec![0, 1, i, i]))];
+            let before = machine.states();
+            // It may be known at once, or later.
+            let run = machine.session.run(&step, &named(&index(9999)));
+            let error = run.and_then(|_| machine.session.wait()).unwrap_err();
+            let Error::IndexOutOfRange { index: found, extent, site, .. } = error else { panic!("{error}") };
+            assert_eq!((found, extent, site.file()), (9999, rows, file!()));
+            assert!(machine.states_are(&before), "nothing has changed");
+            assert!(machine.session.taps().unwrap().is_empty(), "a run that fails shows nothing");
+            // It is said once.
+            let good = machine.run(&step, &index(2));
+            assert_eq!(good.states[1].item(0), 6.0);
+            assert!(!machine.states_are(&before));
+        }
+    }
+}
+
+#[test]
+fn f64_is_refused_and_the_cpu_named() {
+    let Some(gpu) = gpu() else { return };
+    let mut store = Store::new();
+    store.state("x", &Array::scalar(1.0));
+    let backend = WgpuBackend::on(gpu).unwrap();
+    let error = Session::new(Box::new(backend), store).err().expect("f64 is refused").to_string();
+    assert!(error.contains("f64") && error.contains("CPU"), "{error}");
+    let mut session = Session::new(Box::new(WgpuBackend::on(gpu).unwrap()), Store::new()).unwrap();
+    let error = session.eval(&[], |t| t.scalar(1.0, DType::F64) + 1.0).unwrap_err().to_string();
+    assert!(error.contains("f64") && error.contains("CPU"), "{error}");
+}
+
+#[test]
+fn what_exceeds_the_budget_is_refused_with_the_figures() {
+    if gpu().is_none() {
+        return;
+    }
+    let small = Gpu::open(Choice::Best, Options { budget: Some(1 << 20), ..Options::default() }).unwrap();
+    let mut store = Store::new();
+    store.state("x", &Array::zeros([1 << 20], DType::F32));
+    let error = Session::new(Box::new(WgpuBackend::on(&small).unwrap()), store).err().expect("refused").to_string();
+    assert!(error.contains("4194304 bytes") && error.contains("1048576"), "{error}");
+    // What has been refused takes nothing: the same device goes on.
+    let mut session = Session::new(Box::new(WgpuBackend::on(&small).unwrap()), Store::new()).unwrap();
+    assert_eq!(session.eval(&[], |t| t.scalar(1.0, DType::F32) + 1.0).unwrap().item(0), 2.0);
+}
+
+#[test]
+fn what_no_binding_holds_is_refused() {
+    let Some(gpu) = gpu() else { return };
+    let limit = gpu.summary().largest_binding;
+    if limit > 1 << 28 {
+        return; // A real card: nothing is allocated for the sake of a test.
+    }
+    let mut store = Store::new();
+    store.state("x", &Array::zeros([limit as usize / 4 + 1], DType::F32));
+    let error = Session::new(Box::new(WgpuBackend::on(gpu).unwrap()), store).err().expect("refused").to_string();
+    assert!(error.contains(&limit.to_string()), "{error}");
+}
+
+#[test]
+fn a_lost_device_is_an_error_of_every_call() {
+    if gpu().is_none() {
+        return;
+    }
+    let own = Gpu::open(Choice::Best, Options::default()).unwrap();
+    let mut store = Store::new();
+    let state = store.state("x", &Array::zeros([4], DType::F32));
+    let mut session = Session::new(Box::new(WgpuBackend::on(&own).unwrap()), store).unwrap();
+    let step = session.record(|t| t.assign(state, t.state(state) + 1.0)).unwrap();
+    session.run(&step, &[]).unwrap();
+    session.wait().unwrap();
+    own.destroy();
+    for _ in 0..2 {
+        assert!(session.run(&step, &[]).unwrap_err().to_string().contains("lost"));
+        assert!(session.read(state).unwrap_err().to_string().contains("lost"));
+        assert!(session.wait().unwrap_err().to_string().contains("lost"));
+        let zero = Array::zeros([4], DType::F32);
+        assert!(session.write(state, &zero).unwrap_err().to_string().contains("lost"));
+    }
+    assert!(session.record(|t| t.assign(state, t.state(state) + 2.0)).unwrap_err().to_string().contains("lost"));
+}
+
+#[test]
+fn adapters_are_listed_best_first() {
+    if gpu().is_none() {
+        return;
+    }
+    let found = adapters();
+    assert!(!found.is_empty() && found.is_sorted_by_key(|adapter| adapter.kind));
+    assert!(found.iter().all(|adapter| ["vulkan", "metal", "dx12"].contains(&&adapter.backend[..])), "{found:?}");
+    let opened = WgpuBackend::new(Choice::Index(0), Options::default()).unwrap();
+    assert!(opened.name().contains(&found[0].name));
+    assert_eq!(opened.is_software(), found[0].is_software());
+    let error = Gpu::open(Choice::Index(99), Options::default()).err().expect("there are not so many").to_string();
+    assert!(error.contains("99"), "{error}");
+}
+
+#[test]
+fn the_least_of_what_devices_offer_suffices() {
+    if gpu().is_none() {
+        return;
+    }
+    let floor = Gpu::open(Choice::Best, Options { floor: true, ..Options::default() }).unwrap();
+    close(&perceptron(|store| Machine::on_gpu(&floor, store)), &perceptron(|store| Machine::new(1, store)));
+}
+
+#[test]
+fn ranks_exchange_what_they_have() {
+    let Some(gpu) = gpu() else { return };
+    let sums = |rank: InProcess, on_gpu: bool| {
+        let own = wgrad::Collective::rank(&rank) as f32;
+        let mut store = Store::new();
+        let state = store.state("x", &Array::new([5], vec![own + 1.0; 5]));
+        let machine = if on_gpu { Machine::on_gpu(gpu, store) } else { Machine::new(1, store) };
+        let mut machine = machine.as_rank(rank);
+        let step = machine.session.record(|t| {
+            let x = t.state(state);
+            let (all, count) = ((x * 2.0).sum_over_ranks(), t.scalar(1.0, DType::F32).sum_over_ranks());
+            t.tap("all", all);
+            t.assign(state, (all / count).sum_over_ranks() + x);
+        });
+        let step = step.unwrap();
+        machine.run(&step, &[]);
+        machine.run(&step, &[]).taps.into_iter().map(|(_, tap)| tap).chain(machine.states()).collect::<Vec<_>>()
+    };
+    let world = |on_gpu: bool| {
+        std::thread::scope(|scope| {
+            let sums = &sums;
+            let ranks: Vec<_> =
+                InProcess::world(2).into_iter().map(|rank| scope.spawn(move || sums(rank, on_gpu))).collect();
+            ranks.into_iter().flat_map(|rank| rank.join().expect("no rank panics")).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(world(true), world(false));
+}
+
+/// In a process of its own: the drivers are looked up once.
+#[test]
+fn without_an_adapter_the_error_says_what_to_install() {
+    const CHILD: &str = "WGRAD_TEST_WITHOUT_ADAPTER";
+    if std::env::var_os(CHILD).is_some() {
+        assert!(adapters().is_empty());
+        let error = WgpuBackend::new(Choice::Best, Options::default()).err().expect("there is none").to_string();
+        assert!(error.contains("mesa-vulkan-drivers"), "{error}");
+        return;
+    }
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "without_an_adapter_the_error_says_what_to_install"]);
+    child.env(CHILD, "1").env("VK_ICD_FILENAMES", "/nonexistent").env("VK_DRIVER_FILES", "/nonexistent");
+    let output = child.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
