@@ -41,7 +41,6 @@ pub(crate) fn join(
             part => joined.extend(part.iter().map(|&i| steps[i].clone())),
         }
     }
-    write_at_once(&mut joined);
     for step in &mut joined {
         if let Action::Chain(chain) = &mut step.action {
             for i in 0..chain.outputs.len() {
@@ -50,25 +49,6 @@ pub(crate) fn join(
         }
     }
     joined
-}
-
-/// Lets the last chain write over what it reads, where nothing but stores of its own results comes after it.
-fn write_at_once(steps: &mut [Step]) {
-    let stores = steps.iter().rev().take_while(|step| matches!(step.action, Action::Store(..))).count();
-    let (steps, stores) = steps.split_at_mut(steps.len() - stores);
-    let Some(Step { action: Action::Chain(chain), .. }) = steps.last_mut() else { return };
-    let stores = || {
-        stores.iter().map(|step| match step.action {
-            Action::Store(view, from) => (view, from),
-            _ => unreachable!("only stores were counted"),
-        })
-    };
-    if stores().all(|(_, from)| chain.outputs.iter().any(|output| output.cell == from)) {
-        for (view, from) in stores() {
-            let output = chain.outputs.iter_mut().find(|output| output.cell == from).expect("it is one of them");
-            output.direct = output.direct.or(Some(view));
-        }
-    }
 }
 
 struct Joiner<'a> {
