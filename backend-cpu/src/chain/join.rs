@@ -41,6 +41,7 @@ pub(crate) fn join(
             part => joined.extend(part.iter().map(|&i| steps[i].clone())),
         }
     }
+    write_at_once(&mut joined);
     for step in &mut joined {
         if let Action::Chain(chain) = &mut step.action {
             for i in 0..chain.outputs.len() {
@@ -49,6 +50,25 @@ pub(crate) fn join(
         }
     }
     joined
+}
+
+/// Lets the last chain write over what it reads, where nothing but stores of its own results comes after it.
+fn write_at_once(steps: &mut [Step]) {
+    let stores = steps.iter().rev().take_while(|step| matches!(step.action, Action::Store(..))).count();
+    let (steps, stores) = steps.split_at_mut(steps.len() - stores);
+    let Some(Step { action: Action::Chain(chain), .. }) = steps.last_mut() else { return };
+    let stores = || {
+        stores.iter().map(|step| match step.action {
+            Action::Store(view, from) => (view, from),
+            _ => unreachable!("only stores were counted"),
+        })
+    };
+    if stores().all(|(_, from)| chain.outputs.iter().any(|output| output.cell == from)) {
+        for (view, from) in stores() {
+            let output = chain.outputs.iter_mut().find(|output| output.cell == from).expect("it is one of them");
+            output.direct = output.direct.or(Some(view));
+        }
+    }
 }
 
 struct Joiner<'a> {
@@ -155,16 +175,23 @@ impl<'a> Joiner<'a> {
         }
         let Some(direct) = output.direct else { return true };
         let place = views[direct].source;
-        let lies_there = |value: usize| {
-            let Some(Input::Cell(cell)) = chain.inputs.get(value) else { return false };
-            match self.made[*cell].map(|i| &self.steps[i].action) {
+        let lies_there = |value: usize| self.may_lie_in(chain, value, place, views);
+        let computes = |later: &&Instruction| later.code != Code::Choose;
+        !chain.code[i + 1..].iter().filter(computes).any(|later| later.operands().any(lies_there))
+    }
+
+    /// Whether a chain may find a value of its own in what a kernel overwrites: it has been loaded, or is chosen of such.
+    fn may_lie_in(&self, chain: &Chain, value: usize, place: Source, views: &[View]) -> bool {
+        let chosen = |value: &u8| self.may_lie_in(chain, usize::from(*value), place, views);
+        match (chain.inputs.get(value), value.checked_sub(chain.inputs.len()).map(|i| &chain.code[i])) {
+            (Some(Input::Cell(cell)), _) => match self.made[*cell].map(|i| &self.steps[i].action) {
                 Some(Action::Load(view)) => views[*view].source == place && matches!(place, Source::Target(_)),
                 Some(Action::Choose(..)) => true,
                 _ => false,
-            }
-        };
-        let computes = |later: &&Instruction| later.code != Code::Choose;
-        !chain.code[i + 1..].iter().filter(computes).any(|later| later.operands().any(lies_there))
+            },
+            (_, Some(Instruction { code: Code::Choose, of })) => of[1..3].iter().any(chosen),
+            _ => false,
+        }
     }
 
     /// Whether nothing but this walk needs a cell.

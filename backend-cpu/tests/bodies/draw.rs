@@ -161,21 +161,25 @@ impl Draw {
             body.values.push(Value { instr: Instr::Spread(vectors), dtype, level: Level::Element });
         }
         let vector = |body: &Body, v: usize| body.values[v].level == Level::Element && body.values[v].dtype == dtype;
-        for _ in 0..2 + self.below(9) {
-            let known: Vec<usize> = (0..body.values.len()).filter(|&v| vector(&body, v)).collect();
-            let [a, b] = [0; 2].map(|_| self.of(&known));
-            // Small enough for every result to be exact.
-            let ops = [Binary::Add, Binary::Sub, Binary::Max, Binary::Mul];
-            let op = self.of(if a < vectors && b < vectors { &ops[..] } else { &ops[..3] });
-            body.values.push(Value { instr: Instr::Binary(op, a, b), dtype, level: Level::Element });
-        }
-        let known: Vec<usize> = (vectors..body.values.len()).filter(|&v| vector(&body, v)).collect();
         let verdict = self.below(3) > 0;
         self.slots.push(Data::Bool(vec![verdict]));
         let verdict = Operand { slot: self.slots.len() - 1, offset: 0, shape: space.clone(), strides: vec![0] };
         body.values.push(Value { instr: Instr::Load(self.reads.len()), dtype: DType::Bool, level: Level::Element });
         self.reads.push(verdict);
         let verdict = body.values.len() - 1;
+        let first = body.values.len();
+        for _ in 0..2 + self.below(9) {
+            let known: Vec<usize> = (0..body.values.len()).filter(|&v| vector(&body, v)).collect();
+            let [a, b] = [0; 2].map(|_| self.of(&known));
+            // Small enough for every result to be exact.
+            let ops = [Binary::Add, Binary::Sub, Binary::Max, Binary::Mul];
+            let op = self.of(if a < vectors && b < vectors { &ops[..] } else { &ops[..3] });
+            // What is chosen is computed with, too.
+            let chosen = self.below(4) == 0;
+            let instr = if chosen { Instr::Select(verdict, a, b) } else { Instr::Binary(op, a, b) };
+            body.values.push(Value { instr, dtype, level: Level::Element });
+        }
+        let known: Vec<usize> = (first..body.values.len()).collect();
         for old in 0..vectors {
             if self.below(4) == 0 {
                 continue;
