@@ -16,8 +16,11 @@ use wgrad::{op::Segments, plan::Operand};
 /// The sizes that decide how a space is cut up. Results depend on them, and so they are the same for all threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// Elements that a register holds.
+    /// Elements that a register holds, where a block is several rows or all of one: tiles are so small that many threads
+    /// find work.
     pub block: usize,
+    /// As `block`, where a block is a part of a row, or of a vector in segments: what is done once a block is done seldom.
+    pub long: usize,
     /// Lines of a block shorter than this have their values repeated for each element, rather than looked up by line.
     pub narrow: usize,
     /// Rows and columns of a block some of whose operands are transposed.
@@ -38,6 +41,7 @@ impl Sizes {
     /// For speed.
     pub const FAST: Sizes = Sizes {
         block: 4096,
+        long: 16384,
         narrow: 32,
         square: 64,
         chunk: 1 << 16,
@@ -48,7 +52,7 @@ impl Sizes {
     };
     /// For tests: the smallest spaces are cut up, too.
     pub const TINY: Sizes =
-        Sizes { block: 16, narrow: 5, square: 4, chunk: 12, chunks: 5, resident: 20, packed: 300, serial: 0 };
+        Sizes { block: 16, long: 24, narrow: 5, square: 4, chunk: 12, chunks: 5, resident: 20, packed: 300, serial: 0 };
 }
 
 /// Parts of a tile whose rows are segments.
@@ -100,7 +104,7 @@ impl Cut {
             // Neither rows nor columns suit all operands: square blocks touch each line of memory once.
             (sizes.square.min(kept.max(1)), sizes.square)
         } else if reduced >= sizes.block {
-            (1, parts(reduced, sizes.block).next_multiple_of(16).min(reduced.max(1)))
+            (1, parts(reduced, sizes.long).next_multiple_of(16).min(reduced.max(1)))
         } else {
             ((sizes.block / reduced.max(1)).clamp(1, kept.max(1)), reduced.max(1))
         };
@@ -117,14 +121,14 @@ impl Cut {
     /// segments are tiles only where one walk is enough.
     pub fn segments(segments: &Arc<Segments>, sizes: &Sizes, walks: usize) -> (Self, Tiling) {
         let longest = segments.ranges.iter().map(|(_, len)| *len).max().unwrap_or(0);
-        let split = walks == 1 && longest > sizes.block;
-        let parts = parts(segments, if split { sizes.chunk } else { sizes.block }, sizes.block, split);
+        let split = walks == 1 && longest > sizes.long;
+        let parts = parts(segments, if split { sizes.chunk } else { sizes.long }, sizes.long, split);
         // What is computed for each row is computed for those of several parts at a time, all of which are in the cache.
         let together = if split { 1 } else { PARTS };
         let most = |size: &dyn Fn(&[Part]) -> usize| parts.chunks(together).map(size).max().unwrap_or(0).max(1);
         let rows = most(&|tile| tile[tile.len() - 1].rows.end - tile[0].rows.start);
         let reduced = most(&|tile| tile[tile.len() - 1].columns.end - tile[0].columns.start);
-        let block = parts.iter().map(|part| part.columns.len()).max().unwrap_or(0).clamp(1, sizes.block);
+        let block = parts.iter().map(|part| part.columns.len()).max().unwrap_or(0).clamp(1, sizes.long);
         let resident = walks > 1 && reduced <= sizes.resident;
         let cut = Self {
             split: 0,
