@@ -322,6 +322,15 @@ impl Inner {
         if arrival.is_good() { Ok(()) } else { Err(Error::Lost("values cannot be read".into())) }
     }
 
+    /// Whether so many bytes could be taken from the budget.
+    pub fn admit(&self, wanted: u64) -> Result<()> {
+        let used = self.used.load(Relaxed);
+        match self.budget.filter(|budget| used + wanted > *budget) {
+            None => Ok(()),
+            Some(budget) => Err(Error::OverBudget { wanted, used, budget }),
+        }
+    }
+
     /// Takes bytes from the budget.
     pub fn take(&self, wanted: u64) -> Result<()> {
         let used = self.used.fetch_add(wanted, Relaxed);

@@ -66,6 +66,14 @@ fn without_drivers_auto_is_the_cpu_and_a_gpu_is_refused_with_what_to_install() {
     }
     // What needs no device needs no driver.
     without_drivers("tape rnn --device gpu").fine();
+    // That there is no GPU is a finding, unless one is asked for.
+    let told = without_drivers("doctor --device auto").fine();
+    let holds = ["no GPU adapter", "mesa-vulkan-drivers", "--device auto takes cpu", "1 passed, 0 failed"];
+    assert!(holds.iter().all(|part| told.stdout.contains(part)), "{told:#?}");
+    let report = without_drivers("doctor --device auto --json").json();
+    assert_eq!((report["adapters"].as_array().map(Vec::len), &report["auto"]), (Some(0), &"cpu".into()));
+    assert!(report["advice"].as_str().is_some_and(|advice| advice.contains("mesa-vulkan-drivers")), "{report:?}");
+    without_drivers("doctor --device gpu").fails(1, &["no GPU adapter was found", "install"]);
 }
 
 #[test]

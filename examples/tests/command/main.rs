@@ -4,6 +4,7 @@ mod bench;
 mod devices;
 mod errors;
 mod files;
+mod gpu;
 #[cfg(unix)]
 mod interrupts;
 mod output;
