@@ -46,6 +46,15 @@ pub trait Backend: Send {
         Grouping::default()
     }
 
+    /// Told of all values of a store before the first is allocated: what has no room as a whole is refused as a whole.
+    ///
+    /// # Errors
+    /// If the device has no room for them.
+    fn reserve(&mut self, values: &[Data]) -> Result<()> {
+        let _ = values;
+        Ok(())
+    }
+
     /// A new buffer with these contents.
     ///
     /// # Errors

@@ -128,6 +128,7 @@ impl Session {
     /// If the device has no room, or lacks one of the element types.
     pub fn new(mut backend: Box<dyn Backend>, store: Store) -> Result<Self> {
         let (layout, values) = store.into_parts();
+        backend.reserve(&values)?;
         let buffers = values.iter().map(|value| backend.alloc(value)).collect::<Result<_>>()?;
         let grouping = backend.grouping();
         Ok(Self {

@@ -4,7 +4,7 @@ use crate::{
     device::{Arrival, Choice, Gpu, Options},
     error::{Error, Result},
     executor::{Executable, Place, Shown, StateBuffer, Stretch, World, write},
-    memory::{Arena, Buffer, WORD, from_words},
+    memory::{Arena, Buffer, WORD, bytes, from_words},
 };
 use std::{collections::VecDeque, sync::Arc};
 use wgrad::{
@@ -97,7 +97,7 @@ impl WgpuBackend {
             counters: Counters { buffers: 1, ..Counters::default() },
             staging: None,
             words: vec![],
-            poison: false,
+            poison: gpu.inner.poison,
         })
     }
 
@@ -336,6 +336,11 @@ impl Backend for WgpuBackend {
         // The arena may be one more than the planner knows of.
         let bound = self.gpu.inner.limits.max_storage_buffers_per_shader_stage as usize;
         Grouping { buffers: bound.min(2 * FLOOR) - 1, ..Grouping::default() }
+    }
+
+    fn reserve(&mut self, values: &[Data]) -> wgrad::Result<()> {
+        let alone = values.iter().map(Data::len).filter(|len| *len > SMALL);
+        Ok(self.gpu.inner.admit(alone.map(bytes).sum())?)
     }
 
     fn alloc(&mut self, data: &Data) -> wgrad::Result<BufferId> {

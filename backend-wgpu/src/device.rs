@@ -65,11 +65,14 @@ pub struct AdapterSummary {
     pub subgroups: [u32; 2],
     /// Optional features of wgpu that wgrad asks for and that it has.
     pub features: Vec<String>,
+    /// Those that it has not.
+    pub missing: Vec<String>,
 }
 
 impl AdapterSummary {
     fn new(adapter: &wgpu::Adapter) -> Self {
         let (info, limits) = (adapter.get_info(), adapter.limits());
+        let names = |features: Features| features.iter_names().map(|(name, _)| name.to_lowercase()).collect();
         Self {
             kind: kind(info.device_type),
             backend: info.backend.to_string(),
@@ -78,7 +81,8 @@ impl AdapterSummary {
             storage_buffers: limits.max_storage_buffers_per_shader_stage,
             workgroup_memory: limits.max_compute_workgroup_storage_size,
             subgroups: [info.subgroup_min_size, info.subgroup_max_size],
-            features: (adapter.features() & WANTED).iter_names().map(|(name, _)| name.to_lowercase()).collect(),
+            features: names(adapter.features() & WANTED),
+            missing: names(WANTED - adapter.features()),
             name: info.name,
         }
     }
@@ -111,6 +115,8 @@ pub enum Choice {
     /// [`WgpuBackend::is_software`]: crate::WgpuBackend::is_software
     #[default]
     Best,
+    /// The same, but never a software renderer.
+    Hardware,
     /// The adapter of this number in the order of [`adapters`].
     Index(usize),
 }
@@ -122,6 +128,9 @@ pub struct Options {
     pub floor: bool,
     /// The most bytes of buffers; without it, as many as the driver gives.
     pub budget: Option<u64>,
+    /// For tests: see [`WgpuBackend::poisoned`](crate::WgpuBackend::poisoned).
+    #[doc(hidden)]
+    pub poison: bool,
 }
 
 fn instance() -> wgpu::Instance {
@@ -180,6 +189,7 @@ pub(crate) struct Inner {
     pub limits: Limits,
     pub summary: AdapterSummary,
     pub pipelines: Pipelines,
+    pub poison: bool,
     budget: Option<u64>,
     used: AtomicU64,
     /// What wgpu has reported outside of any call.
@@ -190,9 +200,12 @@ impl Gpu {
     /// Opens an adapter.
     ///
     /// # Errors
-    /// If there is none, or none of this number, or its driver refuses.
+    /// If there is none of this kind, or none of this number, or its driver refuses.
     pub fn open(choice: Choice, options: Options) -> Result<Self> {
         let mut found = ranked();
+        if choice == Choice::Hardware {
+            found.retain(|adapter| adapter.get_info().device_type != DeviceType::Cpu);
+        }
         let (index, count) = (if let Choice::Index(index) = choice { index } else { 0 }, found.len());
         if found.is_empty() {
             return Err(Error::NoAdapter);
@@ -237,6 +250,7 @@ impl Gpu {
             limits,
             summary,
             pipelines: Pipelines::default(),
+            poison: options.poison,
             budget: options.budget,
             used: AtomicU64::new(0),
             fault,
@@ -306,6 +320,15 @@ impl Inner {
         self.check()?;
         waited.map_err(|error| Error::Lost(error.to_string()))?;
         if arrival.is_good() { Ok(()) } else { Err(Error::Lost("values cannot be read".into())) }
+    }
+
+    /// Whether so many bytes could be taken from the budget.
+    pub fn admit(&self, wanted: u64) -> Result<()> {
+        let used = self.used.load(Relaxed);
+        match self.budget.filter(|budget| used + wanted > *budget) {
+            None => Ok(()),
+            Some(budget) => Err(Error::OverBudget { wanted, used, budget }),
+        }
     }
 
     /// Takes bytes from the budget.

@@ -4,7 +4,7 @@ use crate::{
     device::Inner,
     error::{Error, Result},
     lower::{Check, Lowering, can_fail, copy},
-    memory::{Arena, Buffer, WORD, to_words},
+    memory::{Arena, Buffer, WORD, bytes, to_words},
     wgsl::{Launch, Memory, Scratch, Tables, View},
 };
 use std::{cell::RefCell, collections::HashMap, ops::Range, sync::Arc};
@@ -129,9 +129,14 @@ impl Executable {
             return Err(Error::Unsupported(slot.dtype));
         }
         let looked_up = looked_up(plan);
+        let in_arena = |(slot, looked_up): (&Slot, &bool)| *looked_up || slot.len <= 1;
+        let slots = || plan.slots.iter().zip(&looked_up);
+        let alone = slots().filter(|slot| !in_arena(*slot) && !matches!(slot.0.home, Home::State(_)));
+        // A plan that has no room as a whole takes none.
+        world.gpu.admit(alone.map(|(slot, _)| bytes(slot.len)).sum())?;
         let mut places = vec![];
-        for (slot, &small) in plan.slots.iter().zip(&looked_up) {
-            places.push(place(slot, small || slot.len <= 1, states, world, parts)?);
+        for slot in slots() {
+            places.push(place(slot.0, in_arena(slot), states, world, parts)?);
         }
         for (slot, place) in plan.slots.iter().zip(&places) {
             fill(plan, slot, *place, world, parts)?;

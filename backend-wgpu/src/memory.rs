@@ -95,7 +95,7 @@ impl Drop for Buffer {
 }
 
 /// The size of a buffer of so many words: nothing is smaller than a vector of four.
-fn bytes(words: usize) -> u64 {
+pub(crate) fn bytes(words: usize) -> u64 {
     (words as u64 * WORD).max(16)
 }
 

@@ -194,6 +194,19 @@ fn what_exceeds_the_budget_is_refused_with_the_figures() {
     store.state("x", &Array::zeros([1 << 20], DType::F32));
     let error = Session::new(Box::new(WgpuBackend::on(&small).unwrap()), store).err().expect("refused").to_string();
     assert!(error.contains("4194304 bytes") && error.contains("1048576"), "{error}");
+    // So is what has no room as a whole, though each part had: states, and what a program keeps.
+    let mut store = Store::new();
+    let states: Vec<_> = (0..3).map(|i| store.state(&format!("x{i}"), &Array::zeros([100_000], DType::F32))).collect();
+    let error = Session::new(Box::new(WgpuBackend::on(&small).unwrap()), store).err().expect("refused").to_string();
+    assert!(error.contains("1200000 bytes") && error.contains("65536 of"), "nothing has been allocated: {error}");
+    assert_eq!(states.len(), 3);
+    let mut session = Session::new(Box::new(WgpuBackend::on(&small).unwrap()), Store::new()).unwrap();
+    let error = session.record(|t| {
+        let x = t.input("x", [300, 300], DType::F32);
+        t.tap("y", (x.matmul(x) + 1.0).matmul(x).matmul(x));
+    });
+    let error = error.err().expect("refused").to_string();
+    assert!(error.contains("1080000 bytes") && error.contains("65536 of"), "nothing has been allocated: {error}");
     // What has been refused takes nothing: the same device goes on.
     let mut session = Session::new(Box::new(WgpuBackend::on(&small).unwrap()), Store::new()).unwrap();
     assert_eq!(session.eval(&[], |t| t.scalar(1.0, DType::F32) + 1.0).unwrap().item(0), 2.0);
