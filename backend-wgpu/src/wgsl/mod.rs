@@ -5,6 +5,7 @@ pub(crate) mod body;
 pub(crate) mod convolution;
 pub(crate) mod index;
 pub(crate) mod product;
+pub(crate) mod register;
 pub(crate) mod rows;
 pub(crate) mod sequence;
 
@@ -152,6 +153,8 @@ impl Part {
 pub(crate) struct Source {
     /// What is bound, and whether it is written.
     bindings: Vec<(Memory, bool)>,
+    /// What is bound as vectors of four words.
+    vectors: Vec<Memory>,
     params: Vec<u32>,
     /// What bound memory is an array of, if it is not words.
     element: Option<&'static str>,
@@ -173,6 +176,14 @@ impl Source {
         });
         self.bindings[found].1 |= written;
         format!("b{found}")
+    }
+
+    /// The name of a binding of vectors of four words, which nobody binds as words and nobody writes.
+    pub fn bind_vectors(&mut self, memory: Memory) -> String {
+        if !self.vectors.contains(&memory) {
+            self.vectors.push(memory);
+        }
+        self.bind(memory, false)
     }
 
     /// A number that does not become part of the text.
@@ -227,8 +238,11 @@ impl Source {
             }
             bindings.push(*memory);
             let access = if *written { "read_write" } else { "read" };
-            let words = self.element.unwrap_or("u32");
-            let element = if *memory == Memory::Flags { "atomic<u32>" } else { words };
+            let element = match *memory {
+                Memory::Flags => "atomic<u32>",
+                _ if self.vectors.contains(memory) => "vec4<u32>",
+                _ => self.element.unwrap_or("u32"),
+            };
             writeln!(text, "@group(0) @binding({}) var<storage, {access}> b{i}: array<{element}>;", bindings.len())
                 .unwrap();
         }
