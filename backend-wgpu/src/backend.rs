@@ -99,7 +99,7 @@ impl WgpuBackend {
             counters: Counters { buffers: 1, ..Counters::default() },
             staging: None,
             words: vec![],
-            poison: false,
+            poison: gpu.inner.poison,
         })
     }
 

@@ -66,11 +66,14 @@ pub struct AdapterSummary {
     pub subgroups: [u32; 2],
     /// Optional features of wgpu that wgrad asks for and that it has.
     pub features: Vec<String>,
+    /// Those that it has not.
+    pub missing: Vec<String>,
 }
 
 impl AdapterSummary {
     fn new(adapter: &wgpu::Adapter) -> Self {
         let (info, limits) = (adapter.get_info(), adapter.limits());
+        let names = |features: Features| features.iter_names().map(|(name, _)| name.to_lowercase()).collect();
         Self {
             kind: kind(info.device_type),
             backend: info.backend.to_string(),
@@ -79,7 +82,8 @@ impl AdapterSummary {
             storage_buffers: limits.max_storage_buffers_per_shader_stage,
             workgroup_memory: limits.max_compute_workgroup_storage_size,
             subgroups: [info.subgroup_min_size, info.subgroup_max_size],
-            features: (adapter.features() & WANTED).iter_names().map(|(name, _)| name.to_lowercase()).collect(),
+            features: names(adapter.features() & WANTED),
+            missing: names(WANTED - adapter.features()),
             name: info.name,
         }
     }
@@ -112,6 +116,8 @@ pub enum Choice {
     /// [`WgpuBackend::is_software`]: crate::WgpuBackend::is_software
     #[default]
     Best,
+    /// The same, but never a software renderer.
+    Hardware,
     /// The adapter of this number in the order of [`adapters`].
     Index(usize),
 }
@@ -126,6 +132,9 @@ pub struct Options {
     /// For tests: kernels are those of real GPUs even on a software renderer.
     #[doc(hidden)]
     pub as_hardware: bool,
+    /// For tests: see [`WgpuBackend::poisoned`](crate::WgpuBackend::poisoned).
+    #[doc(hidden)]
+    pub poison: bool,
 }
 
 fn instance() -> wgpu::Instance {
@@ -186,6 +195,7 @@ pub(crate) struct Inner {
     pub pipelines: Pipelines,
     /// What kernels are cut up for.
     pub target: Target,
+    pub poison: bool,
     budget: Option<u64>,
     used: AtomicU64,
     /// What wgpu has reported outside of any call.
@@ -196,9 +206,12 @@ impl Gpu {
     /// Opens an adapter.
     ///
     /// # Errors
-    /// If there is none, or none of this number, or its driver refuses.
+    /// If there is none of this kind, or none of this number, or its driver refuses.
     pub fn open(choice: Choice, options: Options) -> Result<Self> {
         let mut found = ranked();
+        if choice == Choice::Hardware {
+            found.retain(|adapter| adapter.get_info().device_type != DeviceType::Cpu);
+        }
         let (index, count) = (if let Choice::Index(index) = choice { index } else { 0 }, found.len());
         if found.is_empty() {
             return Err(Error::NoAdapter);
@@ -246,6 +259,7 @@ impl Gpu {
             summary,
             pipelines: Pipelines::default(),
             target,
+            poison: options.poison,
             budget: options.budget,
             used: AtomicU64::new(0),
             fault,

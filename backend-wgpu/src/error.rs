@@ -2,18 +2,24 @@
 
 use wgrad::DType;
 
+/// What brings an adapter.
+const INSTALL: &str = if cfg!(target_os = "windows") {
+    "the current driver of the GPU's vendor, which brings DirectX 12 and Vulkan"
+} else if cfg!(any(target_os = "macos", target_os = "ios")) {
+    "a current macOS on a machine with Metal"
+} else {
+    "a Vulkan driver (on Debian and Ubuntu mesa-vulkan-drivers, or that of the card's vendor)"
+};
+
 /// An error of the wgpu backend.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// There is no adapter at all.
-    #[error(
-        "no GPU adapter was found: install a Vulkan driver (on Debian and Ubuntu mesa-vulkan-drivers, or that of the card's vendor), \
-         or use the CPU"
-    )]
+    #[error("no GPU adapter was found: install {INSTALL}, or use the CPU (--device cpu)")]
     NoAdapter,
     /// There are fewer adapters than the number asked for.
-    #[error("there is no adapter {index}: the adapters are numbered 0 to {}", count - 1)]
+    #[error("there is no GPU adapter {index}: there {}, as `wgrad doctor` lists", numbers(*count))]
     NoSuchAdapter {
         /// The number asked for.
         index: usize,
@@ -32,7 +38,10 @@ pub enum Error {
     #[error("{0} does not exist on the GPU: run this on the CPU (--device cpu), or in f32")]
     Unsupported(DType),
     /// A value that no binding of the adapter can hold.
-    #[error("a value of {bytes} bytes is more than the adapter can bind ({limit} bytes)")]
+    #[error(
+        "a value of {bytes} bytes is more than the GPU can bind at once ({limit} bytes): make the batch or the model smaller, \
+         or use the CPU (--device cpu)"
+    )]
     TooLarge {
         /// Its size.
         bytes: u64,
@@ -76,6 +85,11 @@ pub enum Error {
     /// wgpu refuses what wgrad asks for: a fault of wgrad's.
     #[error("wgpu refuses a command, which is a bug of wgrad: {0}")]
     Validation(String),
+}
+
+/// Which numbers adapters have.
+fn numbers(count: usize) -> String {
+    if count == 1 { "is one, numbered 0".into() } else { format!("are {count}, numbered 0 to {}", count - 1) }
 }
 
 impl From<Error> for wgrad::Error {

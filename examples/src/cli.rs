@@ -8,7 +8,7 @@ use crate::{
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::{path::PathBuf, time::Duration};
 
-/// Vanishing and exploding gradients, and their cures, on the CPU. Without a subcommand: the tour.
+/// Vanishing and exploding gradients, and their cures, on CPU and GPU. Without a subcommand: the tour.
 #[derive(Parser, Debug)]
 #[command(name = "wgrad", version, disable_help_subcommand = true)]
 pub struct Cli {
@@ -23,7 +23,8 @@ pub struct Cli {
 /// Options of every subcommand.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// auto (the best GPU, else the CPU), cpu, gpu or gpu:N
+    /// auto (the best GPU that is no software renderer, else the CPU), cpu, gpu (the best of all), or gpu:N as doctor numbers
+    /// them
     #[arg(long, global = true, default_value_t = Device::Auto, value_name = "DEVICE")]
     pub device: Device,
     /// CPU threads, at most 1024; 0 takes all cores
@@ -54,6 +55,12 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Time training steps and single operations
     Bench(BenchArgs),
+    /// Tell which devices there are, what they offer, and whether their kernels compute what they should
+    ///
+    /// Small programs run on every adapter and on the CPU (on one device with --device), and are compared with the reference
+    /// interpreter. The exit status is 1 if one of them is wrong, or a GPU is asked for and not there. That no GPU is found is
+    /// otherwise no failure: what to install is then told.
+    Doctor,
 }
 
 /// What a run of `wgrad rnn` is, and of which `wgrad tape rnn` prints a step.

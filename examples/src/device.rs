@@ -1,9 +1,10 @@
-//! Choosing a device by name.
+//! Choosing a device by name, and opening it.
 
-use crate::{Error, Result};
+use crate::{Result, cli::Common};
 use std::{fmt, str::FromStr};
-use wgrad::Backend;
+use wgrad::{Backend, Session, Store};
 use wgrad_cpu::CpuBackend;
+use wgrad_wgpu::{Choice, Error, Gpu, Options, WgpuBackend};
 
 /// A device as the command line names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -43,13 +44,83 @@ impl fmt::Display for Device {
     }
 }
 
-/// Opens a device. `threads` is for the CPU; 0 takes all cores.
-///
-/// # Errors
-/// [`Error::NoDevice`] if there is no such device; [`Error::Session`] if it cannot be opened.
-pub fn open(device: Device, threads: usize) -> Result<Box<dyn Backend>> {
-    match device {
-        Device::Auto | Device::Cpu => Ok(Box::new(CpuBackend::new(threads)?)),
-        Device::Gpu(_) => Err(Error::NoDevice(device)),
+/// An opened device. Each session has a backend of its own on it; what is compiled for a GPU is shared by all.
+#[derive(Clone)]
+pub enum Place {
+    /// The CPU.
+    Cpu {
+        /// How many threads; 0 takes all cores.
+        threads: usize,
+    },
+    /// A GPU.
+    Gpu(Gpu),
+}
+
+impl Place {
+    /// Opens the device that the command line asks for. Adapters are looked for only where one may be taken. What is not
+    /// quite what was asked for is said on standard error.
+    ///
+    /// # Errors
+    /// If a GPU is asked for that is not there or cannot be opened.
+    pub fn open(common: &Common) -> Result<Self> {
+        let cpu = Place::Cpu { threads: common.threads.into() };
+        let open = |choice| Gpu::open(choice, Options::default());
+        let note = |text: String| {
+            if !common.quiet {
+                eprintln!("wgrad: {text}");
+            }
+        };
+        match common.device {
+            Device::Cpu => Ok(cpu),
+            Device::Auto => Ok(match open(Choice::Hardware) {
+                Ok(gpu) => Place::Gpu(gpu),
+                Err(Error::NoAdapter) => cpu,
+                Err(error) => {
+                    note(format!("{error}; running on the CPU"));
+                    cpu
+                }
+            }),
+            Device::Gpu(Some(number)) => Ok(Place::Gpu(open(Choice::Index(number))?)),
+            Device::Gpu(None) => {
+                let gpu = open(Choice::Best)?;
+                if gpu.summary().is_software() {
+                    let name = &gpu.summary().name;
+                    note(format!("there is no GPU but {name}, a software renderer, which is slower than --device cpu"));
+                }
+                Ok(Place::Gpu(gpu))
+            }
+        }
+    }
+
+    /// A backend on it.
+    ///
+    /// # Errors
+    /// If threads cannot be started, or a GPU is lost.
+    pub fn backend(&self) -> Result<Box<dyn Backend>> {
+        Ok(match self {
+            Place::Cpu { threads } => Box::new(CpuBackend::new(*threads)?),
+            Place::Gpu(gpu) => Box::new(WgpuBackend::on(gpu)?),
+        })
+    }
+
+    /// A session on it.
+    ///
+    /// # Errors
+    /// As [`Place::backend`]; if it has no room for the store.
+    pub fn session(&self, store: Store) -> Result<Session> {
+        Ok(Session::new(self.backend()?, store)?)
+    }
+
+    /// Its name, with what else there is to know of it.
+    ///
+    /// # Errors
+    /// As [`Place::backend`].
+    pub fn name(&self) -> Result<String> {
+        Ok(self.backend()?.name())
+    }
+
+    /// Whether it computes in f64.
+    pub fn has_f64(&self) -> bool {
+        matches!(self, Place::Cpu { .. })
     }
 }

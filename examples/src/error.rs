@@ -1,6 +1,5 @@
 //! What the command reports, as one plain sentence.
 
-use crate::device::Device;
 use std::path::PathBuf;
 
 /// An error of the command.
@@ -10,9 +9,19 @@ pub enum Error {
     /// Flags that do not go together: exit status 2.
     #[error("{0}")]
     Usage(String),
-    /// A device that is not there.
-    #[error("there is no device {0}: this version runs on the CPU only (--device cpu)")]
-    NoDevice(Device),
+    /// A GPU that is not there or cannot be opened.
+    #[error(transparent)]
+    Gpu(#[from] wgrad_wgpu::Error),
+    /// A run that fails after it has been saved.
+    #[error("{source}. It was saved after {steps} steps: go on with --resume {}", path.display())]
+    Saved {
+        /// Why it fails.
+        source: Box<Error>,
+        /// After how many steps it was saved.
+        steps: usize,
+        /// Where.
+        path: PathBuf,
+    },
     /// A checkpoint of another run.
     #[error("{path} was saved by a run with {what} {saved}, and this one has {wanted}")]
     OtherRun {

@@ -1,9 +1,10 @@
-//! What the `wgrad` command is made of: devices, examples, the measures that a run is judged by, the tour, the
-//! benchmarks, and the check against golden vectors.
+//! What the `wgrad` command is made of: devices and what is wrong with them, examples, the measures that a run is judged by,
+//! the tour, the benchmarks, and the check against golden vectors.
 
 pub mod bench;
 pub mod cli;
 pub mod device;
+pub mod doctor;
 pub mod interrupt;
 pub mod output;
 pub mod report;

@@ -6,13 +6,14 @@ use std::process::ExitCode;
 use wgrad_examples::{
     Error, Result, bench,
     cli::{Cli, Command, Common},
-    interrupt,
+    doctor, interrupt,
     output::json,
     report::Report,
     rnn, say, tape, tour, verify,
 };
 
 fn main() -> ExitCode {
+    quieten_drivers();
     let cli = Cli::parse();
     interrupt::listen();
     let done = |()| true;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         Some(Command::Rnn(args)) => rnn::train(args, &cli.common).map(done),
         Some(Command::Tape(args)) => tape::tape(args, &cli.common).map(done),
         Some(Command::Verify(args)) => verify::verify(args, &cli.common),
+        Some(Command::Doctor) => doctor::doctor(&cli.common),
         Some(Command::Bench(args)) => bench::bench(args, &cli.common).map(done),
     };
     match outcome {
@@ -31,6 +33,16 @@ fn main() -> ExitCode {
             eprintln!("wgrad: {error}");
             ExitCode::from(if matches!(error, Error::Usage(_)) { 2 } else { 1 })
         }
+    }
+}
+
+/// Mesa's layer that has the desktop choose among GPUs complains on standard error where there is no desktop. It has nothing
+/// to choose there.
+fn quieten_drivers() {
+    let set = |name| std::env::var_os(name).is_some();
+    if cfg!(target_os = "linux") && !set("XDG_RUNTIME_DIR") && !set("NODEVICE_SELECT") {
+        // SAFETY: no other thread runs yet, which could read the environment.
+        unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
     }
 }
 

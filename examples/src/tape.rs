@@ -3,14 +3,14 @@
 use crate::{
     Error, Result,
     cli::{Common, RnnArgs, TapeArgs, TapeExample},
-    device,
+    device::Place,
     output::json,
     rnn, say,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
 use wgrad::{
-    Array, DType, Noise, Program, Session, Store, Tape,
+    Array, DType, Noise, Program, Store, Tape,
     plan::{Home, Kernel, Plan},
 };
 use wgrad_nn::{
@@ -81,7 +81,7 @@ pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
         TapeExample::Passes => ("passes", passes(common.seed)),
     };
     if args.plan {
-        let session = Session::new(device::open(common.device, common.threads.into())?, store)?;
+        let session = Place::open(common)?.session(store)?;
         let (program, plan) = session.plan(&program);
         if common.json {
             json(&PlanSummary::new(example, &program, &plan));

@@ -3,7 +3,7 @@
 use crate::{
     Result,
     cli::{Common, RnnArgs},
-    device,
+    device::Place,
     report::Report,
     rnn::{Case, Config, Files, Finished, Fix, FlowColumn, Watch, flow_table, run},
 };
@@ -53,19 +53,19 @@ const STOPS: [Stop; 4] = [
 /// As [`run`].
 pub fn tour(common: &Common) -> Result<Vec<Report>> {
     let start = Instant::now();
-    device::open(common.device, common.threads.into())?; // Where it is not there, say so before anything else.
     let say = |text: &str| {
         if !common.quiet && !common.json {
             crate::say!("{text}");
         }
     };
     let configs = STOPS.iter().map(|stop| config(stop, common)).collect::<Result<Vec<Config>>>()?;
+    let place = Place::open(common)?;
     say("The task: 50 symbols, two of them marks among distractors; say in which order the marks came.\n");
     let mut runs: Vec<(&Stop, Finished)> = vec![];
     for (i, (stop, config)) in STOPS.iter().zip(configs).enumerate() {
         say(&format!("{}. {}\n   {}", i + 1, stop.title, stop.text));
         let watch = if common.quiet || common.json { Watch::Silent } else { Watch::Bar };
-        let finished = run(&config, common, &Files::default(), watch)?;
+        let finished = run(&config, common, &place, &Files::default(), watch)?;
         say(&format!("   {}\n", line(&finished)));
         let interrupted = finished.interrupted;
         runs.push((stop, finished));

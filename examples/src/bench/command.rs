@@ -11,7 +11,8 @@ use super::{
 use crate::{
     Error, Result,
     cli::{BenchArgs, Common},
-    device, interrupt, say,
+    device::Place,
+    interrupt, say,
 };
 use std::{cell::Cell, thread::available_parallelism, time::Duration};
 use wgrad::{Session, Store};
@@ -38,6 +39,8 @@ pub struct Bench<'a> {
     common: &'a Common,
     only: &'a [String],
     threads: usize,
+    place: Place,
+    /// Its name.
     device: String,
     /// The time for the timed steps of a workload.
     pub budget: Duration,
@@ -55,7 +58,8 @@ pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
         0 => available_parallelism().map_or(1, usize::from),
         threads => threads.into(),
     };
-    let device = device::open(common.device, threads)?.name();
+    let place = Place::open(common)?;
+    let device = place.name()?;
     // All files before the first step: a long run is not to end in a file that was never there.
     let source = |workload: &Workload| match &args.data {
         Some(folder) => File::open(&folder.join(format!("{}.safetensors", workload.name))).map(Source::File),
@@ -64,7 +68,7 @@ pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
     let sources: Vec<Source> = workloads.iter().map(|workload| source(workload)).collect::<Result<_>>()?;
     let note = if args.data.is_some() { "" } else { "weights and batches of its own: losses compare with no other's" };
     let (budget, rows) = (args.budget, Cell::new(0));
-    let bench = Bench { common, only: &args.only, threads, device, budget, note, rows };
+    let bench = Bench { common, only: &args.only, threads, place, device, budget, note, rows };
     for (workload, source) in workloads.into_iter().zip(sources) {
         (workload.run)(&bench, source)?;
         if interrupt::requested() {
@@ -122,9 +126,9 @@ impl Bench<'_> {
     /// A session on the device.
     ///
     /// # Errors
-    /// If the device cannot be opened or has no room.
+    /// If the device has no room, or is lost.
     pub fn session(&self, store: Store) -> Result<Session> {
-        Ok(Session::new(device::open(self.common.device, self.threads)?, store)?)
+        self.place.session(store)
     }
 
     /// Whether a result is asked for.
@@ -134,8 +138,12 @@ impl Bench<'_> {
 
     /// Prints a result.
     pub fn show(&self, name: &'static str, timing: &Timing, losses: Losses, rss_base: Option<f64>) {
-        let (device, threads, note) = (self.device.clone(), self.threads, self.note.to_string());
-        let row = Row::new(name, timing, losses, Circumstances { device, threads, rss_base, note });
+        let backend = match &self.place {
+            Place::Cpu { .. } => "cpu".into(),
+            Place::Gpu(gpu) => format!("wgpu:{}", gpu.summary().name),
+        };
+        let (threads, note) = (self.threads, self.note.to_string());
+        let row = Row::new(name, timing, losses, Circumstances { backend, threads, rss_base, note });
         if self.common.json {
             row.json();
             return;

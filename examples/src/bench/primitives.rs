@@ -107,6 +107,7 @@ impl Primitive {
         // An operation has a third of a workload's time, as there are several.
         measure::calls(bench.budget / 3, start.elapsed(), || {
             session.run(&step, &[])?;
+            session.wait()?;
             session.taps()?;
             Ok(())
         })
@@ -117,8 +118,9 @@ impl Primitive {
         let step =
             session.record(|t| self.values(t, states).into_iter().take(2).for_each(|value| t.tap("whole", value)))?;
         session.run(&step, &[])?;
+        session.wait()?;
         let taps = session.taps()?;
-        let mut digests = taps.last().expect("the CPU delivers at once").iter().map(|(_, value)| digest(value));
+        let mut digests = taps.last().expect("the run has ended").iter().map(|(_, value)| digest(value));
         Ok((digests.next(), digests.next()))
     }
 

@@ -113,8 +113,9 @@ impl Training {
         let measured = measure::steps(bench.budget, prepared, |i| {
             let Batch { x, y } = &batches[i % BATCHES];
             session.run(&step, &[("x", x), ("y", y)])?;
+            session.wait()?;
             let taps = session.taps()?;
-            Ok(taps.last().and_then(|taps| taps.scalar("loss")).expect("the CPU delivers at once"))
+            Ok(taps.last().and_then(|taps| taps.scalar("loss")).expect("tapped by the step"))
         })?;
         if let Some((timing, losses)) = measured {
             bench.show(self.name, &timing, losses, rss_base);

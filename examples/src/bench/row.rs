@@ -27,8 +27,8 @@ pub struct Row {
 /// Where and on what a result was measured.
 #[derive(Clone, Debug)]
 pub struct Circumstances {
-    /// The device's name.
-    pub device: String,
+    /// The backend: `cpu`, or `wgpu:` and the adapter's name.
+    pub backend: String,
     /// The number of CPU threads.
     pub threads: usize,
     /// The most memory that the process had held before the model was made, in MiB.
@@ -41,12 +41,10 @@ impl Row {
     /// A result by its name.
     pub fn new(workload: &'static str, timing: &Timing, losses: Losses, at: Circumstances) -> Self {
         let round = |value: f64, digits: i32| (value * 10f64.powi(digits)).round() / 10f64.powi(digits);
-        // The number of threads has a field of its own.
-        let backend = at.device.split(" (").next().unwrap_or_default().to_string();
         Self {
             framework: "wgrad",
             version: env!("CARGO_PKG_VERSION"),
-            backend,
+            backend: at.backend,
             workload,
             median_ms: round(timing.median, 4),
             p10: round(timing.p10, 4),

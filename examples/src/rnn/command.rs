@@ -8,6 +8,7 @@ use super::{
 use crate::{
     Result,
     cli::{Common, RnnArgs, RnnRunArgs},
+    device::Place,
     output::json,
     say,
     tour::line,
@@ -26,14 +27,15 @@ struct Beside {
 pub fn train(args: &RnnRunArgs, common: &Common) -> Result<()> {
     let settings = &args.settings;
     let config = Config::new(settings, common.steps)?;
+    let place = Place::open(common)?;
     let files = Files { save: args.save.clone(), resume: args.resume.clone() };
     let watch = if common.quiet { Watch::Silent } else { Watch::Bar };
     let comparison = if common.json || common.quiet { None } else { comparison(settings, common)? };
     let mut beside = None;
     if let Some((title, other)) = comparison {
-        check(&config, common, &files)?;
+        check(&config, common, &place, &files)?;
         say!("First {title}, for the comparison:");
-        let run = run(&other, common, &Files::default(), watch)?;
+        let run = run(&other, common, &place, &Files::default(), watch)?;
         say!("{}", line(&run));
         if run.interrupted {
             say!("Interrupted before the run itself: nothing is saved");
@@ -42,7 +44,7 @@ pub fn train(args: &RnnRunArgs, common: &Common) -> Result<()> {
         say!("\nNow as asked:");
         beside = Some(Beside { title, run });
     }
-    let finished = run(&config, common, &files, watch)?;
+    let finished = run(&config, common, &place, &files, watch)?;
     if common.json {
         json(&finished.report);
         return Ok(());

@@ -7,7 +7,8 @@ use super::{
 use crate::{
     Error, Result,
     cli::Common,
-    device, interrupt,
+    device::Place,
+    interrupt,
     report::{Ending, History, Identity, Observed, Report},
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -186,6 +187,10 @@ struct Run<'a> {
     held_out: wgrad_nn::data::Batch,
     history: History,
     bound: Option<StateId>,
+    /// The steps that were made, of which the history has all that have arrived.
+    made: usize,
+    /// After how many steps this process has saved last.
+    saved: Option<usize>,
     /// Time per training step made by this process.
     times: Vec<Duration>,
     /// How often this process has clipped.
@@ -196,72 +201,87 @@ struct Run<'a> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn check(config: &Config, common: &Common, files: &Files) -> Result<()> {
-    Run::open(config, common, files).map(drop)
+pub fn check(config: &Config, common: &Common, place: &Place, files: &Files) -> Result<()> {
+    Run::open(config, common, place, files).map(drop)
 }
 
 /// Trains, and judges.
 ///
 /// # Errors
-/// If there is no such device, a file cannot be read or written, or the device fails.
-pub fn run(config: &Config, common: &Common, files: &Files, watch: Watch) -> Result<Finished> {
-    let mut run = Run::open(config, common, files)?;
-    let warns = watch == Watch::Bar && !common.json;
-    if warns {
-        let warnings = run.training.lints().iter().filter(|lint| lint.severity == Severity::Warning);
-        warnings.for_each(|lint| eprintln!("{lint}"));
-    }
-    let bar = run.bar(watch);
-    let start = Instant::now();
-    let mut value = f64::NAN;
-    let mut interrupted = false;
-    loop {
-        // Before the first step too: a run that goes on from its own end has nothing left to do.
-        if run.due() {
-            value = run.evaluate()?;
-            if let Some(path) = files.save.as_ref().filter(|_| run.has_moved()) {
-                run.save(path)?;
-            }
-            if config.metric.reaches(value, config.solved) && run.history.settled() {
-                break;
-            }
-        }
-        // A loss that is not a number has no way back.
-        if run.history.len() >= config.steps || run.history.last_loss().is_some_and(|loss| !loss.is_finite()) {
-            break;
-        }
-        if interrupt::requested() && !run.history.is_empty() {
-            interrupted = true;
-            break;
-        }
-        run.step()?;
-        run.show(&bar, value);
-    }
-    bar.finish_and_clear();
-    if run.history.is_empty() {
-        let path = files.resume.as_ref().map_or(String::new(), |path| path.display().to_string());
-        return Err(Error::Usage(format!("{path} holds no step, and none was asked for")));
-    }
-    let evaluated = run.due();
-    if !evaluated {
-        value = run.evaluate()?;
-    }
-    if let Some(path) = files.save.as_ref().filter(|_| !evaluated || !run.has_moved()) {
-        run.save(path)?;
-    }
-    let ending =
-        Ending { metric: config.metric, value, finite_params: run.finite_params()?, ms_per_step: run.ms_per_step() };
-    let report = Report::new(run.identity(), &run.history, &ending);
-    let bound = run.bound.map(|bound| Ok::<_, Error>(run.session.read(bound)?.item(0).exp())).transpose()?;
-    if let Some(lint) = run.clips.lint().filter(|_| warns) {
-        eprintln!("{lint}");
-    }
-    Ok(Finished { report, bound, history: run.history, seconds: start.elapsed().as_secs_f64(), interrupted })
+/// If a file cannot be read or written, or the device fails: [`Error::Saved`] where the run can be gone on with.
+pub fn run(config: &Config, common: &Common, place: &Place, files: &Files, watch: Watch) -> Result<Finished> {
+    let mut run = Run::open(config, common, place, files)?;
+    let finished = run.finish(files, watch);
+    finished.map_err(|error| match (run.saved, &files.save) {
+        (Some(steps), Some(path)) => Error::Saved { source: Box::new(error), steps, path: path.clone() },
+        _ => error,
+    })
 }
 
 impl<'a> Run<'a> {
-    fn open(config: &'a Config, common: &'a Common, files: &Files) -> Result<Self> {
-        let mut run = Self::new(config, common)?;
+    /// Trains to the end.
+    fn finish(&mut self, files: &Files, watch: Watch) -> Result<Finished> {
+        let warns = watch == Watch::Bar && !self.common.json;
+        if warns {
+            let warnings = self.training.lints().iter().filter(|lint| lint.severity == Severity::Warning);
+            warnings.for_each(|lint| eprintln!("{lint}"));
+        }
+        let bar = self.bar(watch);
+        let start = Instant::now();
+        let mut value = f64::NAN;
+        let mut interrupted = false;
+        loop {
+            // Before the first step too: a run that goes on from its own end has nothing left to do.
+            if self.due() {
+                value = self.evaluate()?;
+                if let Some(path) = files.save.as_ref().filter(|_| self.has_moved()) {
+                    self.save(path)?;
+                }
+                if self.config.metric.reaches(value, self.config.solved) && self.history.settled() {
+                    break;
+                }
+            }
+            // A loss that is not a number has no way back.
+            if self.made >= self.config.steps || self.history.last_loss().is_some_and(|loss| !loss.is_finite()) {
+                break;
+            }
+            if interrupt::requested() && self.made > 0 {
+                interrupted = true;
+                break;
+            }
+            self.step()?;
+            self.show(&bar, value);
+        }
+        bar.finish_and_clear();
+        self.arrive()?;
+        if self.history.is_empty() {
+            let path = files.resume.as_ref().map_or(String::new(), |path| path.display().to_string());
+            return Err(Error::Usage(format!("{path} holds no step, and none was asked for")));
+        }
+        let evaluated = self.due();
+        if !evaluated {
+            value = self.evaluate()?;
+        }
+        if let Some(path) = files.save.as_ref().filter(|_| !evaluated || !self.has_moved()) {
+            self.save(path)?;
+        }
+        let ending = Ending {
+            metric: self.config.metric,
+            value,
+            finite_params: self.finite_params()?,
+            ms_per_step: self.ms_per_step(),
+        };
+        let report = Report::new(self.identity(), &self.history, &ending);
+        let bound = self.bound.map(|bound| Ok::<_, Error>(self.session.read(bound)?.item(0).exp())).transpose()?;
+        if let Some(lint) = self.clips.lint().filter(|_| warns) {
+            eprintln!("{lint}");
+        }
+        let history = std::mem::take(&mut self.history);
+        Ok(Finished { report, bound, history, seconds: start.elapsed().as_secs_f64(), interrupted })
+    }
+
+    fn open(config: &'a Config, common: &'a Common, place: &Place, files: &Files) -> Result<Self> {
+        let mut run = Self::new(config, common, place)?;
         if let Some(path) = &files.resume {
             run.resume(path)?;
         }
@@ -272,23 +292,36 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    fn new(config: &'a Config, common: &'a Common) -> Result<Self> {
+    fn new(config: &'a Config, common: &'a Common, place: &Place) -> Result<Self> {
         let data = config.data(common.seed);
         let mut store = Store::new();
         let recipe = Recipe::new(&mut store, config, &*data, common.seed);
         let bound = recipe.bound;
-        let mut session = Session::new(device::open(common.device, common.threads.into())?, store)?;
+        let mut session = place.session(store)?;
         let batch = data.train(config.batch, 0);
         let held_out = data.held_out(config.held_out);
         let training = session.record(|t| recipe.step(t, config, (&batch.x, &batch.y)))?;
         let evaluation = session.record(|t| recipe.evaluation(t, (&held_out.x, &held_out.y)))?;
-        let (history, times, clips) = (History::default(), vec![], ClipWatch::default());
-        Ok(Self { config, common, data, session, training, evaluation, held_out, history, bound, times, clips })
+        Ok(Self {
+            config,
+            common,
+            data,
+            session,
+            training,
+            evaluation,
+            held_out,
+            history: History::default(),
+            bound,
+            made: 0,
+            saved: None,
+            times: vec![],
+            clips: ClipWatch::default(),
+        })
     }
 
     /// Whether the run is at a step after which it is evaluated and saved.
     fn due(&self) -> bool {
-        let steps = self.history.len();
+        let steps = self.made;
         steps > 0 && (steps.is_multiple_of(self.config.evaluate_every) || steps == self.config.steps)
     }
 
@@ -297,28 +330,46 @@ impl<'a> Run<'a> {
         !self.times.is_empty()
     }
 
-    /// Makes one step.
+    /// Makes one step, and takes in what has arrived of those so far.
     fn step(&mut self) -> Result<()> {
-        let batch = self.data.train(self.config.batch, self.history.len() as u64);
+        let batch = self.data.train(self.config.batch, self.made as u64);
         let start = Instant::now();
         self.session.run(&self.training, &[("x", &batch.x), ("y", &batch.y)])?;
+        self.made += 1;
         self.times.push(start.elapsed());
-        let taps = self.session.taps()?;
-        let taps = taps.last().expect("the CPU delivers at once");
-        self.clips.observe(taps);
-        let scalar = |name| taps.scalar(name).expect("tapped by the step");
-        self.history.push(Observed {
-            loss: scalar("loss"),
-            grad_norm: scalar("grad_norm"),
-            applied_norm: scalar("applied_norm"),
-            flow: &taps.get("flow").expect("tapped by the step").to_f64(),
-        });
+        self.observe()
+    }
+
+    /// Takes in what has arrived of the steps. A GPU may be a step or two beyond one whose loss is not a number: they do
+    /// not count.
+    fn observe(&mut self) -> Result<()> {
+        for taps in self.session.taps()? {
+            if self.history.last_loss().is_some_and(|loss| !loss.is_finite()) {
+                continue;
+            }
+            self.clips.observe(&taps);
+            let scalar = |name| taps.scalar(name).expect("tapped by the step");
+            self.history.push(Observed {
+                loss: scalar("loss"),
+                grad_norm: scalar("grad_norm"),
+                applied_norm: scalar("applied_norm"),
+                flow: &taps.get("flow").expect("tapped by the step").to_f64(),
+            });
+        }
         Ok(())
+    }
+
+    /// Waits for all steps so far.
+    fn arrive(&mut self) -> Result<()> {
+        self.session.wait()?;
+        self.observe()
     }
 
     /// The metric on held-out data.
     fn evaluate(&mut self) -> Result<f64> {
+        self.arrive()?;
         self.session.run(&self.evaluation, &[("x", &self.held_out.x), ("y", &self.held_out.y)])?;
+        self.session.wait()?;
         let taps = self.session.taps()?;
         Ok(taps.last().and_then(|taps| taps.scalar("metric")).expect("tapped by the evaluation"))
     }
@@ -361,7 +412,9 @@ impl<'a> Run<'a> {
         let history = serde_json::to_string(&self.history).expect("integers serialize");
         let entries = self.data_identity().into_iter().chain([("history", history)]);
         let metadata: Metadata = entries.map(|(key, value)| (key.to_string(), value)).collect();
-        Ok(checkpoint::save(&mut self.session, path, &metadata)?)
+        checkpoint::save(&mut self.session, path, &metadata)?;
+        self.saved = Some(self.history.len());
+        Ok(())
     }
 
     fn resume(&mut self, path: &PathBuf) -> Result<()> {
@@ -379,6 +432,7 @@ impl<'a> Run<'a> {
             saved: "none that can be read".into(),
             wanted: "to go on from it".into(),
         })?;
+        self.made = self.history.len();
         Ok(())
     }
 

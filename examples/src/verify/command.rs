@@ -3,13 +3,14 @@
 use super::{
     Attempt, Attributes, Case, Index, KINDS, Refusal, Tensors, Trace, Vector,
     compare::{Comparison, Mismatch, compare},
-    kind::{Place, TRACES},
+    kind::TRACES,
     report::{Outcome, Row, Summary},
     traces,
 };
 use crate::{
     Error, Result,
     cli::{Common, VerifyArgs},
+    device::Place,
     interrupt,
     output::json,
     say,
@@ -28,13 +29,38 @@ pub fn verify(args: &VerifyArgs, common: &Common) -> Result<bool> {
     if common.steps.is_some() {
         return Err(Error::Usage("verify makes no training steps: leave --steps out".into()));
     }
-    let (place, device) = Place::new(common.device, common.threads.into())?;
-    let cases = cases(&args.dir, args.kind.as_deref())?;
+    let place = Place::open(common)?;
+    let device = place.name()?;
+    let (rows, count) = rows(&args.dir, args.kind.as_deref(), &place, |row| {
+        if let Some(why) = row.why.as_ref().filter(|_| !common.json && !common.quiet) {
+            say!("{}: {why}", row.id);
+        }
+    })?;
+    let whole = rows.len() == count;
+    let summary = Summary::new(device, args.kind.clone(), rows);
+    if common.json {
+        json(&summary);
+    } else {
+        if !whole {
+            say!("Interrupted: {} of {count} vectors were not run", count - summary.vectors.len());
+        }
+        say!("{}", summary.line());
+    }
+    Ok(whole && summary.failed == 0)
+}
+
+/// Runs the vectors of a directory, of one kind if that is asked for, and tells of each as it ends. Gives how each ended, and
+/// how many there are: more, if somebody stops it.
+///
+/// # Errors
+/// If a file is not there or broken, or there are no vectors of the kind.
+pub fn rows(dir: &Path, kind: Option<&str>, place: &Place, tell: impl Fn(&Row)) -> Result<(Vec<Row>, usize)> {
+    let cases = cases(dir, kind)?;
     // All files before the first vector: half a set is no verdict.
     let mut files = HashMap::new();
     for case in cases.iter().filter(|case| runs(case)) {
         if let Entry::Vacant(entry) = files.entry(case.file.as_str()) {
-            let path = args.dir.join(&case.file);
+            let path = dir.join(&case.file);
             let tensors = Tensors::parse(&case.file, read(&path)?);
             entry.insert(tensors.map_err(|why| wgrad_nn::Error::Malformed { path, why })?);
         }
@@ -48,23 +74,11 @@ pub fn verify(args: &VerifyArgs, common: &Common) -> Result<bool> {
             break;
         }
         let row = row(case, files.get(case.file.as_str()), place);
-        if let Some(why) = row.why.as_ref().filter(|_| !common.json && !common.quiet) {
-            say!("{}: {why}", row.id);
-        }
+        tell(&row);
         rows.push(row);
     }
     panic::set_hook(hook);
-    let whole = rows.len() == cases.len();
-    let summary = Summary::new(device, args.kind.clone(), rows);
-    if common.json {
-        json(&summary);
-    } else {
-        if !whole {
-            say!("Interrupted: {} of {} vectors were not run", cases.len() - summary.vectors.len(), cases.len());
-        }
-        say!("{}", summary.line());
-    }
-    Ok(whole && summary.failed == 0)
+    Ok((rows, cases.len()))
 }
 
 /// Whether this version runs vectors of this kind. The files of others are left alone.
@@ -104,12 +118,12 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// Runs one vector and compares its results. (A vector without tensors is a trace, or of a kind that is not run.)
-fn row(case: &Case, tensors: Option<&Tensors>, place: Place) -> Row {
+fn row(case: &Case, tensors: Option<&Tensors>, place: &Place) -> Row {
     if case.kind == TRACES {
         let why = traces::run(Attributes(&case.attrs)).unwrap_or_else(|refusal| Some(refusal.to_string()));
         return Row::new(case, if why.is_none() { Outcome::Passed } else { Outcome::Failed }, why);
     }
-    if case.dtype == "f64" && !place.f64 {
+    if case.needs_f64() && !place.has_f64() {
         return Row::new(case, Outcome::NotForThisDevice, None);
     }
     let compared = || -> Attempt<Vec<(String, Comparison)>> {

@@ -27,7 +27,7 @@ pub struct Case {
     pub kind: String,
     /// The operation.
     pub op: String,
-    /// The type of its floats: `f64` or `f32`.
+    /// The type of its floats: `f64` or `f32`; `mixed` if it has both.
     pub dtype: String,
     /// What the operation is given besides tensors.
     #[serde(default)]
@@ -60,6 +60,13 @@ pub struct Trace {
     /// The rest of it.
     #[serde(flatten)]
     pub attrs: Map<String, Value>,
+}
+
+impl Case {
+    /// Whether some of its floats are f64.
+    pub fn needs_f64(&self) -> bool {
+        matches!(self.dtype.as_str(), "f64" | "mixed")
+    }
 }
 
 impl Index {

@@ -1,7 +1,7 @@
 //! The kinds of vectors, and what runs each.
 
 use super::{Attempt, Attributes, Case, Refusal, Tensors, ops, optim, passes, pipeline, scaler, schedule};
-use crate::{Result, device, device::Device};
+use crate::device::Place;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use wgrad::{Array, DType, Session, Store};
 
@@ -30,36 +30,15 @@ pub const KINDS: [Kind; 7] = [
 /// The kind of what the file of traces holds; the index does not list them one by one.
 pub const TRACES: &str = "traces";
 
-/// The device that vectors run on.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    device: Device,
-    threads: usize,
-    /// Whether it computes in f64.
-    pub f64: bool,
-}
-
-impl Place {
-    /// A device.
-    ///
-    /// # Errors
-    /// If there is none of this name, or it cannot be opened.
-    pub fn new(device: Device, threads: usize) -> Result<(Self, String)> {
-        let mut backend = device::open(device, threads)?;
-        let f64 = backend.alloc(Array::scalar(0.0).data()).is_ok();
-        Ok((Self { device, threads, f64 }, backend.name()))
-    }
-}
-
 /// One vector, with what it needs to run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Vector<'a> {
     /// What the index says.
     pub case: &'a Case,
     /// The file with its tensors.
     pub tensors: &'a Tensors,
     /// Where it runs.
-    pub place: Place,
+    pub place: &'a Place,
 }
 
 impl<'a> Vector<'a> {
@@ -87,9 +66,7 @@ impl<'a> Vector<'a> {
     /// # Errors
     /// If the device has no room for the store.
     pub fn session(&self, store: Store) -> Attempt<Session> {
-        let backend =
-            device::open(self.place.device, self.place.threads).map_err(|e| Refusal::Misfit(e.to_string()))?;
-        Ok(Session::new(backend, store)?)
+        self.place.session(store).map_err(|error| Refusal::Misfit(error.to_string()))
     }
 
     /// Runs it. Inputs that do not fit the operation are its programmer's fault where a program is written, and panic; here

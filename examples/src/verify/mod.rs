@@ -19,9 +19,10 @@ mod tensors;
 mod traces;
 
 pub use attributes::Attributes;
-pub use command::verify;
+pub use command::{rows, verify};
 pub use compare::{Comparison, Expected, compare};
 pub use index::{Case, Index, Tolerance, Trace};
 pub use kind::{KINDS, Kind, Vector};
 pub use refusal::{Attempt, Refusal};
+pub use report::{Outcome, Row};
 pub use tensors::Tensors;

@@ -123,7 +123,6 @@ fn what_does_not_exist_is_refused() {
         assert_eq!((outcome.status, outcome.stdout.as_str()), (Some(2), ""), "{outcome:#?}");
         assert!(outcome.stderr.contains(holds), "expected {holds:?}: {outcome:#?}");
     }
-    wgrad("bench w3 --device gpu:1").fails(1, &["no device gpu:1", "--device cpu"]);
 }
 
 /// A file of tensors: their types, shapes and bytes.

@@ -1,24 +1,11 @@
 //! Runs that cannot be: exit status 1, one sentence, and nothing lost.
 
-use crate::{names, wgrad, wgrad_in};
+use crate::{names, wgrad_in};
 use std::{collections::HashMap, fs, path::Path};
 use tempfile::TempDir;
 
 /// A short run.
 const SHORT: &str = "rnn --length 20 --threads 1";
-
-#[test]
-fn a_gpu_is_not_there() {
-    for (args, device) in [
-        ("rnn --device gpu", "gpu"),
-        ("rnn --device gpu:1", "gpu:1"),
-        ("rnn --device gpu:1 --json", "gpu:1"),
-        ("--device gpu", "gpu"),
-    ] {
-        let outcome = wgrad(&format!("{args} --steps 1 --quiet"));
-        outcome.fails(1, &["no device", device, "--device cpu"]);
-    }
-}
 
 /// A directory with `good.st`, saved by a short run.
 fn with_checkpoint() -> TempDir {
@@ -107,7 +94,6 @@ fn a_place_where_nothing_can_be_saved_is_refused_before_the_first_step() {
     for (flag, holds) in [
         ("--save nowhere/run.st", &["nowhere/run.st", "cannot write"]),
         ("--resume missing.st", &["missing.st", "cannot read"]),
-        ("--device gpu", &["no device gpu", "--device cpu"]),
     ] {
         let args = format!("rnn --case exploding --fix clip-norm --length 20 --steps 50 --threads 1 {flag}");
         wgrad_in(dir.path(), &args).fails(1, holds);

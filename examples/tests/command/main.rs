@@ -1,6 +1,7 @@
 //! The command `wgrad`, as a user runs it: the built binary, its output, its exit status, its files.
 
 mod bench;
+mod devices;
 mod errors;
 mod files;
 #[cfg(unix)]
@@ -45,9 +46,13 @@ const FIELDS: [&str; 18] = [
     "ms_per_step",
 ];
 
-/// The command with these arguments, separated by spaces, in this directory.
+/// The command with these arguments, separated by spaces, in this directory. On the CPU, where they name no device: what
+/// these tests find does not depend on the machine's GPUs.
 fn command(dir: &Path, args: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wgrad"));
+    if !args.contains("--device") {
+        command.args(["--device", "cpu"]);
+    }
     // Colour that a user's settings force would be no fault of the command.
     command.args(args.split_whitespace()).current_dir(dir).env_remove("CLICOLOR_FORCE").env_remove("FORCE_COLOR");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,0 +1,23 @@
+//! What to install where no adapter is found.
+
+/// What to do on this platform, a line each.
+pub fn advice() -> &'static [&'static str] {
+    if cfg!(target_os = "windows") {
+        &[
+            "Install the current driver of the GPU's vendor (NVIDIA, AMD, Intel, Qualcomm): it brings DirectX 12 and Vulkan.",
+            "Over remote desktop or in a virtual machine the GPU must be handed through.",
+        ]
+    } else if cfg!(any(target_os = "macos", target_os = "ios")) {
+        &["Metal is part of the system: a Mac of 2012 or later with a current macOS has it; a virtual machine may not."]
+    } else {
+        &[
+            "Intel, AMD and others:  Debian, Ubuntu: apt install mesa-vulkan-drivers;  Fedora: dnf install mesa-vulkan-drivers;",
+            "                        Arch: pacman -S vulkan-intel, vulkan-radeon or vulkan-nouveau",
+            "NVIDIA:                 the vendor's driver; Debian's and Ubuntu's packages are named nvidia-driver",
+            "In a container:         hand /dev/dri through; for NVIDIA run it with --gpus all and with graphics among",
+            "                        NVIDIA_DRIVER_CAPABILITIES",
+            "Without a GPU:          mesa-vulkan-drivers also has a renderer on the CPU, llvmpipe, for --device gpu: it is slow",
+            "To look at the drivers: vulkaninfo --summary, of the package vulkan-tools",
+        ]
+    }
+}

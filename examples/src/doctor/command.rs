@@ -1,0 +1,191 @@
+//! The command: looks for devices, tells what they offer, and probes them.
+
+use super::{
+    advice::advice,
+    probes::{Finding, probe},
+};
+use crate::{
+    Error, Result,
+    cli::Common,
+    device::{Device, Place},
+    output::json,
+    say,
+};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use wgrad_wgpu::{AdapterSummary, Choice, Gpu, Options, adapters};
+
+/// What there is to know of the machine, as JSON.
+#[derive(Serialize)]
+struct Diagnosis {
+    /// The GPUs, in the order of their numbers.
+    adapters: Vec<Adapter>,
+    /// The CPU, where it is asked for.
+    cpu: Option<Tested>,
+    /// What `--device auto` takes.
+    auto: String,
+    /// What to install, where there is no GPU.
+    advice: Option<String>,
+}
+
+/// A GPU.
+#[derive(Serialize)]
+struct Adapter {
+    device: String,
+    name: String,
+    kind: String,
+    software: bool,
+    backend: String,
+    driver: String,
+    limits: BTreeMap<&'static str, u64>,
+    /// What wgrad asks for, and whether it is there.
+    features: BTreeMap<String, bool>,
+    #[serde(flatten)]
+    tested: Tested,
+}
+
+/// What became of the self-test of a device.
+#[derive(Serialize)]
+struct Tested {
+    /// Whether everything agrees with the reference.
+    passed: bool,
+    /// Why it cannot be opened, if it cannot.
+    refused: Option<String>,
+    tests: Vec<Finding>,
+}
+
+impl Tested {
+    fn new(place: Result<Place>) -> Self {
+        match place {
+            Ok(place) => {
+                let tests = probe(&place);
+                Self { passed: tests.iter().all(|test| test.why.is_none()), refused: None, tests }
+            }
+            Err(error) => Self { passed: false, refused: Some(error.to_string()), tests: vec![] },
+        }
+    }
+
+    /// What is wrong, a line each, or that nothing is.
+    fn lines(&self) -> Vec<String> {
+        if let Some(why) = &self.refused {
+            return vec![format!("FAILED: {why}")];
+        }
+        let wrong = self.tests.iter().filter_map(|test| Some(format!("FAILED: {}: {}", test.name, test.why.as_ref()?)));
+        let wrong: Vec<String> = wrong.collect();
+        if !wrong.is_empty() {
+            return wrong;
+        }
+        let names: Vec<&str> = self.tests.iter().map(|test| test.name).collect();
+        let seconds = self.tests.iter().map(|test| test.ms).sum::<f64>() / 1e3;
+        vec![format!("{} agree with the reference ({seconds:.2} s)", names.join(", "))]
+    }
+}
+
+impl Adapter {
+    fn new(number: usize, summary: AdapterSummary) -> Self {
+        let gpu = Gpu::open(Choice::Index(number), Options::default());
+        let [smallest, largest] = summary.subgroups.map(u64::from);
+        let found = summary.features.iter().map(|name| (name.clone(), true));
+        Self {
+            device: Device::Gpu(Some(number)).to_string(),
+            kind: summary.kind.to_string(),
+            software: summary.is_software(),
+            limits: BTreeMap::from([
+                ("largest_binding", summary.largest_binding),
+                ("storage_buffers", summary.storage_buffers.into()),
+                ("workgroup_memory", summary.workgroup_memory.into()),
+                ("subgroup_min", smallest),
+                ("subgroup_max", largest),
+            ]),
+            features: found.chain(summary.missing.iter().map(|name| (name.clone(), false))).collect(),
+            tested: Tested::new(gpu.map(Place::Gpu).map_err(Error::from)),
+            name: summary.name,
+            backend: summary.backend,
+            driver: summary.driver,
+        }
+    }
+
+    fn show(&self) {
+        say!("{:<6} {}", self.device, self.name);
+        let line = |what: &str, text: &str| say!("       {what:<10} {text}");
+        let slow = if self.software { "; slower than the CPU, so --device auto never takes it" } else { "" };
+        line("kind", &format!("{}, by {}{slow}", self.kind, self.backend));
+        line("driver", &self.driver);
+        let features: Vec<String> =
+            self.features.iter().map(|(name, found)| format!("{name} {}", if *found { "yes" } else { "no" })).collect();
+        line("features", &features.join(", "));
+        let limit = |name| self.limits[name];
+        line(
+            "limits",
+            &format!(
+                "values of {} MiB, {} buffers in a kernel, {} KiB of workgroup memory, subgroups of {} to {}",
+                limit("largest_binding") >> 20,
+                limit("storage_buffers"),
+                limit("workgroup_memory") >> 10,
+                limit("subgroup_min"),
+                limit("subgroup_max"),
+            ),
+        );
+        self.tested.lines().iter().for_each(|text| line("self-test", text));
+    }
+}
+
+/// `wgrad doctor`. Gives whether every device that was found has passed its self-test. That there is no GPU is a finding,
+/// not a failure, unless one is asked for.
+///
+/// # Errors
+/// If a GPU is asked for that is not there.
+pub fn doctor(common: &Common) -> Result<bool> {
+    if common.steps.is_some() {
+        return Err(Error::Usage("doctor makes no training steps: leave --steps out".into()));
+    }
+    let found = if common.device == Device::Cpu { vec![] } else { adapters() };
+    let auto = found.iter().position(|adapter| !adapter.is_software());
+    let auto = auto.map_or(Device::Cpu, |number| Device::Gpu(Some(number))).to_string();
+    let wanted = match common.device {
+        Device::Gpu(Some(index)) if !found.is_empty() && index >= found.len() => {
+            return Err(wgrad_wgpu::Error::NoSuchAdapter { index, count: found.len() }.into());
+        }
+        Device::Gpu(_) if found.is_empty() => return Err(wgrad_wgpu::Error::NoAdapter.into()),
+        Device::Gpu(number) => number,
+        Device::Auto | Device::Cpu => None,
+    };
+    let with_cpu = !matches!(common.device, Device::Gpu(_));
+    let advice = (with_cpu && common.device != Device::Cpu && found.is_empty()).then(advice);
+    let numbered = found.into_iter().enumerate().filter(|(number, _)| wanted.is_none_or(|wanted| wanted == *number));
+    let mut diagnosis = Diagnosis { adapters: vec![], cpu: None, auto, advice: advice.map(|lines| lines.join("\n")) };
+    let tells = !common.json && !common.quiet;
+    // Each as soon as it is known: a driver that hangs is then named by the last line.
+    for (number, summary) in numbered {
+        let adapter = Adapter::new(number, summary);
+        if tells {
+            adapter.show();
+        }
+        diagnosis.adapters.push(adapter);
+    }
+    if with_cpu {
+        let place = Place::Cpu { threads: common.threads.into() };
+        let cpu = Tested::new(Ok(place.clone()));
+        if tells {
+            say!("{:<6} {}", "cpu", place.name()?);
+            cpu.lines().iter().for_each(|text| say!("       {:<10} {text}", "self-test"));
+        }
+        diagnosis.cpu = Some(cpu);
+    }
+    let tested = || diagnosis.adapters.iter().map(|adapter| &adapter.tested).chain(&diagnosis.cpu);
+    let passed = tested().all(|tested| tested.passed);
+    if common.json {
+        json(&diagnosis);
+        return Ok(passed);
+    }
+    if let Some(lines) = advice.filter(|_| tells) {
+        say!("\nThere is no GPU adapter: everything runs on the CPU. What may be missing:");
+        lines.iter().for_each(|line| say!("  {line}"));
+    }
+    if tells {
+        say!("\n--device auto takes {}", diagnosis.auto);
+    }
+    let failed = tested().filter(|tested| !tested.passed).count();
+    say!("{} passed, {failed} failed", tested().count() - failed);
+    Ok(passed)
+}

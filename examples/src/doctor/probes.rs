@@ -1,0 +1,189 @@
+//! Small programs, one for each family of kernels, whose results are compared with those of the reference interpreter.
+
+use crate::{Result, device::Place};
+use std::time::Instant;
+use wgrad::{Array, Conv2d, Data, Optimizer, Rng, Store, Tape, Tensor};
+use wgrad_cpu::reference::{self, Outcome};
+use wgrad_nn::optim::{AdamW, AdamWConfig};
+
+/// Records what a probe computes from its inputs.
+type Record = Box<dyn for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>>;
+
+/// A small program.
+struct Probe {
+    name: &'static str,
+    /// The inputs' shapes. Integers count up to a bound, and begin again.
+    inputs: &'static [(&'static str, &'static [usize], Option<u32>)],
+    /// Declares what it keeps.
+    declare: fn(&mut Store) -> Record,
+    /// How far a value may be from the reference, relative to the larger of 1 and the largest there.
+    tolerance: f64,
+}
+
+/// f32 against f64.
+const SINGLE: f64 = 1e-5;
+
+const PROBES: [Probe; 8] = [
+    Probe {
+        name: "map",
+        inputs: &[("x", &[5000], None), ("y", &[5000], None)],
+        declare: |_| Box::new(|_, x| x[0].tanh() * x[1] + x[0].exp()),
+        tolerance: SINGLE,
+    },
+    Probe {
+        name: "reduction",
+        inputs: &[("x", &[300, 70], None)],
+        declare: |_| Box::new(|_, x| x[0].sum_axes(&[0])),
+        tolerance: SINGLE,
+    },
+    Probe {
+        name: "rows",
+        inputs: &[("x", &[40, 300], None)],
+        declare: |_| Box::new(|_, x| x[0].softmax(1)),
+        tolerance: SINGLE,
+    },
+    Probe {
+        name: "product",
+        inputs: &[("a", &[70, 90], None), ("b", &[90, 50], None)],
+        declare: |_| Box::new(|_, x| x[0].matmul(x[1])),
+        tolerance: SINGLE,
+    },
+    Probe {
+        name: "convolution",
+        inputs: &[("x", &[2, 3, 12, 12], None), ("w", &[4, 3, 3, 3], None)],
+        declare: |_| Box::new(|_, x| x[0].conv2d(x[1], Conv2d::default())),
+        tolerance: SINGLE,
+    },
+    Probe {
+        name: "scatter",
+        inputs: &[("x", &[200, 3], None), ("index", &[200, 3], Some(17))],
+        declare: |_| Box::new(|_, x| x[0].scatter_add(x[1], 0, 17).gather(x[1], 0)),
+        tolerance: SINGLE,
+    },
+    Probe {
+        name: "random",
+        inputs: &[],
+        declare: |store| {
+            let rng = Rng::new(store, "random", 7);
+            Box::new(move |t, _| rng.bits(t, [1000]))
+        },
+        tolerance: 0.0,
+    },
+    Probe {
+        name: "optimizer",
+        inputs: &[("x", &[20, 30], None), ("y", &[20, 10], None)],
+        declare: |store| {
+            let weight = store.param("weight", &numbers(&[30, 10], 99));
+            let params = store.params();
+            let adamw = AdamW::new(store, &params, AdamWConfig::default());
+            Box::new(move |t, x| {
+                let loss = x[0].matmul(t.param(weight)).tanh().mse(x[1]);
+                adamw.step(loss.grad(&params).clip_by_global_norm(0.01));
+                loss
+            })
+        },
+        tolerance: SINGLE,
+    },
+];
+
+/// What became of a probe.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Finding {
+    /// What is probed.
+    pub name: &'static str,
+    /// What is wrong, if something is.
+    pub why: Option<String>,
+    /// How long it took, compilation included.
+    pub ms: f64,
+}
+
+/// Runs all probes.
+pub fn probe(place: &Place) -> Vec<Finding> {
+    let finding = |probe: &Probe| {
+        let start = Instant::now();
+        let why = probe.run(place).unwrap_or_else(|error| Some(error.to_string()));
+        Finding { name: probe.name, why, ms: (start.elapsed().as_secs_f64() * 1e5).round() / 1e2 }
+    };
+    PROBES.iter().map(finding).collect()
+}
+
+impl Probe {
+    /// What differs from the reference.
+    fn run(&self, place: &Place) -> Result<Option<String>> {
+        let mut store = Store::new();
+        let record = (self.declare)(&mut store);
+        let input = |(i, &(name, shape, bound)): (usize, &(&'static str, &[usize], Option<u32>))| {
+            let len: usize = shape.iter().product();
+            let value = match bound {
+                None => numbers(shape, i as u32),
+                Some(bound) => Array::new(shape, Data::U32((0..len as u32).map(|i| i * 7 % bound).collect())),
+            };
+            (name, value)
+        };
+        let inputs: Vec<(&str, Array)> = self.inputs.iter().enumerate().map(input).collect();
+        let given: Vec<(&str, &Array)> = inputs.iter().map(|(name, value)| (*name, value)).collect();
+        let mut session = place.session(store)?;
+        let step = session.record(|t| {
+            let x: Vec<Tensor<'_>> = inputs.iter().map(|(name, value)| t.input_like(name, value)).collect();
+            t.tap("result", record(t, &x));
+        })?;
+        let ids: Vec<_> = session.layout().states().map(|(id, _)| id).collect();
+        let mut states = vec![];
+        for id in &ids {
+            states.push(session.read(*id)?.into_data());
+        }
+        let Outcome { taps, states: after } = reference::run(&step, &states, &given)?;
+        session.run(&step, &given)?;
+        session.wait()?;
+        let found = session.taps()?;
+        let found = found.last().expect("the run has ended");
+        for ((name, have), (_, _, want)) in found.iter().zip(&taps) {
+            if let Some(why) = self.differs(name, &have.to_f64(), want) {
+                return Ok(Some(why));
+            }
+        }
+        for (id, want) in ids.into_iter().zip(&after) {
+            let have = session.read(id)?.to_f64();
+            if let Some(why) = self.differs(&session.layout().state(id).name, &have, want) {
+                return Ok(Some(why));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first element that is too far from what the reference gives.
+    fn differs(&self, what: &str, have: &[f64], want: &[f64]) -> Option<String> {
+        let bound = self.tolerance * want.iter().fold(1.0f64, |largest, want| largest.max(want.abs()));
+        let near = |(have, want): (&f64, &f64)| (have - want).abs() <= bound;
+        let wrong = have.iter().zip(want).position(|pair| !near(pair))?;
+        Some(format!("{what}[{wrong}] is {:e}, and the reference gives {:e}", have[wrong], want[wrong]))
+    }
+}
+
+/// Numbers between -1 and 1 without a pattern that a wrong kernel could hide in.
+fn numbers(shape: &[usize], seed: u32) -> Array {
+    let number = |i: u32| {
+        let mixed = (i + 1).wrapping_mul(0x9e37_79b1).wrapping_add(seed.wrapping_mul(0x85eb_ca6b));
+        let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0xc2b2_ae35);
+        (mixed >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    Array::new(shape, (0..shape.iter().product::<usize>() as u32).map(number).collect::<Vec<f32>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_passes_and_what_is_wrong_is_found() {
+        let place = Place::Cpu { threads: 1 };
+        for probe in &PROBES {
+            assert_eq!(probe.run(&place).expect("runs"), None, "{}", probe.name);
+        }
+        let probe = &PROBES[0];
+        assert_eq!(probe.differs("x", &[1.0, 2.0 + 1e-6], &[1.0, 2.0]), None);
+        let why = probe.differs("x", &[1.0, f64::NAN], &[1.0, 2.0]).expect("NaN is wrong");
+        assert_eq!(why, "x[1] is NaN, and the reference gives 2e0");
+        assert!(probe.differs("x", &[1.001], &[1.0]).is_some());
+    }
+}
