@@ -1,10 +1,10 @@
 //! What a device must offer.
 
 use crate::{
-    DType, Data,
+    Data,
     collective::Collective,
     error::Result,
-    op::Op,
+    op::{Op, Typed},
     plan::{Grouping, Plan},
 };
 
@@ -34,10 +34,10 @@ pub trait Backend: Send {
     /// The device's name, such as `cpu (2 threads)`.
     fn name(&self) -> String;
 
-    /// Whether the device has a kernel for a fused op of a type. One that it does not claim is decomposed into primitives
-    /// before a program is planned: see [`crate::Program::lowered`].
-    fn claims(&self, op: &Op, dtype: DType) -> bool {
-        let _ = (op, dtype);
+    /// Whether the device has a kernel for a fused op over inputs of these shapes and types, which fit it. One that it does
+    /// not claim is decomposed into primitives before a program is planned: see [`crate::Program::lowered`].
+    fn claims(&self, op: &Op, inputs: &[Typed]) -> bool {
+        let _ = (op, inputs);
         false
     }
 

@@ -2,8 +2,8 @@
 //! decompositions; what nothing depends on is left out; arithmetic that changes nothing is dropped.
 
 use crate::{
-    DType, Program, Tape, Tensor,
-    op::Op,
+    Program, Tape, Tensor,
+    op::{Op, Typed},
     program::{Pass, TapDecl},
     simplify::simplified,
     tape::{NodeId, ScopeId},
@@ -29,7 +29,7 @@ impl Program {
     /// With `simplify`, constants are folded and identities dropped, which changes no bit of any result, except that
     /// `x^2` becomes `x * x`, where a device's power may differ in the last place.
     #[must_use]
-    pub fn lowered(&self, simplify: bool, claims: impl Fn(&Op, DType) -> bool) -> Program {
+    pub fn lowered(&self, simplify: bool, claims: impl Fn(&Op, &[Typed]) -> bool) -> Program {
         let tape = Tape::for_ranks(self.layout.clone(), self.ranks);
         let mut scopes: Vec<ScopeId> = vec![ScopeId(0)];
         for scope in &self.scopes[1..] {
@@ -81,7 +81,13 @@ impl Program {
     }
 }
 
-impl<'t, F: Fn(&Op, DType) -> bool> Lowering<'_, 't, F> {
+impl<'t, F: Fn(&Op, &[Typed]) -> bool> Lowering<'_, 't, F> {
+    /// Whether the device has a kernel for a fused op.
+    fn is_claimed(&self, op: &Op, x: &[Tensor<'t>]) -> bool {
+        let typed: Vec<Typed> = x.iter().map(|x| (x.shape(), x.dtype())).collect();
+        (self.claims)(op, &typed)
+    }
+
     /// Records what a node becomes. Its inputs have been visited.
     fn node(&mut self, id: NodeId) {
         if self.made[id.index()].is_some() {
@@ -93,7 +99,7 @@ impl<'t, F: Fn(&Op, DType) -> bool> Lowering<'_, 't, F> {
         let tape = self.tape;
         tape.in_scope(self.scopes[node.scope.0 as usize], || {
             tape.at_site(node.site, || {
-                if node.op.is_fused() && !(self.claims)(&node.op, node.dtype) {
+                if node.op.is_fused() && !self.is_claimed(&node.op, &x) {
                     let outputs = node.op.decompose(&x);
                     let first = id.index() - node.op.outputs().1;
                     outputs.into_iter().enumerate().for_each(|(k, y)| self.made[first + k] = Some(y));

@@ -253,8 +253,8 @@ pub enum Op {
     },
 }
 
-/// What an operation's result looks like.
-pub(crate) type Typed = (Shape, DType);
+/// The shape and the type of an operation's input or result.
+pub type Typed = (Shape, DType);
 
 impl Op {
     /// The number of output nodes, and which one this is.

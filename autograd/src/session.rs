@@ -229,7 +229,7 @@ impl Session {
 
     /// The plan of a program for this session's device, and the program as it was planned: lowered and simplified.
     pub fn plan(&self, program: &Program) -> (Program, Plan) {
-        let lowered = program.lowered(self.grouping.simplify, |op, dtype| self.backend.claims(op, dtype));
+        let lowered = program.lowered(self.grouping.simplify, |op, inputs| self.backend.claims(op, inputs));
         let plan = Plan::with(&lowered, &self.grouping);
         (lowered, plan)
     }

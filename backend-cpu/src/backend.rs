@@ -13,7 +13,7 @@ use wgrad::{
     Backend, Collective, DType, Data, Result, StateId,
     backend::{BufferId, Delivery, ExecutableId},
     collective::{Exchange, exchange},
-    op::{Op, Reduce},
+    op::{Op, Reduce, Typed},
     plan::{Grouping, Home, Operand, Plan},
 };
 
@@ -272,8 +272,8 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn claims(&self, op: &Op, dtype: DType) -> bool {
-        matches!(op, Op::Sequence { .. } | Op::SequenceGrad { .. }) && matches!(dtype, DType::F32 | DType::F64)
+    fn claims(&self, op: &Op, inputs: &[Typed]) -> bool {
+        matches!(op, Op::Sequence { .. } | Op::SequenceGrad { .. }) && matches!(inputs[0].1, DType::F32 | DType::F64)
     }
 
     fn grouping(&self) -> Grouping {

@@ -5,12 +5,14 @@ use crate::{
     error::{Error, Result},
     executor::{Executable, Place, Shown, StateBuffer, Stretch, World, write},
     memory::{Arena, Buffer, WORD, bytes, from_words},
+    wgsl::sequence,
 };
 use std::{collections::VecDeque, sync::Arc};
 use wgrad::{
     Backend, Collective, Data,
     backend::{BufferId, Delivery, ExecutableId},
     collective::{Exchange, exchange},
+    op::{Op, Typed},
     plan::{Grouping, Plan},
 };
 
@@ -330,6 +332,10 @@ impl Backend for WgpuBackend {
     fn name(&self) -> String {
         let summary = self.gpu.summary();
         format!("gpu ({}, {})", summary.name, summary.backend)
+    }
+
+    fn claims(&self, op: &Op, inputs: &[Typed]) -> bool {
+        sequence::claims(op, inputs, self.gpu.inner.target)
     }
 
     fn grouping(&self) -> Grouping {

@@ -3,6 +3,7 @@
 use crate::{
     error::{Error, Result},
     pipelines::Pipelines,
+    wgsl::Target,
 };
 use std::{
     fmt,
@@ -128,6 +129,9 @@ pub struct Options {
     pub floor: bool,
     /// The most bytes of buffers; without it, as many as the driver gives.
     pub budget: Option<u64>,
+    /// For tests: kernels are those of real GPUs even on a software renderer.
+    #[doc(hidden)]
+    pub as_hardware: bool,
     /// For tests: see [`WgpuBackend::poisoned`](crate::WgpuBackend::poisoned).
     #[doc(hidden)]
     pub poison: bool,
@@ -189,6 +193,8 @@ pub(crate) struct Inner {
     pub limits: Limits,
     pub summary: AdapterSummary,
     pub pipelines: Pipelines,
+    /// What kernels are cut up for.
+    pub target: Target,
     pub poison: bool,
     budget: Option<u64>,
     used: AtomicU64,
@@ -244,12 +250,15 @@ impl Gpu {
                 note(&lost, Error::Lost(if message.is_empty() { format!("{reason:?}") } else { message }));
             }
         });
+        let software = summary.is_software() && !options.as_hardware;
+        let target = if software { Target::Software } else { Target::Hardware };
         let inner = Inner {
             device,
             queue,
             limits,
             summary,
             pipelines: Pipelines::default(),
+            target,
             poison: options.poison,
             budget: options.budget,
             used: AtomicU64::new(0),

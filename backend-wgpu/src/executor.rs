@@ -3,9 +3,9 @@
 use crate::{
     device::Inner,
     error::{Error, Result},
-    lower::{Check, Lowering, can_fail, copy},
+    lower::{Check, Lowering, can_fail},
     memory::{Arena, Buffer, WORD, bytes, to_words},
-    wgsl::{Launch, Memory, Scratch, Tables, View},
+    wgsl::{Launch, Memory, SCRATCH, Scratch, Tables, View, body::copy},
 };
 use std::{cell::RefCell, collections::HashMap, ops::Range, sync::Arc};
 use wgrad::{
@@ -167,8 +167,9 @@ impl Executable {
         let mut lowering = Lowering { plan, places: &places, failed, checks: vec![] };
         let (mut launches, mut stages, mut tapped) = (vec![], vec![], vec![]);
         let shared = world.gpu.limits.max_compute_workgroup_storage_size as usize;
+        let target = world.gpu.target;
         let (commits, most) = {
-            let most = RefCell::new([0; 2]);
+            let most = RefCell::new([0; SCRATCH]);
             let cell = RefCell::new((&mut *world, &mut *parts));
             let mut put = |words: Vec<u32>| {
                 let (world, parts) = &mut *cell.borrow_mut();
@@ -180,7 +181,8 @@ impl Executable {
                 Memory::Own(scratch_at + which as usize)
             };
             // What all devices have: it is checked here, since wgpu does not.
-            let mut tables = Tables { put: &mut put, scratch: &mut scratch, shared: shared.min(16 * 1024) };
+            let shared = shared.min(16 * 1024);
+            let mut tables = Tables { put: &mut put, scratch: &mut scratch, shared, target };
             let exchanges = plan.exchanges();
             let (mut first, mut next) = (0, exchanges.iter().peekable());
             for (k, kernel) in plan.kernels.iter().enumerate() {
@@ -205,7 +207,7 @@ impl Executable {
                 if view.is_contiguous() {
                     tapped.push(Stretch { memory: view.memory, start: view.offset, len, dtype: view.dtype });
                 } else {
-                    let memory = Memory::Own(scratch_at + 2);
+                    let memory = Memory::Own(scratch_at + SCRATCH);
                     let to = View { memory, offset: end, ..view.clone() }.contiguous(&view.shape);
                     launches.extend(copy(&view, &to, None, &mut tables)?);
                     tapped.push(Stretch { memory, start: end, len, dtype: view.dtype });
@@ -221,8 +223,7 @@ impl Executable {
                 let to = View { memory, offset, ..view.clone() }.contiguous(&view.shape);
                 launches.extend(copy(&view, &to, failed, &mut tables)?);
             }
-            let [parts, aside] = most.into_inner();
-            (first..launches.len(), [parts, aside, end])
+            (first..launches.len(), most.into_inner().into_iter().chain([end]))
         };
         for words in most {
             parts.own.push(world.storage(words)?);

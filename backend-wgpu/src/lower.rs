@@ -2,11 +2,17 @@
 
 use crate::{
     error::Result,
-    wgsl::{Launch, Memory, Scratch, Tables, View, body::map, convolution, index, product, rows::rows},
+    wgsl::{
+        Launch, Memory, Scratch, Tables, View,
+        body::{copy, elementwise, map},
+        convolution, index, product,
+        rows::rows,
+        sequence::sequence,
+    },
 };
 use std::{panic::Location, sync::Arc};
 use wgrad::{
-    DType, Shape,
+    DType,
     op::{Op, Segments},
     plan::{Body, Home, Instr, Kernel, Kind, Level, Operand, Plan, Value},
 };
@@ -52,13 +58,22 @@ impl Lowering<'_> {
             Kind::Loop(body) => looped(body, &reads, &writes, guard, tables),
             Kind::MatMul(matmul) => Ok(product::product(matmul, &reads, &writes, guard, tables)?.into_iter().collect()),
             kind => {
-                let Some(guard) = guard else { return self.single(kernel, kind, &reads, &writes[0], tables) };
+                let Some(guard) = guard else { return self.single(kernel, kind, &reads, &writes, tables) };
                 // A state is written if nothing has failed; so it is computed elsewhere first.
-                let write = &writes[0];
-                let memory = (tables.scratch)(Scratch::Aside, write.shape.numel());
-                let aside = View { memory, offset: 0, ..write.clone() }.contiguous(&write.shape);
-                let mut launches = self.single(kernel, kind, &reads, &aside, tables)?;
-                launches.extend(copy(&aside, write, Some(guard), tables)?);
+                let words = writes.iter().map(|write| write.shape.numel()).sum();
+                let memory = (tables.scratch)(Scratch::Aside, words);
+                let mut offset = 0;
+                let asides: Vec<View> = writes
+                    .iter()
+                    .map(|write| {
+                        offset += write.shape.numel();
+                        View { memory, offset: offset - write.shape.numel(), ..write.clone() }.contiguous(&write.shape)
+                    })
+                    .collect();
+                let mut launches = self.single(kernel, kind, &reads, &asides, tables)?;
+                for (aside, write) in asides.iter().zip(&writes) {
+                    launches.extend(copy(aside, write, Some(guard), tables)?);
+                }
                 Ok(launches)
             }
         }
@@ -70,9 +85,10 @@ impl Lowering<'_> {
         kernel: &Kernel,
         kind: &Kind,
         reads: &[View],
-        write: &View,
+        writes: &[View],
         tables: &mut Tables<'_>,
     ) -> Result<Vec<Launch>> {
+        let write = &writes[0];
         let op = match kind {
             Kind::Fill(ranges) => return Ok(index::fill(ranges, write, tables)?.into_iter().collect()),
             Kind::Op(op) => op,
@@ -123,6 +139,7 @@ impl Lowering<'_> {
             Op::Conv2d(_) | Op::ConvInputGrad(..) | Op::ConvWeightGrad(..) => {
                 convolution::convolution(op, reads, write, tables)?
             }
+            Op::Sequence { .. } | Op::SequenceGrad { .. } => sequence(op, reads, writes, tables)?,
             op => unreachable!("{} is a leaf, a view, a loop, or decomposed: the plan holds no such kernel", op.name()),
         })
     }
@@ -160,22 +177,10 @@ fn looped(
     }
 }
 
-fn elementwise(space: &Shape, values: Vec<Value>) -> Body {
-    let stores = vec![values.len() - 1];
-    Body { space: space.clone(), reduced: 0, segments: None, values, stores }
-}
-
 /// A body that makes one value of each segment of a vector.
 fn segmented(segments: &Arc<Segments>, dtype: DType, instr: impl Fn(usize) -> Instr) -> Body {
     let load = Value { instr: Instr::Load(0), dtype, level: Level::Element };
     let value = Value { instr: instr(0), dtype, level: Level::Row };
     let space = [segments.total].into();
     Body { space, reduced: 1, segments: Some(segments.clone()), values: vec![load, value], stores: vec![1] }
-}
-
-/// A copy of what one view shows to where another does.
-pub(crate) fn copy(from: &View, to: &View, guard: Option<usize>, tables: &mut Tables<'_>) -> Result<Option<Launch>> {
-    let load = Value { instr: Instr::Load(0), dtype: from.dtype, level: Level::Element };
-    let body = elementwise(&from.shape, vec![load]);
-    map(&body, std::slice::from_ref(from), std::slice::from_ref(to), guard, tables)
 }

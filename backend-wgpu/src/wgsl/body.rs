@@ -4,9 +4,9 @@ use super::{Memory, Part, Source, Tables, View, collapse, coordinates, from_word
 use crate::error::Result;
 use std::fmt::Write;
 use wgrad::{
-    DType, f16_from_f64,
+    DType, Shape, f16_from_f64,
     op::{Binary, Segments, Unary},
-    plan::{Body, Instr, Level, Operand},
+    plan::{Body, Instr, Level, Operand, Value},
 };
 
 /// Invocations per workgroup where they have nothing to do with each other.
@@ -367,4 +367,22 @@ pub(crate) fn map(
         source.main += &text;
     }
     source.finish("a map", WIDTH, (count as u64).div_ceil(u64::from(WIDTH)), tables).map(Some)
+}
+
+/// A body of one value for each point.
+pub(crate) fn elementwise(space: &Shape, values: Vec<Value>) -> Body {
+    let stores = vec![values.len() - 1];
+    Body { space: space.clone(), reduced: 0, segments: None, values, stores }
+}
+
+/// A copy of what one view shows to where another does.
+pub(crate) fn copy(
+    from: &View,
+    to: &View,
+    guard: Option<usize>,
+    tables: &mut Tables<'_>,
+) -> Result<Option<super::Launch>> {
+    let load = Value { instr: Instr::Load(0), dtype: from.dtype, level: Level::Element };
+    let body = elementwise(&from.shape, vec![load]);
+    map(&body, std::slice::from_ref(from), std::slice::from_ref(to), guard, tables)
 }

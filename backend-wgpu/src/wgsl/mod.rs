@@ -5,7 +5,9 @@ pub(crate) mod body;
 pub(crate) mod convolution;
 pub(crate) mod index;
 pub(crate) mod product;
+pub(crate) mod register;
 pub(crate) mod rows;
+pub(crate) mod sequence;
 
 use crate::error::{Error, Result};
 use std::{collections::BTreeSet, fmt::Write};
@@ -65,6 +67,16 @@ pub(crate) struct Launch {
     pub groups: [u32; 3],
 }
 
+/// What kernels are cut up for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Target {
+    /// Invocations that a CPU runs eight at a time: a load takes as long as dozens of additions, whether what is loaded is
+    /// shared with other invocations or not.
+    Software,
+    /// Invocations that run at once, and wait for memory together.
+    Hardware,
+}
+
 /// Where constant tables go that kernels read, and what they may do.
 pub(crate) struct Tables<'a> {
     /// Puts words into the arena, for as long as the program lives; gives their place.
@@ -73,6 +85,7 @@ pub(crate) struct Tables<'a> {
     pub scratch: &'a mut dyn FnMut(Scratch, usize) -> Memory,
     /// The most bytes that a workgroup's invocations can share.
     pub shared: usize,
+    pub target: Target,
 }
 
 /// What is handed on from one kernel to the next.
@@ -82,7 +95,14 @@ pub(crate) enum Scratch {
     Parts,
     /// What becomes a state's value if nothing has failed.
     Aside,
+    /// What a sequence hands on from step to step.
+    State,
+    /// Weights in the order in which a kernel reads them.
+    Weights,
 }
+
+/// How many kinds of that there are.
+pub(crate) const SCRATCH: usize = 4;
 
 /// Functions that kernels share, each a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -133,7 +153,11 @@ impl Part {
 pub(crate) struct Source {
     /// What is bound, and whether it is written.
     bindings: Vec<(Memory, bool)>,
+    /// What is bound as vectors of four words.
+    vectors: Vec<Memory>,
     params: Vec<u32>,
+    /// What bound memory is an array of, if it is not words.
+    element: Option<&'static str>,
     parts: BTreeSet<Part>,
     /// Declarations outside the function: shared memory.
     pub outside: String,
@@ -152,6 +176,14 @@ impl Source {
         });
         self.bindings[found].1 |= written;
         format!("b{found}")
+    }
+
+    /// The name of a binding of vectors of four words, which nobody binds as words and nobody writes.
+    pub fn bind_vectors(&mut self, memory: Memory) -> String {
+        if !self.vectors.contains(&memory) {
+            self.vectors.push(memory);
+        }
+        self.bind(memory, false)
     }
 
     /// A number that does not become part of the text.
@@ -206,7 +238,11 @@ impl Source {
             }
             bindings.push(*memory);
             let access = if *written { "read_write" } else { "read" };
-            let element = if *memory == Memory::Flags { "atomic<u32>" } else { "u32" };
+            let element = match *memory {
+                Memory::Flags => "atomic<u32>",
+                _ if self.vectors.contains(memory) => "vec4<u32>",
+                _ => self.element.unwrap_or("u32"),
+            };
             writeln!(text, "@group(0) @binding({}) var<storage, {access}> b{i}: array<{element}>;", bindings.len())
                 .unwrap();
         }
@@ -222,6 +258,13 @@ impl Source {
         text += "}\n";
         Ok(Launch { text, bindings, params, groups: [x as u32, y as u32, 1] })
     }
+}
+
+/// Has all that is bound be floats, or vectors of four: `V`; as many words are `U`.
+pub(crate) fn vector_types(source: &mut Source, width: usize) {
+    let (floats, words) = if width == 4 { ("vec4<f32>", "vec4<u32>") } else { ("f32", "u32") };
+    source.element = Some(floats);
+    writeln!(source.outside, "alias V = {floats};\nalias U = {words};").unwrap();
 }
 
 /// The name of a type's values in kernels. Halves are computed with in f32.

@@ -2,11 +2,11 @@
 //! element by itself.
 
 use super::{
-    Launch, MOST_ITERATIONS, Source, Tables, View,
+    Launch, MOST_ITERATIONS, Source, Tables, Target, View,
     body::{Emit, WIDTH},
     collapse,
     convolution::{lanes, tree},
-    coordinates, from_word, position,
+    coordinates, from_word, position, register,
 };
 use crate::error::{Error, Result};
 use std::fmt::Write;
@@ -55,7 +55,9 @@ pub(crate) fn product(
     });
     let bases = format!("{text}let a_base = {a};\nlet b_base = {b};\n");
     let depth = SMALL.depth;
-    if m * n < UNTILED || m.min(n) < depth || k < depth {
+    if tables.target == Target::Software && register::fits(matmul) {
+        register::product(source, matmul, reads, writes, &bases, tables).map(Some)
+    } else if m * n < UNTILED || m.min(n) < depth || k < depth {
         direct(source, matmul, reads, &bases, tables).map(Some)
     } else {
         let tile = if m.min(n) >= 2 * SMALL.rows { LARGE } else { SMALL };
