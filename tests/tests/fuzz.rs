@@ -76,7 +76,8 @@ fn without_a_fault_the_time_ends_it() {
     let (tried, found) = fuzz(|| vec![sound()], 1, 2, Duration::from_millis(200));
     assert!(found.is_empty() && tried.total() > 10 && tried.time < Duration::from_secs(20), "{tried:?}");
     let stop = AtomicBool::new(true);
-    let stopped = Fuzz { properties: planted, seed: 1, threads: 1, time: LONG, tapes: u64::MAX, stop: &stop }.run(|_| {});
+    let stopped =
+        Fuzz { properties: planted, seed: 1, threads: 1, time: LONG, tapes: u64::MAX, stop: &stop }.run(|_| {});
     assert_eq!((stopped.0.total(), stopped.1.len()), (0, 0));
 }
 

@@ -68,9 +68,11 @@ fn a_full_update_takes_eight_kernels_at_most() {
     let (kernels, text) = planned(&program);
     println!("{text}");
     assert!(kernels <= 8, "{text}");
+    // A reduction of one long row is two dispatches: its parts, and what follows from them.
+    let long = text.lines().filter(|line| line.contains("  1 row of ")).count();
     let dispatches = dispatches(&program);
-    println!("{dispatches} dispatches on a GPU");
-    assert!(dispatches <= 8, "{dispatches} dispatches of {text}");
+    println!("{dispatches} dispatches on a GPU, for {long} long rows");
+    assert!(dispatches <= kernels + long, "{dispatches} dispatches of {text}");
 }
 
 #[test]

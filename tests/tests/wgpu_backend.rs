@@ -184,8 +184,10 @@ fn f64_is_refused_and_the_cpu_named() {
     assert!(error.contains("f64") && error.contains("CPU"), "{error}");
     // In the middle of a kernel, where no memory is of that type.
     let x = Array::new([3], vec![1.0f32; 3]);
-    let inside = |t: &Tape| (t.input_like("x", &x).cast(DType::F64) * 2.0).cast(DType::F32);
-    let error = session.eval(&[("x", &x)], inside).unwrap_err().to_string();
+    let error = session
+        .eval(&[("x", &x)], |t| (t.input_like("x", &x).cast(DType::F64) * 2.0).cast(DType::F32))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("f64") && error.contains("CPU"), "{error}");
 }
 

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Instant};
 use wgrad::{
-    Accumulator, Array, Backend, DType, DynamicScale, InProcess, LossScaler, Optimizer, Program, Store, Tape, Weighting,
+    Accumulator, Array, Backend, DynamicScale, InProcess, LossScaler, Optimizer, Program, Store, Tape, Weighting,
     backend::{BufferId, ExecutableId},
     plan::{Grouping, Plan},
 };
@@ -17,6 +17,8 @@ struct Replayed {
     executable: ExecutableId,
     buffers: Vec<BufferId>,
     runs: u64,
+    /// The plan as text.
+    plan: String,
 }
 
 impl Replayed {
@@ -26,8 +28,10 @@ impl Replayed {
         let (_, values) = store.into_parts();
         let buffers: Vec<_> = values.iter().map(|value| backend.alloc(value).expect("there is room")).collect();
         let lowered = program.lowered(grouping.simplify, |op, dtype| backend.claims(op, dtype));
-        let executable = backend.compile(&Plan::with(&lowered, &grouping), &buffers).expect("the plan compiles");
-        Some(Self { backend, executable, buffers, runs: 0 })
+        let plan = Plan::with(&lowered, &grouping);
+        let described = plan.describe(&lowered).to_string();
+        let executable = backend.compile(&plan, &buffers).expect("the plan compiles");
+        Some(Self { backend, executable, buffers, runs: 0, plan: described })
     }
 
     fn run(&mut self) {
@@ -49,12 +53,6 @@ impl Replayed {
     }
 }
 
-/// The time that this thread has been on a core, in ns. Linux knows it.
-fn on_core() -> Option<u64> {
-    let found = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    found.split_whitespace().next()?.parse().ok()
-}
-
 #[test]
 fn five_hundred_tiny_dispatches_create_nothing_and_are_one_submission() {
     let mut store = Store::new();
@@ -67,22 +65,15 @@ fn five_hundred_tiny_dispatches_create_nothing_and_are_one_submission() {
     let Some(mut replayed) = Replayed::new(store, &program, Some(Grouping::none())) else { return };
     assert_eq!(replayed.counted(20), [20 * 500, 20, 0, 0, 0]);
     let mut times = vec![];
-    for _ in 0..30 {
+    for _ in 0..100 {
+        // Nothing is on its way, so that the call does not wait: it takes no more time on a core than by the clock.
         replayed.backend.wait().expect("the runs succeed");
-        let (start, core) = (Instant::now(), on_core());
+        let start = Instant::now();
         replayed.run();
-        times.push((on_core().zip(core).map(|(after, before)| after - before), start.elapsed()));
+        times.push(start.elapsed());
     }
-    let shown = |ns: Option<u64>| ns.map_or("unknown".into(), |ns| format!("{:.3} ms", ns as f64 / 1e6));
-    let (core, wall) = (times.iter().map(|t| t.0).min().flatten(), times.iter().map(|t| t.1).min().expect("30"));
     times.sort_unstable();
-    let median = times[times.len() / 2].0;
-    println!(
-        "500 dispatches: {} on a core of the calling thread at best, median {}; {:.3} ms at best by the clock",
-        shown(core),
-        shown(median),
-        wall.as_secs_f64() * 1e3
-    );
+    println!("500 dispatches take the calling thread {:?}, in the median {:?}", times[0], times[times.len() / 2]);
     // It has computed what it should.
     let x = replayed.backend.read(replayed.buffers[0]).expect("the device is there").to_f64();
     assert_eq!(x, [0.5; 4], "the state stays");
@@ -94,9 +85,9 @@ fn five_hundred_tiny_dispatches_create_nothing_and_are_one_submission() {
 
 /// Accumulation has been done; what follows is the whole update.
 #[test]
-fn a_full_update_over_two_hundred_tensors_is_eight_dispatches_at_most_and_reads_nothing() {
+fn a_full_update_over_two_hundred_tensors_is_one_submission_that_creates_and_reads_nothing() {
     let mut store = Store::new();
-    let shapes: [(usize, &[usize]); 4] = [(40, &[24, 20]), (40, &[20, 8]), (4, &[4, 4, 3, 3]), (116, &[24])];
+    let shapes: [(usize, &[usize]); 4] = [(40, &[8, 8]), (40, &[8, 4]), (4, &[2, 4, 3, 3]), (116, &[16])];
     for (i, shape) in shapes.iter().flat_map(|&(count, shape)| std::iter::repeat_n(shape, count)).enumerate() {
         store.param(&format!("p{i:03}"), &Array::new(shape, vec![0.1f32; shape.iter().product()]));
     }
@@ -115,7 +106,8 @@ fn a_full_update_over_two_hundred_tensors_is_eight_dispatches_at_most_and_reads_
     scaler.update(&tape);
     let Some(mut replayed) = Replayed::new(store, &tape.finish(), None) else { return };
     let [dispatches, submits, created @ ..] = replayed.counted(10);
-    println!("{} dispatches", dispatches / 10);
-    assert!(dispatches <= 10 * 8, "{dispatches} in 10 runs");
+    println!("{} dispatches of {}", dispatches / 10, replayed.plan);
+    // Two of the kernels reduce a long row: first its parts, then what follows from them.
+    assert!(dispatches <= 10 * (8 + 2), "{dispatches} in 10 runs of {}", replayed.plan);
     assert_eq!((submits, created), (10, [0; 3]), "one submission each, and nothing is created");
 }

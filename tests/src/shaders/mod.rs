@@ -175,6 +175,8 @@ pub fn spirv_val(words: &[u32], file: &Path) -> Result<(), String> {
     let output = Command::new("spirv-val").args(["--target-env", "vulkan1.1"]).arg(file).output().map_err(failed)?;
     match output.status.success() {
         true => Ok(()),
-        false => Err(format!("spirv-val: {}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim())),
+        false => {
+            Err(format!("spirv-val: {}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim()))
+        }
     }
 }
