@@ -261,6 +261,23 @@ fn halves_are_rounded_to_the_nearest() {
     }
 }
 
+/// All 65,536 patterns: as singles, and untouched. Of a NaN it is known that it is one.
+#[test]
+fn every_half_is_itself_as_a_single() {
+    let Some(gpu) = gpu() else { return };
+    let x: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+    let input = Array::new([x.len()], x.clone());
+    let mut machine = Machine::on_gpu(gpu, Store::new());
+    let singles = machine.session.eval(&[("x", &input)], |t| t.input_like("x", &input).cast(DType::F32)).unwrap();
+    let same = machine.session.eval(&[("x", &input)], |t| t.input_like("x", &input).flip(&[0]).flip(&[0])).unwrap();
+    let (Data::F32(singles), Data::F16(same)) = (singles.data(), same.data()) else { panic!("f32 and f16") };
+    assert_eq!((singles.len(), same.len()), (1 << 16, 1 << 16));
+    for ((x, single), same) in x.iter().zip(singles).zip(same) {
+        let good = single.to_bits() == x.to_f32().to_bits() && same.to_bits() == x.to_bits();
+        assert!(good || x.is_nan() && single.is_nan() && same.is_nan(), "{x}: {single:e}, {same}");
+    }
+}
+
 #[test]
 fn random_words_are_those_of_the_cpu_bit_for_bit() {
     let key = Array::new([2], vec![7u32, 0xdead_beef]);
