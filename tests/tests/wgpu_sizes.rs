@@ -278,6 +278,23 @@ fn every_half_is_itself_as_a_single() {
     }
 }
 
+/// The product of two halves is a single, exactly: what is stored is that, rounded once.
+#[test]
+fn products_of_halves_are_rounded_once() {
+    let Some(gpu) = gpu() else { return };
+    let halves = |step: usize| (0..8192usize).map(move |i| f16::from_bits((i * step % 0x7c00) as u16));
+    let (x, y): (Vec<f16>, Vec<f16>) = (halves(7919).collect(), halves(5003).collect());
+    let [a, b] = [&x, &y].map(|x| Array::new([x.len()], x.clone()));
+    let mut machine = Machine::on_gpu(gpu, Store::new());
+    let have =
+        machine.session.eval(&[("a", &a), ("b", &b)], |t| t.input_like("a", &a) * t.input_like("b", &b)).unwrap();
+    let Data::F16(have) = have.data() else { panic!("f16") };
+    for ((x, y), have) in x.iter().zip(&y).zip(have) {
+        let want = f16::from_f32(x.to_f32() * y.to_f32());
+        assert_eq!(have.to_bits(), want.to_bits(), "{x} * {y}: {have} instead of {want}");
+    }
+}
+
 #[test]
 fn random_words_are_those_of_the_cpu_bit_for_bit() {
     let key = Array::new([2], vec![7u32, 0xdead_beef]);
