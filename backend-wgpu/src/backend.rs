@@ -3,13 +3,14 @@
 use crate::{
     device::{Arrival, Choice, Gpu, Options},
     error::{Error, Result},
-    executor::{Executable, Place, Shown, StateBuffer, Stretch, World, write},
+    executor::{Executable, Place, Shown, StateBuffer, World, write},
     memory::{Arena, Buffer, WORD, bytes, from_words},
+    schedule::{SMALL, Stretch, planned},
     wgsl::sequence,
 };
 use std::{collections::VecDeque, sync::Arc};
 use wgrad::{
-    Backend, Collective, Data,
+    Backend, Collective, DType, Data,
     backend::{BufferId, Delivery, ExecutableId},
     collective::{Exchange, exchange},
     op::{Op, Typed},
@@ -32,14 +33,8 @@ pub struct Counters {
     pub pipelines: u64,
 }
 
-/// Up to this many words, a state lives in the arena.
-const SMALL: usize = 1024;
-
 /// How many runs may be on their way: the host waits before it enqueues another.
 const IN_FLIGHT: usize = 2;
-
-/// The buffers that every device can bind, and that planners count with.
-const FLOOR: usize = 8;
 
 /// A run that is on its way.
 struct Flight {
@@ -199,7 +194,7 @@ impl WgpuBackend {
             Some(error) => self.errors.push_back(error),
             None => {
                 let mut at = 0;
-                let value = |&(dtype, len): &(wgrad::DType, usize)| {
+                let value = |&(dtype, len): &(DType, usize)| {
                     at += len;
                     from_words(dtype, &taps[at - len..at])
                 };
@@ -339,9 +334,8 @@ impl Backend for WgpuBackend {
     }
 
     fn grouping(&self) -> Grouping {
-        // The arena may be one more than the planner knows of.
         let bound = self.gpu.inner.limits.max_storage_buffers_per_shader_stage as usize;
-        Grouping { buffers: bound.min(2 * FLOOR) - 1, ..Grouping::default() }
+        Grouping { buffers: planned(bound), ..Grouping::default() }
     }
 
     fn reserve(&mut self, values: &[Data]) -> wgrad::Result<()> {
@@ -352,7 +346,7 @@ impl Backend for WgpuBackend {
     fn alloc(&mut self, data: &Data) -> wgrad::Result<BufferId> {
         let (gpu, len, dtype) = (self.gpu.inner.clone(), data.len(), data.dtype());
         gpu.check()?;
-        if dtype == wgrad::DType::F64 {
+        if dtype == DType::F64 {
             return Err(Error::Unsupported(dtype).into());
         }
         let place = if len <= SMALL {

@@ -2,16 +2,16 @@
 
 use crate::{
     device::Inner,
-    error::{Error, Result},
-    lower::{Check, Lowering, can_fail},
+    error::Result,
+    lower::{Check, can_fail},
     memory::{Arena, Buffer, WORD, bytes, to_words},
-    wgsl::{Launch, Memory, SCRATCH, Scratch, Tables, View, body::copy},
+    schedule::{Layout, Schedule, Stop, Stretch, representable, small},
+    wgsl::{Launch, Memory, SHARED},
 };
-use std::{cell::RefCell, collections::HashMap, ops::Range, sync::Arc};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 use wgrad::{
     DType, Data,
-    op::Reduce,
-    plan::{Home, Instr, Kind, Plan, Slot},
+    plan::{Home, Plan, Slot},
 };
 
 /// Where a buffer that outlives programs is: in the arena, or by itself.
@@ -47,21 +47,6 @@ struct Step {
     pipeline: wgpu::ComputePipeline,
     group: wgpu::BindGroup,
     groups: [u32; 3],
-}
-
-/// A stretch of memory that the host writes or reads.
-#[derive(Clone, Debug)]
-pub(crate) struct Stretch {
-    pub memory: Memory,
-    pub start: usize,
-    pub len: usize,
-    pub dtype: DType,
-}
-
-/// Values that are exchanged with other ranks after a stage: how each is reduced, and what must be equal on all.
-#[derive(Debug)]
-pub(crate) struct Stop {
-    pub values: Vec<(Stretch, Reduce, u64)>,
 }
 
 /// What comes to the host after a run.
@@ -125,18 +110,15 @@ impl Executable {
     }
 
     fn build(plan: &Plan, states: &[usize], world: &mut World<'_>, parts: &mut Parts) -> Result<Self> {
-        if let Some(slot) = plan.slots.iter().find(|slot| slot.dtype == DType::F64) {
-            return Err(Error::Unsupported(slot.dtype));
-        }
-        let looked_up = looked_up(plan);
-        let in_arena = |(slot, looked_up): (&Slot, &bool)| *looked_up || slot.len <= 1;
-        let slots = || plan.slots.iter().zip(&looked_up);
-        let alone = slots().filter(|slot| !in_arena(*slot) && !matches!(slot.0.home, Home::State(_)));
+        representable(plan)?;
+        let small = small(plan);
+        let slots = || plan.slots.iter().zip(&small);
+        let alone = slots().filter(|(slot, small)| !**small && !matches!(slot.home, Home::State(_)));
         // A plan that has no room as a whole takes none.
         world.gpu.admit(alone.map(|(slot, _)| bytes(slot.len)).sum())?;
         let mut places = vec![];
-        for slot in slots() {
-            places.push(place(slot.0, in_arena(slot), states, world, parts)?);
+        for (slot, &small) in slots() {
+            places.push(place(slot, small, states, world, parts)?);
         }
         for (slot, place) in plan.slots.iter().zip(&places) {
             fill(plan, slot, *place, world, parts)?;
@@ -162,78 +144,27 @@ impl Executable {
         }
 
         let failed = plan.kernels.iter().any(can_fail).then(|| parts.arena(world, 1)).transpose()?;
-        // Scratch memory is used within one kernel of the plan, and so is the same for all.
-        let scratch_at = parts.own.len();
-        let mut lowering = Lowering { plan, places: &places, failed, checks: vec![] };
-        let (mut launches, mut stages, mut tapped) = (vec![], vec![], vec![]);
-        let shared = world.gpu.limits.max_compute_workgroup_storage_size as usize;
-        let target = world.gpu.target;
-        let (commits, most) = {
-            let most = RefCell::new([0; SCRATCH]);
-            let cell = RefCell::new((&mut *world, &mut *parts));
-            let mut put = |words: Vec<u32>| {
-                let (world, parts) = &mut *cell.borrow_mut();
-                parts.table(world, words)
-            };
-            let mut scratch = |which: Scratch, words: usize| {
-                let most = &mut most.borrow_mut()[which as usize];
-                *most = words.max(*most);
-                Memory::Own(scratch_at + which as usize)
-            };
+        let all = world.states;
+        let layout = Layout {
+            places: &places,
+            state: &|state| state_place(all, states[state.index()]),
+            failed,
+            own: parts.own.len(),
             // What all devices have: it is checked here, since wgpu does not.
-            let shared = shared.min(16 * 1024);
-            let mut tables = Tables { put: &mut put, scratch: &mut scratch, shared, target };
-            let exchanges = plan.exchanges();
-            let (mut first, mut next) = (0, exchanges.iter().peekable());
-            for (k, kernel) in plan.kernels.iter().enumerate() {
-                launches.extend(lowering.kernel(kernel, &mut tables)?);
-                let Some(exchange) = next.next_if(|exchange| exchange.end == k + 1) else { continue };
-                let value = |k: usize| {
-                    let kernel = &plan.kernels[k];
-                    let (write, (reduce, tag)) = (&kernel.writes[0], kernel.exchange().expect("the plan says so"));
-                    let view = lowering.view(write);
-                    let (len, dtype) = (write.shape.numel(), view.dtype);
-                    (Stretch { memory: view.memory, start: view.offset, len, dtype }, reduce, tag)
-                };
-                let values = exchange.clone().map(value).collect();
-                stages.push((first..launches.len(), Some(Stop { values })));
-                first = launches.len();
-            }
-            // What is shown as it lies in memory is copied from there; the rest is put in order first.
-            let mut end = 0;
-            for tap in &plan.taps {
-                let view = lowering.view(tap);
-                let len = tap.shape.numel();
-                if view.is_contiguous() {
-                    tapped.push(Stretch { memory: view.memory, start: view.offset, len, dtype: view.dtype });
-                } else {
-                    let memory = Memory::Own(scratch_at + SCRATCH);
-                    let to = View { memory, offset: end, ..view.clone() }.contiguous(&view.shape);
-                    launches.extend(copy(&view, &to, None, &mut tables)?);
-                    tapped.push(Stretch { memory, start: end, len, dtype: view.dtype });
-                    end += len;
-                }
-            }
-            stages.push((first..launches.len(), None));
-            let first = launches.len();
-            for (state, operand) in &plan.commits {
-                let view = lowering.view(operand);
-                let buffer = states[state.index()];
-                let (memory, offset) = state_place(world_states(&cell), buffer);
-                let to = View { memory, offset, ..view.clone() }.contiguous(&view.shape);
-                launches.extend(copy(&view, &to, failed, &mut tables)?);
-            }
-            (first..launches.len(), most.into_inner().into_iter().chain([end]))
+            shared: (world.gpu.limits.max_compute_workgroup_storage_size as usize).min(SHARED),
+            target: world.gpu.target,
         };
-        for words in most {
+        let schedule = Schedule::new(plan, &layout, &mut |words| parts.table(world, words))?;
+        schedule.within(world.gpu.limits.max_storage_buffers_per_shader_stage as usize)?;
+        let Schedule { launches, stages, commits, taps, checks, scratch } = schedule;
+        for words in scratch {
             parts.own.push(world.storage(words)?);
         }
-        let checks = lowering.checks;
         let flags = match checks.len() {
             0 => None,
             n => Some(world.storage(2 * n)?),
         };
-        let shown = Shown { taps: tapped.iter().map(|tap| (tap.dtype, tap.len)).collect(), checks };
+        let shown = Shown { taps: taps.iter().map(|tap| (tap.dtype, tap.len)).collect(), checks };
         let mut executable = Self {
             own: std::mem::take(&mut parts.own),
             flags,
@@ -246,7 +177,7 @@ impl Executable {
             stages,
             commits,
             inputs,
-            taps: tapped,
+            taps,
             shown: Arc::new(shown),
             transient,
             free: vec![],
@@ -259,10 +190,6 @@ impl Executable {
 
     /// Compiles the kernels, and writes their parameters.
     fn compile(&mut self, world: &mut World<'_>) -> Result<()> {
-        let limit = world.gpu.limits.max_storage_buffers_per_shader_stage as usize;
-        if let Some(launch) = self.launches.iter().find(|launch| launch.bindings.len() > limit) {
-            return Err(Error::TooManyBuffers { needed: launch.bindings.len(), limit });
-        }
         let texts: Vec<&str> = self.launches.iter().map(|launch| launch.text.as_str()).collect();
         let (pipelines, compiled) = world.gpu.pipelines.get(world.gpu, &texts)?;
         world.counters.pipelines += compiled as u64;
@@ -430,34 +357,12 @@ pub(crate) fn write(gpu: &Inner, buffer: &wgpu::Buffer, start: usize, data: &Dat
     Ok(())
 }
 
-/// The vectors that kernels look up: they are small.
-fn looked_up(plan: &Plan) -> Vec<bool> {
-    let mut looked_up = vec![false; plan.slots.len()];
-    for kernel in &plan.kernels {
-        let values = match &kernel.kind {
-            Kind::Loop(body) => &body.values,
-            Kind::MatMul(matmul) => &matmul.epilogue.values,
-            _ => continue,
-        };
-        for value in values {
-            if let Instr::Lookup { load, .. } = value.instr {
-                looked_up[kernel.reads[load].slot] = true;
-            }
-        }
-    }
-    looked_up
-}
-
 /// The memory of a state, and its first word.
 fn state_place(states: &[StateBuffer], buffer: usize) -> (Memory, usize) {
     match states[buffer].place {
         Place::Arena(start) => (Memory::Arena, start),
         Place::Alone(_) => (Memory::State(buffer), 0),
     }
-}
-
-fn world_states<'a>(cell: &RefCell<(&mut World<'a>, &mut Parts)>) -> &'a [StateBuffer] {
-    cell.borrow().0.states
 }
 
 /// Finds memory for a slot.

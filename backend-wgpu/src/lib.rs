@@ -20,8 +20,11 @@ mod executor;
 mod lower;
 mod memory;
 mod pipelines;
+mod schedule;
 mod wgsl;
 
 pub use backend::{Counters, WgpuBackend};
 pub use device::{AdapterKind, AdapterSummary, Choice, Gpu, Options, adapters};
 pub use error::{Error, Result};
+#[doc(hidden)]
+pub use schedule::kernels;

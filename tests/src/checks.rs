@@ -53,7 +53,7 @@ fn sized(row: &Row, size: impl Fn(&Shape) -> bool) -> Option<Result<(), String>>
 }
 
 /// The result and its gradients, in a float type.
-fn values(row: &Row, dtype: DType, order: usize) -> Program {
+pub(crate) fn values(row: &Row, dtype: DType, order: usize) -> Program {
     let t = Tape::default();
     let floats = row.check.shapes.iter().enumerate();
     let x: Vec<Tensor<'_>> = floats.map(|(i, shape)| t.input(&format!("x{i}"), shape, dtype)).collect();

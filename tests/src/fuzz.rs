@@ -34,6 +34,8 @@ pub struct Fuzz<'a> {
     pub threads: usize,
     /// For how long.
     pub time: Duration,
+    /// Ends it sooner, when so many tapes have been tried.
+    pub tapes: u64,
     /// Ends it sooner when set; it is set when a failure is found.
     pub stop: &'a AtomicBool,
 }
@@ -140,7 +142,8 @@ impl Worker<'_> {
     }
 
     fn is_over(&self) -> bool {
-        self.fuzz.stop.load(Relaxed) || self.start.elapsed() >= self.fuzz.time
+        let tried = || self.counts.iter().map(|count| count.load(Relaxed)).sum::<u64>();
+        self.fuzz.stop.load(Relaxed) || self.start.elapsed() >= self.fuzz.time || tried() >= self.fuzz.tapes
     }
 
     fn try_property(&self, property: &Property, seed: u64, i: usize) -> Option<Found> {

@@ -3,6 +3,20 @@
 use std::sync::OnceLock;
 use wgrad_wgpu::{Choice, Gpu, Options};
 
+fn is_set(name: &str) -> bool {
+    std::env::var(name).is_ok_and(|value| value == "1")
+}
+
+/// How tests open a GPU: with all that it has, or, if the variable `WGRAD_GPU_FLOOR` is 1, with the least of what devices
+/// offer, which is said.
+pub fn gpu_options() -> Options {
+    let floor = is_set("WGRAD_GPU_FLOOR");
+    if floor {
+        eprintln!("WGRAD_GPU_FLOOR is 1: wgpu's default limits, and no optional feature");
+    }
+    Options { floor, ..Options::default() }
+}
+
 /// The GPU of this process: the first adapter, a software renderer if there is nothing else. Opened once, since what is
 /// compiled for it is kept with it. None if the variable `WGRAD_NO_GPU` is 1, which is said.
 ///
@@ -11,12 +25,12 @@ use wgrad_wgpu::{Choice, Gpu, Options};
 pub fn gpu() -> Option<&'static Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
     let open = || {
-        if std::env::var("WGRAD_NO_GPU").is_ok_and(|value| value == "1") {
+        if is_set("WGRAD_NO_GPU") {
             eprintln!("WGRAD_NO_GPU is 1: nothing is tested on a GPU");
             return None;
         }
         Some(
-            Gpu::open(Choice::Best, Options::default())
+            Gpu::open(Choice::Best, gpu_options())
                 .unwrap_or_else(|error| panic!("{error}. With WGRAD_NO_GPU=1 the tests run without a GPU.")),
         )
     };

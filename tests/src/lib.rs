@@ -13,12 +13,13 @@ mod model;
 mod optimizer;
 mod properties;
 mod run;
+pub mod shaders;
 mod sound;
 mod training;
 
 pub use cases::proptest_config;
 pub use compare::{Tolerance, compare, same_bits};
-pub use gpu::gpu;
+pub use gpu::{gpu, gpu_options};
 pub use gradcheck::{Domain, Gradcheck, Setting};
 pub use model::{Linear, Mlp};
 pub use optimizer::{AnyOptimizer, MakeOptimizer, Step};

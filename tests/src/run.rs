@@ -44,7 +44,7 @@ pub fn reference(program: &Program, states: &[Data], inputs: &[(String, Array)])
 }
 
 /// How far floats are moved, relatively, to see whether rounding decides a branch in f64.
-const NUDGE: f64 = 1e-12;
+pub(crate) const NUDGE: f64 = 1e-12;
 /// In how many directions. A tie falls to either side in half of them.
 const NUDGES: u64 = 32;
 
@@ -65,25 +65,25 @@ impl Point<'_> {
         reference(self.program, self.states, self.inputs)
     }
 
-    /// What the reference gives there and near by, each float moved by up to 1e-12 of itself. A branch that these
+    /// What the reference gives there and near by, each float moved by up to such a share of itself. A branch that these
     /// do not all take alike is decided by rounding. See [`reference()`] for panics.
-    pub fn near(&self) -> Vec<Outcome> {
-        std::iter::once(self.reference()).chain((0..NUDGES).map(|seed| self.nudged(seed))).collect()
+    pub fn near(&self, nudge: f64) -> Vec<Outcome> {
+        std::iter::once(self.reference()).chain((0..NUDGES).map(|seed| self.nudged(seed, nudge))).collect()
     }
 
     /// Whether any element of a tapped `branch` is decided by rounding.
     pub fn has_ties(&self) -> bool {
-        let near = self.near();
+        let near = self.near(NUDGE);
         let branches = |i: usize| near[i].taps.iter().filter(|(name, ..)| name == "branch");
         (1..near.len()).any(|i| !branches(i).eq(branches(0)))
     }
 
-    fn nudged(&self, seed: u64) -> Outcome {
+    fn nudged(&self, seed: u64, nudge: f64) -> Outcome {
         let mut random = seed;
         let mut element = |x: f64| {
             // Knuth's linear congruential generator, of MMIX.
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            x * (1.0 + NUDGE * ((random >> 33) as f64 / f64::from(1 << 30) - 1.0))
+            x * (1.0 + nudge * ((random >> 33) as f64 / f64::from(1 << 30) - 1.0))
         };
         let mut nudged = |data: &Data| match data.dtype() {
             dtype if dtype.is_float() => {

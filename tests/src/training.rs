@@ -1,13 +1,17 @@
 //! Training steps of random tapes: what the suites record that fuzz the planner and the devices.
 
-use crate::{Machine, Outputs, Point, Tolerance, compare};
+use crate::{Machine, Outputs, Point, Tolerance, compare, run::NUDGE};
 use proptest::{bool::weighted, prelude::*, sample::select};
 use std::{fmt, sync::Arc};
 use wgrad::{
-    Array, DType, Data, Program, StateId, Store, Tape, Tensor,
+    Array, DType, Data, Program, Shape, StateId, Store, Tape, Tensor,
+    plan::Grouping,
     testing::{Kind, Mode, Recipe, Recorded, recipe},
 };
 use wgrad_cpu::reference::Outcome;
+
+/// A tapped value as the reference gives it.
+type Tap = (String, Shape, Vec<f64>);
 
 /// What becomes of the states in a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,6 +126,27 @@ impl Training {
         Ok(())
     }
 
+    /// Requires of each branch in which a device's first run in f32 differs from the reference that rounding may decide it:
+    /// the reference takes it close to the point, or the CPU does in the same types.
+    ///
+    /// # Errors
+    /// The first branch that is none of these.
+    pub fn branches_as_reference(&self, outputs: &[Outputs], grouping: &Grouping) -> Result<(), String> {
+        /// How far rounding may move a value in f32, relatively, by the end of a tape.
+        const FAR: f64 = 1e-5;
+        let program = self.record();
+        let (states, inputs) = (self.states(), self.inputs(&program));
+        let point = Point { program: &program, states: &states, inputs: &inputs };
+        let (have, want) = (outputs[0].outcome(), point.reference());
+        let same = |((name, _, have), (.., want)): (&Tap, &Tap)| name != "branch" || have == want;
+        if have.taps.iter().zip(&want.taps).all(same) {
+            return Ok(());
+        }
+        let mut near = point.near(FAR);
+        near.push(self.train(Machine::new(1, self.store()).grouped(grouping), 1)[0].outcome());
+        ties(&have, &want, &near)
+    }
+
     /// Records the step. It taps `loss`, each `gradient` and each `second` derivative, or each `value`; and `branch`es,
     /// whatever is discrete about the values.
     pub fn record(&self) -> Program {
@@ -180,7 +205,7 @@ pub fn agree(have: &Outcome, want: &Outcome, point: &Point<'_>, tolerance: Toler
         return Err(format!("{name} has shape {shape} instead of {expected}"));
     }
     if pairs().any(|((name, _, have), (.., want))| name == "branch" && have != want) {
-        return if tolerance == Tolerance::F64 { ties(have, want, point) } else { Ok(()) };
+        return if tolerance == Tolerance::F64 { ties(have, want, &point.near(NUDGE)) } else { Ok(()) };
     }
     for ((name, _, have), (.., want)) in pairs() {
         compare(name, have, want, tolerance)?;
@@ -192,9 +217,8 @@ pub fn agree(have: &Outcome, want: &Outcome, point: &Point<'_>, tolerance: Toler
     states.try_for_each(|(i, (have, want))| compare(&format!("state {i}"), have, want, tolerance))
 }
 
-/// Requires of each element of a branch in which two outcomes differ that the reference takes both values near by.
-fn ties(have: &Outcome, want: &Outcome, point: &Point<'_>) -> Result<(), String> {
-    let near = point.near();
+/// Requires of each element of a branch in which two outcomes differ that both values are taken near by.
+fn ties(have: &Outcome, want: &Outcome, near: &[Outcome]) -> Result<(), String> {
     for (tap, ((name, _, have), (.., want))) in have.taps.iter().zip(&want.taps).enumerate() {
         let differ = (0..want.len()).filter(|&i| name == "branch" && have[i] != want[i]);
         for i in differ {

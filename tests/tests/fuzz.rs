@@ -33,7 +33,7 @@ fn panicking() -> Vec<Property> {
 }
 
 fn fuzz(properties: fn() -> Vec<Property>, seed: u64, threads: usize, time: Duration) -> (Tried, Vec<Found>) {
-    Fuzz { properties, seed, threads, time, stop: &AtomicBool::new(false) }.run(|_| {})
+    Fuzz { properties, seed, threads, time, tapes: u64::MAX, stop: &AtomicBool::new(false) }.run(|_| {})
 }
 
 const LONG: Duration = Duration::from_secs(600);
@@ -76,6 +76,15 @@ fn without_a_fault_the_time_ends_it() {
     let (tried, found) = fuzz(|| vec![sound()], 1, 2, Duration::from_millis(200));
     assert!(found.is_empty() && tried.total() > 10 && tried.time < Duration::from_secs(20), "{tried:?}");
     let stop = AtomicBool::new(true);
-    let stopped = Fuzz { properties: planted, seed: 1, threads: 1, time: LONG, stop: &stop }.run(|_| {});
+    let stopped =
+        Fuzz { properties: planted, seed: 1, threads: 1, time: LONG, tapes: u64::MAX, stop: &stop }.run(|_| {});
     assert_eq!((stopped.0.total(), stopped.1.len()), (0, 0));
+}
+
+#[test]
+fn without_a_fault_the_number_of_tapes_ends_it() {
+    let stop = AtomicBool::new(false);
+    let few = Fuzz { properties: || vec![sound()], seed: 1, threads: 1, time: LONG, tapes: 25, stop: &stop };
+    let (tried, found) = few.run(|_| {});
+    assert_eq!((tried.total(), found.len()), (25, 0));
 }

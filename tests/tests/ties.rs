@@ -2,6 +2,7 @@
 
 use wgrad::{
     Array, Data, Program, Shape,
+    plan::Grouping,
     testing::{Kind, Leaf, Mode, Recipe, Step},
 };
 use wgrad_cpu::reference::Outcome;
@@ -119,4 +120,18 @@ fn explicit_recordings_have_the_same_branches() {
         let count = |mode| recipe.record(&tape, mode).branches.len();
         assert_eq!((count(Mode::Plain), count(Mode::Explicit)), (2, 2), "one for each order of two values");
     }
+}
+
+/// In f32 a branch is what the reference takes near by, or what the CPU takes; on a GPU that is held against it.
+#[test]
+fn a_wrong_branch_in_f32_is_found() {
+    let case = training(vec![leaf([4], &[0.3, 0.9, -0.5, 0.1])], &[(Kind::ReduceMax, 0, 0, 0)]);
+    let case = case.with_dtype(wgrad::DType::F32);
+    let mut have = case.train(Machine::new(1, case.store()), 1);
+    case.branches_as_reference(&have, &Grouping::default()).unwrap();
+    let branch = have[0].taps.iter_mut().find(|(name, _)| name == "branch").expect("a maximum is one");
+    let other: Vec<f64> = branch.1.to_f64().iter().map(|x| 1.0 - x).collect();
+    branch.1 = Array::new(branch.1.shape(), Data::from_f64(branch.1.dtype(), &other));
+    let why = case.branches_as_reference(&have, &Grouping::default()).unwrap_err();
+    assert!(why.contains("no tie"), "{why}");
 }

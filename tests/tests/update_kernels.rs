@@ -53,6 +53,11 @@ fn planned(program: &Program) -> (usize, String) {
     (plan.kernels.len(), plan.describe(&lowered).to_string())
 }
 
+/// How many dispatches they are on such a GPU, commits among them.
+fn dispatches(program: &Program) -> usize {
+    wgrad_wgpu::kernels(program, &Grouping::default(), 8, false).expect("any GPU can run it").len()
+}
+
 #[test]
 fn a_full_update_takes_eight_kernels_at_most() {
     let setup = Setup::new();
@@ -63,6 +68,11 @@ fn a_full_update_takes_eight_kernels_at_most() {
     let (kernels, text) = planned(&program);
     println!("{text}");
     assert!(kernels <= 8, "{text}");
+    // A reduction of one long row is two dispatches: its parts, and what follows from them.
+    let long = text.lines().filter(|line| line.contains("  1 row of ")).count();
+    let dispatches = dispatches(&program);
+    println!("{dispatches} dispatches on a GPU, for {long} long rows");
+    assert!(dispatches <= kernels + long, "{dispatches} dispatches of {text}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use wgrad_nn::{
     Builder, Cell, Init, Linear, Recurrent, RecurrentInit,
     optim::{AdamW, AdamWConfig},
 };
-use wgrad_tests::{Machine, Mlp, Tolerance, compare, gpu, named, same_bits};
+use wgrad_tests::{Machine, Mlp, Tolerance, compare, gpu, gpu_options, named, same_bits};
 use wgrad_wgpu::{Choice, Gpu, Options, WgpuBackend, adapters};
 
 /// Five updates of a perceptron: the losses, and the states at the end.
@@ -182,6 +182,13 @@ fn f64_is_refused_and_the_cpu_named() {
     let mut session = Session::new(Box::new(WgpuBackend::on(gpu).unwrap()), Store::new()).unwrap();
     let error = session.eval(&[], |t| t.scalar(1.0, DType::F64) + 1.0).unwrap_err().to_string();
     assert!(error.contains("f64") && error.contains("CPU"), "{error}");
+    // In the middle of a kernel, where no memory is of that type.
+    let x = Array::new([3], vec![1.0f32; 3]);
+    let error = session
+        .eval(&[("x", &x)], |t| (t.input_like("x", &x).cast(DType::F64) * 2.0).cast(DType::F32))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("f64") && error.contains("CPU"), "{error}");
 }
 
 #[test]
@@ -189,7 +196,7 @@ fn what_exceeds_the_budget_is_refused_with_the_figures() {
     if gpu().is_none() {
         return;
     }
-    let small = Gpu::open(Choice::Best, Options { budget: Some(1 << 20), ..Options::default() }).unwrap();
+    let small = Gpu::open(Choice::Best, Options { budget: Some(1 << 20), ..gpu_options() }).unwrap();
     let mut store = Store::new();
     store.state("x", &Array::zeros([1 << 20], DType::F32));
     let error = Session::new(Box::new(WgpuBackend::on(&small).unwrap()), store).err().expect("refused").to_string();
@@ -230,7 +237,7 @@ fn a_lost_device_is_an_error_of_every_call() {
     if gpu().is_none() {
         return;
     }
-    let own = Gpu::open(Choice::Best, Options::default()).unwrap();
+    let own = Gpu::open(Choice::Best, gpu_options()).unwrap();
     let mut store = Store::new();
     let state = store.state("x", &Array::zeros([4], DType::F32));
     let mut session = Session::new(Box::new(WgpuBackend::on(&own).unwrap()), store).unwrap();
@@ -270,6 +277,14 @@ fn the_least_of_what_devices_offer_suffices() {
     }
     let floor = Gpu::open(Choice::Best, Options { floor: true, ..Options::default() }).unwrap();
     close(&perceptron(|store| Machine::on_gpu(&floor, store)), &perceptron(|store| Machine::new(1, store)));
+}
+
+/// `cargo xtask widths` says what they should be.
+#[test]
+fn subgroups_are_as_wide_as_the_renderer_is_told() {
+    let (Some(gpu), Ok(width)) = (gpu(), std::env::var("WGRAD_GPU_WIDTH")) else { return };
+    let width: u32 = width.parse().expect("a number");
+    assert_eq!(gpu.summary().subgroups, [width; 2], "on {}", gpu.summary().name);
 }
 
 #[test]

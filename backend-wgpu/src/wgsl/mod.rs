@@ -17,6 +17,9 @@ use wgrad::{DType, Shape};
 /// device when a kernel takes seconds.
 pub(crate) const MOST_ITERATIONS: usize = 32 * 1024;
 
+/// The most bytes that a workgroup's invocations share: what every device has.
+pub(crate) const SHARED: usize = 16 * 1024;
+
 /// The most workgroups along a dimension.
 const MOST_GROUPS: u64 = 65_535;
 

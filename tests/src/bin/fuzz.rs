@@ -1,6 +1,6 @@
 //! `cargo xtask fuzz`: random tapes that nobody has tried before, for as long as one likes.
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use std::{
     hash::{BuildHasher, RandomState},
     process::ExitCode,
@@ -9,17 +9,24 @@ use std::{
     time::Duration,
 };
 use wgrad_tests::{
+    Property,
     fuzz::{Found, Fuzz, Tried, silence_panics},
-    properties,
+    gpu, properties,
 };
 
 /// Try random tapes with fresh seeds on everything that holds of any tape; the first that fails is shrunk and printed
 #[derive(Parser)]
 #[command(name = "cargo xtask fuzz")]
 struct Args {
-    /// For how long
-    #[arg(long, value_name = "N", default_value = "10", value_parser = minutes)]
-    minutes: Duration,
+    /// Which properties: those that need a GPU, those that need none, or all
+    #[arg(long, value_enum, default_value_t = Device::All)]
+    device: Device,
+    /// For how long; 10 unless the number of tapes is given
+    #[arg(long, value_name = "N", value_parser = minutes)]
+    minutes: Option<Duration>,
+    /// How many tapes; as many as there is time for, or on a GPU, without a time, 5000
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    tapes: Option<u64>,
     /// Threads; 0 takes all cores
     #[arg(long, value_name = "T", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
     threads: u16,
@@ -27,6 +34,31 @@ struct Args {
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 }
+
+/// What the properties are about.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Device {
+    /// All properties
+    All,
+    /// Those that run without a GPU
+    Cpu,
+    /// Those of the wgpu backend
+    Gpu,
+}
+
+impl Device {
+    fn properties(self) -> fn() -> Vec<Property> {
+        match self {
+            Device::All => properties,
+            Device::Cpu => || properties().into_iter().filter(|property| !property.needs_gpu()).collect(),
+            Device::Gpu => || properties().into_iter().filter(Property::needs_gpu).collect(),
+        }
+    }
+}
+
+/// How long, and how many tapes, unless told otherwise.
+const TIME: Duration = Duration::from_secs(600);
+const TAPES: u64 = 5000;
 
 /// The longest time, in minutes.
 const LONGEST: f64 = 100_000.0;
@@ -40,7 +72,16 @@ static STOP: AtomicBool = AtomicBool::new(false);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
-    let Args { minutes: time, threads, seed } = Args::parse();
+    let Args { device, minutes: time, tapes, threads, seed } = Args::parse();
+    let (time, tapes) = match (time, tapes, device) {
+        (None, None, Device::Gpu) => (Duration::MAX, TAPES),
+        (time, None, _) => (time.unwrap_or(TIME), u64::MAX),
+        (time, Some(tapes), _) => (time.unwrap_or(Duration::MAX), tapes),
+    };
+    if device == Device::Gpu && gpu().is_none() {
+        return ExitCode::FAILURE;
+    }
+    let properties = device.properties();
     let handler = || {
         // The second ends the process, as shells expect it.
         if INTERRUPTED.swap(true, Relaxed) {
@@ -59,9 +100,9 @@ fn main() -> ExitCode {
     for (i, property) in properties().iter().enumerate() {
         println!("  {}. {}", i + 1, property.name);
     }
-    let fuzz = Fuzz { properties, seed, threads, time, stop: &STOP };
+    let fuzz = Fuzz { properties, seed, threads, time, tapes, stop: &STOP };
     let (tried, found) = fuzz.run(|tried| println!("{}", progress(tried)));
-    found.iter().for_each(report);
+    found.iter().for_each(|found| report(found, device));
     println!("{}", progress(&tried));
     let minutes = tried.time.as_secs_f64() / 60.0;
     println!("{} tapes, {} failures, {minutes:.1} minutes", tried.total(), found.len());
@@ -76,7 +117,8 @@ fn progress(tried: &Tried) -> String {
     format!("{seconds:6.0} s {:9} tapes {rate:6.0}/s: {}", tried.total(), each.join(" "))
 }
 
-fn report(Found { seed, after, failure }: &Found) {
+fn report(Found { seed, after, failure }: &Found, device: Device) {
+    let device = device.to_possible_value().expect("each has a name");
     println!("after {:.1} s: {failure}", after.as_secs_f64());
-    println!("to see it again: cargo xtask fuzz --threads 1 --seed {seed}");
+    println!("to see it again: cargo xtask fuzz --device {} --threads 1 --seed {seed}", device.get_name());
 }

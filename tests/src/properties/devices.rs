@@ -7,7 +7,7 @@ use proptest::{prelude::*, test_runner::TestCaseResult};
 use wgrad::{DType, plan::Grouping, testing::Kind, testing::grouping};
 
 /// What is computed in another type in between has the tolerance of that type.
-pub(super) const CASTS: [Kind; 2] = [Kind::CastFloat, Kind::CastHalf];
+pub(crate) const CASTS: [Kind; 2] = [Kind::CastFloat, Kind::CastHalf];
 
 /// A training step of up to this many steps, all in one type.
 fn in_type(dtype: DType, steps: usize) -> impl Strategy<Value = Training> {

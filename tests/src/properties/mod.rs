@@ -9,6 +9,7 @@ mod segments;
 mod squares;
 mod wgpu;
 
+pub(crate) use devices::CASTS;
 use proptest::{
     strategy::Strategy,
     test_runner::{TestCaseResult, TestError, TestRunner},
@@ -55,6 +56,11 @@ impl Property {
             })
         };
         Self { name, cases, run: Box::new(run) }
+    }
+
+    /// Whether it is about the wgpu backend.
+    pub fn needs_gpu(&self) -> bool {
+        wgpu::properties().iter().any(|property| property.name == self.name)
     }
 
     /// Checks as many cases as the runner is set to, with something done around each. A panic is a failure.

@@ -10,7 +10,12 @@ use wgrad::{DType, plan::Grouping, testing::Kind, testing::grouping};
 fn agrees(case: &Training, grouping: &Grouping, runs: usize, tolerance: Tolerance) -> TestCaseResult {
     let Some(gpu) = gpu() else { return Ok(()) };
     let have = case.train(Machine::on_gpu(gpu, case.store()).grouped(grouping), runs);
-    case.agrees_with_reference(&have, tolerance).map_err(TestCaseError::fail)
+    case.agrees_with_reference(&have, tolerance).map_err(TestCaseError::fail)?;
+    match tolerance == Tolerance::F32 {
+        true => case.branches_as_reference(&have, grouping).map_err(TestCaseError::fail),
+        // Halves are too coarse for that.
+        false => Ok(()),
+    }
 }
 
 fn repeats(case: &Training) -> TestCaseResult {

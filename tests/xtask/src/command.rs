@@ -14,6 +14,11 @@ pub fn workspace_root() -> Result<PathBuf> {
         .ok_or_else(|| Error::Failed("the workspace is unknown: start this as `cargo xtask`".into()))
 }
 
+/// Where cargo puts what it builds, and checks what they need and leave behind.
+pub fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| root.join(target))
+}
+
 /// The cargo that started this program, in the root of the workspace.
 pub fn cargo<S: AsRef<OsStr>>(root: &Path, args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

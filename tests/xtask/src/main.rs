@@ -1,10 +1,13 @@
 //! The `cargo xtask` command: what the project runs on itself, with no dependency so that it works before all else.
 
+mod apt;
 mod check;
 mod command;
 mod core_crate;
 mod error;
 mod fuzz;
+mod gpu;
+mod shaders;
 mod size;
 mod test;
 mod vulkan;
@@ -25,11 +28,18 @@ Subcommands:
   fuzz [<args>]     try random tapes without end, with fresh seeds; `fuzz --help` lists the arguments
   fuzz --bytes [--minutes N]
                     fuzz everything that reads bytes, each reader for N minutes (10); needs a nightly compiler
+  shaders [<files>] prove the kernels of the wgpu backend, or WGSL files, for Vulkan, DX12 and Metal: validate, translate,
+                    and have spirv-val and DXC judge; `shaders --help` lists the arguments
+  floor             run the tests of the wgpu backend on the least of what devices offer
+  widths            run the tests of the wgpu backend with subgroups of 4, 8 and 16 invocations
   size              check how small and how self-contained automatic differentiation is; list long files
   help              print this text
 
 Exit status: that of the command that failed, 1 for a failed check, 2 for wrong usage.
 ";
+
+/// The subcommands, for whoever names another.
+const SUBCOMMANDS: &str = "test, check, fuzz, shaders, floor, widths, size or help";
 
 /// One subcommand with its arguments.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,6 +50,12 @@ enum Task {
     Check,
     /// Fuzz tapes or bytes.
     Fuzz(Fuzz),
+    /// Prove all kernels, or as these arguments say.
+    Shaders(Vec<OsString>),
+    /// Run the tests of the wgpu backend on the least of what devices offer.
+    Floor,
+    /// Run them with subgroups of several widths.
+    Widths,
     /// Check the size and the dependencies of the core.
     Size,
     /// Print the usage text.
@@ -62,12 +78,15 @@ impl Task {
                 return Ok(Task::Test(rest.split_off(rest.len().min(1))));
             }
             Some("fuzz") => return Fuzz::parse(rest).map(Task::Fuzz),
+            Some("shaders") => return Ok(Task::Shaders(rest)),
             Some("check") => Task::Check,
+            Some("floor") => Task::Floor,
+            Some("widths") => Task::Widths,
             Some("size") => Task::Size,
             Some("help" | "--help" | "-h") => Task::Help,
             _ => {
                 let name = name.display();
-                return Err(Error::Usage(format!("no subcommand `{name}`: expected test, check, fuzz, size or help")));
+                return Err(Error::Usage(format!("no subcommand `{name}`: expected {SUBCOMMANDS}")));
             }
         };
         match rest.first() {
@@ -84,6 +103,9 @@ impl Task {
             Task::Test(args) => test::run(&command::workspace_root()?, &args),
             Task::Check => check::run(&command::workspace_root()?),
             Task::Fuzz(fuzz) => fuzz.run(&command::workspace_root()?),
+            Task::Shaders(args) => shaders::run(&command::workspace_root()?, &args),
+            Task::Floor => gpu::floor(&command::workspace_root()?),
+            Task::Widths => gpu::widths(&command::workspace_root()?),
             Task::Size => size::run(&command::workspace_root()?),
             Task::Help => {
                 print!("{USAGE}");
@@ -126,9 +148,10 @@ mod tests {
 
     #[test]
     fn wrong_usage_exits_with_2_and_names_what_is_allowed() {
-        for line in ["", "tests", "test norm", "check --fix", "size now"] {
+        for line in ["", "tests", "test norm", "check --fix", "size now", "floor 4", "widths 4"] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line:?}");
         }
-        assert!(parse("tests").unwrap_err().to_string().contains("expected test, check, fuzz, size or help"));
+        assert_eq!(parse("shaders a.wgsl").unwrap(), Task::Shaders(vec!["a.wgsl".into()]));
+        assert!(parse("tests").unwrap_err().to_string().contains(SUBCOMMANDS));
     }
 }

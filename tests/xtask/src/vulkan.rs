@@ -3,10 +3,10 @@
 use std::{
     env,
     path::{Path, PathBuf},
-    process::Command,
 };
 
-use crate::command::run;
+use crate::apt;
+use crate::command::target;
 use crate::error::{Error, Result};
 
 /// Debian's package of the renderer, and of the loader that finds it.
@@ -22,33 +22,22 @@ pub fn provide() -> Result<()> {
     if !cfg!(target_os = "linux") || env::var_os("WGRAD_NO_GPU").is_some_and(|value| value == "1") || has_driver() {
         return Ok(());
     }
-    if !(is_root() && Path::new("/usr/bin/apt-get").exists()) {
+    if !apt::may_install() {
         return Err(Error::Failed(format!(
             "the tests of the wgpu backend need a Vulkan driver: install one, such as Debian's package {PACKAGE} for a \
              renderer on the CPU, or leave these tests out with WGRAD_NO_GPU=1"
         )));
     }
-    let apt = |args: &[&str]| {
-        let mut command = Command::new("apt-get");
-        command.env("DEBIAN_FRONTEND", "noninteractive").args(args);
-        command
-    };
-    run(&mut apt(&["update"]))?;
-    run(&mut apt(&["install", "-y", "--no-install-recommends", PACKAGE]))
+    apt::install(PACKAGE)
 }
 
 /// Where the renderer keeps what it has compiled.
 pub fn cache(root: &Path) -> PathBuf {
-    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| root.join(target)).join("mesa")
+    target(root).join("mesa")
 }
 
 fn has_driver() -> bool {
     let named = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"].iter().any(|name| env::var_os(name).is_some());
     let any = |folder: &&str| Path::new(folder).read_dir().is_ok_and(|mut entries| entries.next().is_some());
     named || DRIVERS.iter().any(any)
-}
-
-/// Whether packages may be installed.
-fn is_root() -> bool {
-    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }

@@ -1,0 +1,203 @@
+//! From a plan to the device's kernels in their order: what runs before each exchange with other ranks, what is shown, and
+//! what commits. No device is asked: only where memory is must be known.
+
+use crate::{
+    error::{Error, Result},
+    lower::{Check, Lowering, can_fail},
+    wgsl::{Launch, Memory, SCRATCH, SHARED, Scratch, Tables, Target, View, body::copy, sequence},
+};
+use std::{cell::RefCell, ops::Range};
+use wgrad::{
+    DType, Program, StateId,
+    op::Reduce,
+    plan::{Grouping, Home, Instr, Kernel, Kind, Plan, Slot, Value},
+};
+
+/// A stretch of memory that the host writes or reads.
+#[derive(Clone, Debug)]
+pub(crate) struct Stretch {
+    pub memory: Memory,
+    pub start: usize,
+    pub len: usize,
+    pub dtype: DType,
+}
+
+/// Values that are exchanged with other ranks after a stage: how each is reduced, and what must be equal on all.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    pub values: Vec<(Stretch, Reduce, u64)>,
+}
+
+/// Where a program's memory is.
+pub(crate) struct Layout<'a> {
+    /// Each slot's memory, and its first word.
+    pub places: &'a [(Memory, usize)],
+    /// The same of states.
+    pub state: &'a dyn Fn(StateId) -> (Memory, usize),
+    /// The word of the arena that says whether the run has failed, if one can.
+    pub failed: Option<usize>,
+    /// The number of the first of the program's buffers that is free: see [`Schedule::scratch`].
+    pub own: usize,
+    /// The most bytes that a workgroup's invocations can share.
+    pub shared: usize,
+    /// What kernels are cut up for.
+    pub target: Target,
+}
+
+/// The kernels of a plan.
+pub(crate) struct Schedule {
+    pub launches: Vec<Launch>,
+    /// Which of them run before each exchange, and after the last.
+    pub stages: Vec<(Range<usize>, Option<Stop>)>,
+    /// Those that commit.
+    pub commits: Range<usize>,
+    /// Where tapped values are when the last stage has run.
+    pub taps: Vec<Stretch>,
+    pub checks: Vec<Check>,
+    /// The words of buffers that the kernels hand things on in.
+    pub scratch: Vec<usize>,
+}
+
+impl Schedule {
+    /// The kernels of a plan whose memory is there. `put` puts words into the arena, and gives their place.
+    pub fn new(plan: &Plan, layout: &Layout<'_>, put: &mut dyn FnMut(Vec<u32>) -> Result<usize>) -> Result<Self> {
+        // Scratch memory is used within one kernel of the plan, and so is the same for all.
+        let most = RefCell::new([0; SCRATCH]);
+        let mut scratch = |which: Scratch, words: usize| {
+            let most = &mut most.borrow_mut()[which as usize];
+            *most = words.max(*most);
+            Memory::Own(layout.own + which as usize)
+        };
+        let mut tables = Tables { put, scratch: &mut scratch, shared: layout.shared, target: layout.target };
+        let mut lowering = Lowering { plan, places: layout.places, failed: layout.failed, checks: vec![] };
+        let (mut launches, mut stages, mut taps) = (vec![], vec![], vec![]);
+        let exchanges = plan.exchanges();
+        let (mut first, mut next) = (0, exchanges.iter().peekable());
+        for (k, kernel) in plan.kernels.iter().enumerate() {
+            launches.extend(lowering.kernel(kernel, &mut tables)?);
+            let Some(exchange) = next.next_if(|exchange| exchange.end == k + 1) else { continue };
+            let value = |k: usize| {
+                let kernel = &plan.kernels[k];
+                let (write, (reduce, tag)) = (&kernel.writes[0], kernel.exchange().expect("the plan says so"));
+                let view = lowering.view(write);
+                let (len, dtype) = (write.shape.numel(), view.dtype);
+                (Stretch { memory: view.memory, start: view.offset, len, dtype }, reduce, tag)
+            };
+            let values = exchange.clone().map(value).collect();
+            stages.push((first..launches.len(), Some(Stop { values })));
+            first = launches.len();
+        }
+        // What is shown as it lies in memory is copied from there; the rest is put in order first.
+        let mut end = 0;
+        for tap in &plan.taps {
+            let view = lowering.view(tap);
+            let len = tap.shape.numel();
+            if view.is_contiguous() {
+                taps.push(Stretch { memory: view.memory, start: view.offset, len, dtype: view.dtype });
+            } else {
+                let memory = Memory::Own(layout.own + SCRATCH);
+                let to = View { memory, offset: end, ..view.clone() }.contiguous(&view.shape);
+                launches.extend(copy(&view, &to, None, &mut tables)?);
+                taps.push(Stretch { memory, start: end, len, dtype: view.dtype });
+                end += len;
+            }
+        }
+        stages.push((first..launches.len(), None));
+        let first = launches.len();
+        for (state, operand) in &plan.commits {
+            let view = lowering.view(operand);
+            let (memory, offset) = (layout.state)(*state);
+            let to = View { memory, offset, ..view.clone() }.contiguous(&view.shape);
+            launches.extend(copy(&view, &to, layout.failed, &mut tables)?);
+        }
+        let commits = first..launches.len();
+        let checks = lowering.checks;
+        let scratch = most.into_inner().into_iter().chain([end]).collect();
+        Ok(Self { launches, stages, commits, taps, checks, scratch })
+    }
+
+    /// Refuses kernels that bind more storage buffers than this.
+    pub fn within(&self, limit: usize) -> Result<()> {
+        match self.launches.iter().find(|launch| launch.bindings.len() > limit) {
+            Some(launch) => Err(Error::TooManyBuffers { needed: launch.bindings.len(), limit }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Refuses plans with values of a type that GPUs do not have, be it in the middle of a kernel.
+pub(crate) fn representable(plan: &Plan) -> Result<()> {
+    let slots = plan.slots.iter().map(|slot| slot.dtype);
+    let values = plan.kernels.iter().flat_map(values).map(|value| value.dtype);
+    match slots.chain(values).find(|dtype| *dtype == DType::F64) {
+        Some(dtype) => Err(Error::Unsupported(dtype)),
+        None => Ok(()),
+    }
+}
+
+/// What a kernel computes element by element.
+fn values(kernel: &Kernel) -> &[Value] {
+    match &kernel.kind {
+        Kind::Loop(body) => &body.values,
+        Kind::MatMul(matmul) => &matmul.epilogue.values,
+        _ => &[],
+    }
+}
+
+/// The slots that live in the arena, if they are no states: scalars, and vectors that kernels look up.
+pub(crate) fn small(plan: &Plan) -> Vec<bool> {
+    let mut small: Vec<bool> = plan.slots.iter().map(|slot| slot.len <= 1).collect();
+    for kernel in &plan.kernels {
+        for value in values(kernel) {
+            if let Instr::Lookup { load, .. } = value.instr {
+                small[kernel.reads[load].slot] = true;
+            }
+        }
+    }
+    small
+}
+
+/// How many buffers planners may count with on a device that binds so many: the arena may be one more than they know of.
+pub(crate) fn planned(bindings: usize) -> usize {
+    bindings.min(2 * FLOOR) - 1
+}
+
+/// The buffers that every device can bind.
+const FLOOR: usize = 8;
+
+/// Up to this many words, a state lives in the arena.
+pub(crate) const SMALL: usize = 1024;
+
+/// For tests: the texts of a program's kernels on a device that binds so many storage buffers, in their order: on a
+/// software renderer, or on real GPUs. No adapter is needed.
+///
+/// # Errors
+/// If a kernel exceeds what all devices can do.
+#[doc(hidden)]
+pub fn kernels(program: &Program, grouping: &Grouping, buffers: usize, software: bool) -> Result<Vec<String>> {
+    let target = if software { Target::Software } else { Target::Hardware };
+    let program = program.lowered(grouping.simplify, |op, inputs| sequence::claims(op, inputs, target));
+    let plan = &Plan::with(&program, &Grouping { buffers: planned(buffers), ..grouping.clone() });
+    representable(plan)?;
+    // Texts hold no positions: only which memory is the same matters.
+    let state = |id: StateId, len: usize| match len {
+        0..=SMALL => (Memory::Arena, 0),
+        _ => (Memory::State(id.index()), 0),
+    };
+    let place = |(i, (slot, small)): (usize, (&Slot, bool))| match slot.home {
+        Home::State(id) => state(id, slot.len),
+        _ if small => (Memory::Arena, 0),
+        _ => (Memory::Own(i), 0),
+    };
+    let places: Vec<(Memory, usize)> = plan.slots.iter().zip(small(plan)).enumerate().map(place).collect();
+    let committed = |id: StateId| {
+        let (_, operand) = plan.commits.iter().find(|(state, _)| *state == id).expect("it commits");
+        state(id, operand.shape.numel())
+    };
+    let failed = plan.kernels.iter().any(can_fail).then_some(0);
+    let (own, shared) = (plan.slots.len(), SHARED);
+    let layout = Layout { places: &places, state: &committed, failed, own, shared, target };
+    let schedule = Schedule::new(plan, &layout, &mut |_| Ok(0))?;
+    schedule.within(buffers)?;
+    Ok(schedule.launches.into_iter().map(|launch| launch.text).collect())
+}

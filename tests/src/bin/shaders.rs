@@ -1,0 +1,133 @@
+//! `cargo xtask shaders`: every kernel that the generator makes, proven for Vulkan, DX12 and Metal without such a device.
+
+use clap::Parser;
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    thread::available_parallelism,
+    time::Instant,
+};
+use wgrad_tests::shaders::{ENTRY, Kernels, Translated, has_spirv_val, spirv_val};
+
+/// Validate the kernels of many programs and translate them for Vulkan, DX12 and Metal; have spirv-val and DXC judge
+/// what comes out
+#[derive(Parser)]
+#[command(name = "cargo xtask shaders")]
+struct Args {
+    /// Where files go: what is judged, and the texts of kernels that fail
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+    /// Microsoft's shader compiler, or what is called as it is
+    #[arg(long, value_name = "PROGRAM")]
+    dxc: Option<PathBuf>,
+    /// How many random tapes give their kernels, too
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    tapes: u32,
+    /// Prove these WGSL files instead
+    files: Vec<PathBuf>,
+}
+
+/// What became of the kernels, by the checks that ran.
+#[derive(Default)]
+struct Judged {
+    spirv: AtomicUsize,
+    dxil: AtomicUsize,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(failed) => {
+            println!("{failed} kernels fail");
+            ExitCode::FAILURE
+        }
+        Err(why) => {
+            eprintln!("shaders: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// How many kernels fail.
+fn run(args: &Args) -> Result<usize, String> {
+    std::fs::create_dir_all(&args.out).map_err(|error| format!("{}: {error}", args.out.display()))?;
+    let start = Instant::now();
+    let kernels = if args.files.is_empty() { Kernels::all(args.tapes) } else { read(&args.files)? };
+    for why in &kernels.refused {
+        println!("refused: {why}");
+    }
+    let texts: Vec<(&String, &String)> = kernels.texts.iter().collect();
+    println!("{} kernels of {} programs, {:.0} s", texts.len(), kernels.programs, start.elapsed().as_secs_f64());
+    let vulkan = has_spirv_val();
+    let (next, judged) = (AtomicUsize::new(0), Judged::default());
+    let work = || {
+        let mut failed = vec![];
+        while let Some((text, program)) = texts.get(next.fetch_add(1, Relaxed)) {
+            let number = next.load(Relaxed);
+            if let Err(why) = prove(text, args, vulkan, &judged) {
+                failed.push((number, text.as_str(), program.as_str(), why));
+            }
+        }
+        failed
+    };
+    let threads = available_parallelism().map_or(1, usize::from);
+    let failed: Vec<_> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("no check panics")).collect()
+    });
+    for (number, text, program, why) in &failed {
+        let file = args.out.join(format!("failed-{number}.wgsl"));
+        std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        println!("{} ({program}): {why}", file.display());
+    }
+    println!("naga: {} validated, and translated to SPIR-V, HLSL and MSL", texts.len() - failed.len());
+    match vulkan {
+        true => println!("spirv-val: {} modules are valid", judged.spirv.into_inner()),
+        false => println!("spirv-val: not found, not checked (Debian's package spirv-tools)"),
+    }
+    match args.dxc {
+        Some(_) => println!("DXC: {} shaders compile", judged.dxil.into_inner()),
+        None => println!("DXC: not found, not checked"),
+    }
+    println!("{:.0} s", start.elapsed().as_secs_f64());
+    Ok(failed.len() + kernels.refused.len())
+}
+
+fn read(files: &[PathBuf]) -> Result<Kernels, String> {
+    let mut kernels = Kernels { programs: files.len(), ..Kernels::default() };
+    for file in files {
+        let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        kernels.texts.insert(text, file.display().to_string());
+    }
+    Ok(kernels)
+}
+
+fn prove(text: &str, args: &Args, vulkan: bool, judged: &Judged) -> Result<(), String> {
+    let translated = Translated::new(text)?;
+    let thread = format!("{:?}", std::thread::current().id());
+    let file = |ending: &str| args.out.join(format!("{}.{ending}", thread.replace(['(', ')'], "")));
+    if vulkan {
+        spirv_val(&translated.spirv, &file("spv"))?;
+        judged.spirv.fetch_add(1, Relaxed);
+    }
+    if let Some(dxc) = &args.dxc {
+        compile(dxc, &translated.hlsl, &file("hlsl"))?;
+        judged.dxil.fetch_add(1, Relaxed);
+    }
+    Ok(())
+}
+
+/// Has DXC compile a shader, with wgpu's settings.
+fn compile(dxc: &Path, text: &str, file: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", file.display());
+    std::fs::write(file, text).map_err(failed)?;
+    let mut command = Command::new(dxc);
+    command.args(["-T", "cs_6_0", "-E", ENTRY, "-HV", "2018", "-no-warnings", "-Ges"]);
+    let output = command.arg("-Fo").arg(file.with_extension("dxil")).arg(file).output();
+    let output = output.map_err(|error| format!("{}: {error}", dxc.display()))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("DXC: {}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim())),
+    }
+}

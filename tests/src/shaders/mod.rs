@@ -1,0 +1,185 @@
+//! Proving shaders for devices that are not there: the kernels of many programs, each validated, held to what every device
+//! offers, and translated for Vulkan, DX12 and Metal as wgpu would.
+
+mod programs;
+
+use naga::{
+    back::{hlsl, msl, spv},
+    proc::{BoundsCheckPolicies, BoundsCheckPolicy},
+    valid::{Capabilities, ModuleInfo, ValidationFlags, Validator},
+};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::Path,
+    process::{Command, Stdio},
+};
+use wgrad::{Program, plan::Grouping};
+
+/// What every device offers: invocations and bytes of shared memory per workgroup, and storage buffers.
+const INVOCATIONS: u32 = 256;
+const SHARED: u32 = 16 * 1024;
+const BUFFERS: usize = 8;
+
+/// The name of every kernel's function, in HLSL too.
+pub const ENTRY: &str = "main";
+
+/// Kernels by their texts, each with the name of the first program that has it.
+#[derive(Default)]
+pub struct Kernels {
+    /// The kernels.
+    pub texts: BTreeMap<String, String>,
+    /// How many programs they come from.
+    pub programs: usize,
+    /// Programs that did not become kernels, and why.
+    pub refused: Vec<String>,
+}
+
+impl Kernels {
+    /// The kernels of the operations of the catalogue, of sizes and types that take kernels of their own, of passes and
+    /// optimizers, and of so many random tapes: on devices that bind as few buffers as there may be.
+    pub fn all(tapes: u32) -> Self {
+        let mut kernels = Self::default();
+        programs::each(tapes, &mut |name, program, grouping| kernels.add(name, program, grouping));
+        kernels
+    }
+
+    /// Adds what a program becomes.
+    pub fn add(&mut self, name: &str, program: &Program, grouping: &Grouping) {
+        self.programs += 1;
+        // For GPUs, and for software renderers.
+        for software in [false, true] {
+            match wgrad_wgpu::kernels(program, grouping, BUFFERS, software) {
+                Ok(texts) => texts.into_iter().for_each(|text| {
+                    self.texts.entry(text).or_insert_with(|| name.into());
+                }),
+                Err(why) => self.refused.push(format!("{name}: {why}")),
+            }
+        }
+    }
+}
+
+/// A kernel in the languages of the drivers.
+pub struct Translated {
+    /// For Vulkan.
+    pub spirv: Vec<u32>,
+    /// For DX12.
+    pub hlsl: String,
+    /// For Metal.
+    pub msl: String,
+}
+
+impl Translated {
+    /// Validates and translates a kernel.
+    ///
+    /// # Errors
+    /// If it is no valid WGSL, needs a feature that a device may lack, or exceeds what each offers.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
+        // No optional feature at all.
+        let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
+            .validate(&module)
+            .map_err(|error| error.emit_to_string(text))?;
+        fits(&module)?;
+        let spirv = spirv(&module, &info).map_err(|why| format!("SPIR-V: {why}"))?;
+        let hlsl = hlsl(&module, &info).map_err(|why| format!("HLSL: {why}"))?;
+        let msl = msl(&module, &info).map_err(|why| format!("MSL: {why}"))?;
+        Ok(Self { spirv, hlsl, msl })
+    }
+}
+
+/// Checks what wgpu does not, or only on the device.
+fn fits(module: &naga::Module) -> Result<(), String> {
+    let [entry] = &module.entry_points[..] else { return Err("a kernel has one entry point".into()) };
+    let invocations: u32 = entry.workgroup_size.iter().product();
+    if entry.name != ENTRY || invocations > INVOCATIONS {
+        return Err(format!("{} has {invocations} invocations per workgroup, of {INVOCATIONS}", entry.name));
+    }
+    let in_space = |wanted: fn(&naga::AddressSpace) -> bool| {
+        module.global_variables.iter().map(|(_, variable)| variable).filter(move |v| wanted(&v.space))
+    };
+    let shared: u32 = in_space(|space| matches!(space, naga::AddressSpace::WorkGroup))
+        .map(|variable| module.types[variable.ty].inner.size(module.to_ctx()))
+        .sum();
+    if shared > SHARED {
+        return Err(format!("a workgroup shares {shared} bytes, of {SHARED}"));
+    }
+    let buffers = in_space(|space| matches!(space, naga::AddressSpace::Storage { .. })).count();
+    if buffers > BUFFERS {
+        return Err(format!("{buffers} storage buffers are bound, of {BUFFERS}"));
+    }
+    Ok(())
+}
+
+/// As wgpu translates what no caller has vouched for.
+const CHECKED: BoundsCheckPolicies = BoundsCheckPolicies {
+    index: BoundsCheckPolicy::Restrict,
+    buffer: BoundsCheckPolicy::Restrict,
+    image_load: BoundsCheckPolicy::Restrict,
+    binding_array: BoundsCheckPolicy::Unchecked,
+};
+
+/// For Vulkan 1.1, the oldest that wgpu may meet with this.
+fn spirv(module: &naga::Module, info: &ModuleInfo) -> Result<Vec<u32>, String> {
+    let options = spv::Options {
+        lang_version: (1, 3),
+        flags: spv::WriterFlags::empty(),
+        bounds_check_policies: CHECKED,
+        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
+        ..spv::Options::default()
+    };
+    spv::write_vec(module, info, &options, None).map_err(|why| why.to_string())
+}
+
+/// For shader model 6.0, the first that DXC compiles.
+fn hlsl(module: &naga::Module, info: &ModuleInfo) -> Result<String, String> {
+    let options = hlsl::Options {
+        shader_model: hlsl::ShaderModel::V6_0,
+        zero_initialize_workgroup_memory: false,
+        ..hlsl::Options::default()
+    };
+    let (mut text, pipeline) = (String::new(), hlsl::PipelineOptions::default());
+    let written = hlsl::Writer::new(&mut text, &options, &pipeline).write(module, info, None);
+    match &written.map_err(|why| why.to_string())?.entry_point_names[..] {
+        [Ok(name)] if name == ENTRY => Ok(text),
+        names => Err(format!("{names:?} instead of the one entry point {ENTRY}")),
+    }
+}
+
+/// For Metal 2.1, of macOS 10.14.
+fn msl(module: &naga::Module, info: &ModuleInfo) -> Result<String, String> {
+    let options = msl::Options {
+        lang_version: (2, 1),
+        bounds_check_policies: CHECKED,
+        zero_initialize_workgroup_memory: false,
+        ..msl::Options::default()
+    };
+    let written = msl::write_string(module, info, &options, &msl::PipelineOptions::default());
+    let (text, translated) = written.map_err(|why| why.to_string())?;
+    match &translated.entry_point_names[..] {
+        [Ok(_)] => Ok(text),
+        names => Err(format!("{names:?} instead of one entry point")),
+    }
+}
+
+/// Whether `spirv-val`, of the SPIR-V tools, is there.
+pub fn has_spirv_val() -> bool {
+    Command::new("spirv-val").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
+/// Has `spirv-val` judge a module, by way of a file.
+///
+/// # Errors
+/// If it finds a fault: what it says; or if the file cannot be written.
+pub fn spirv_val(words: &[u32], file: &Path) -> Result<(), String> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let failed = |error: io::Error| format!("{}: {error}", file.display());
+    std::fs::write(file, bytes).map_err(failed)?;
+    let output = Command::new("spirv-val").args(["--target-env", "vulkan1.1"]).arg(file).output().map_err(failed)?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            Err(format!("spirv-val: {}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim()))
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Every kernel of the wgpu backend is valid on the least of what devices offer, and can be translated for each driver; what
+//! is not is found. `cargo xtask shaders` asks more tools.
+
+use std::{collections::BTreeSet, path::PathBuf};
+use wgrad_tests::shaders::{Kernels, Translated, has_spirv_val, spirv_val};
+
+/// What marks each sort of kernel that the generator makes: all of it is in one kernel's text.
+const SORTS: &[(&str, &[&str])] = &[
+    ("a map", &["@workgroup_size(64)", "let i = g * 64u + lid;"]),
+    ("more workgroups than a dimension has", &["let g = wg.y * 65535u + wg.x;"]),
+    ("a store that a failure prevents", &["let allowed ="]),
+    ("short rows", &["@workgroup_size(64)", "let u = g * 64u + lid;", "let r = u; let low = 0u;"]),
+    ("rows", &["@workgroup_size(64)", "let u = g;", "let r = u; let low = 0u;"]),
+    ("long rows", &["@workgroup_size(256)", "let u = g;", "let r = u; let low = 0u;"]),
+    ("parts of rows", &["let u = g;", "let r = u % "]),
+    ("parts of columns", &["let u = g * 64u + lid;", "let r = u % "]),
+    ("ends of parts", &["let r = u; let low = 0u;", "u + r])"]),
+    ("segments", &["let s = select(0u, id, inside);"]),
+    ("a value for each segment", &["let q"]),
+    ("norms", &["norm_end("]),
+    ("products by element", &["fn epilogue(", "let lane = 0u;"]),
+    ("products by workgroup", &["fn epilogue(", "sums[lid]", "@workgroup_size(64)"]),
+    ("products by large workgroup", &["fn epilogue(", "sums[lid]", "@workgroup_size(256)"]),
+    ("products in small tiles", &["var<workgroup> sa: array<f32, 512>"]),
+    ("products in large tiles", &["var<workgroup> sa: array<f32, 1024>"]),
+    ("random words", &["stream_key("]),
+    ("halves", &["round_half("]),
+    ("an index out of range", &["atomicMax("]),
+    ("the report of one", &["atomicStore("]),
+];
+
+fn report(failures: &[String]) {
+    assert!(failures.is_empty(), "{} fail, the first:\n{}", failures.len(), failures[0]);
+}
+
+#[test]
+fn every_kernel_is_valid_and_translates_for_each_driver() {
+    let kernels = Kernels::all(200);
+    report(&kernels.refused);
+    assert!(kernels.texts.len() > 1000, "{} kernels", kernels.texts.len());
+    let texts: Vec<&str> = kernels.texts.keys().map(String::as_str).collect();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let judged = has_spirv_val();
+    // Processes take time: of the modules, one in forty.
+    let part = |first: usize| -> Vec<String> {
+        let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{first}.spv"));
+        let prove = |(i, text): (usize, &&str)| {
+            let judged = judged && i % 40 == 0;
+            let proven = Translated::new(text).and_then(|t| if judged { spirv_val(&t.spirv, &file) } else { Ok(()) });
+            proven.err().map(|why| format!("{why}\n{text}"))
+        };
+        texts.iter().enumerate().skip(first).step_by(threads).filter_map(prove).collect()
+    };
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let part = &part;
+        let running: Vec<_> = (0..threads).map(|first| scope.spawn(move || part(first))).collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("no check panics")).collect()
+    });
+    report(&failures);
+    let missing: BTreeSet<&str> = SORTS
+        .iter()
+        .filter(|(_, marks)| !texts.iter().any(|text| marks.iter().all(|mark| text.contains(mark))))
+        .map(|(sort, _)| *sort)
+        .collect();
+    assert!(missing.is_empty(), "no program has {missing:?}");
+}
+
+/// A kernel that does nothing wrong, for others to be made of.
+const GOOD: &str = "
+@group(0) @binding(1) var<storage, read_write> b0: array<u32>;
+var<workgroup> shared_words: array<u32, 64>;
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+    shared_words[lid] = lid;
+    workgroupBarrier();
+    b0[lid] = shared_words[63u - lid];
+}
+";
+
+#[test]
+fn a_broken_kernel_is_found() {
+    Translated::new(GOOD).unwrap_or_else(|why| panic!("{why}"));
+    let nine: String =
+        (0..9).map(|i| format!("@group(0) @binding({}) var<storage, read> more{i}: array<u32>;\n", i + 2)).collect();
+    let broken = [
+        (GOOD.replace("lid] = lid;", "lid] = lidd;"), "no definition in scope"),
+        (GOOD.replace("lid] = lid;", "lid] = 1.5;"), "type"),
+        (GOOD.replace("size(64)", "size(512)"), "512 invocations"),
+        (GOOD.replace("array<u32, 64>", "array<u32, 5000>"), "20000 bytes"),
+        (GOOD.replace("fn main", "fn other"), "other"),
+        (format!("{nine}{GOOD}"), "10 storage buffers"),
+        (format!("enable f16;\n{}", GOOD.replace("lid] = lid;", "lid] = u32(f16(lid));")), "f16"),
+        (GOOD.replace("lid] = lid;", "lid] = subgroupAdd(lid);"), "ubgroup"),
+    ];
+    for (text, why) in broken {
+        let found = Translated::new(&text).err().unwrap_or_else(|| panic!("nothing is wrong with\n{text}"));
+        assert!(found.to_lowercase().contains(&why.to_lowercase()), "{found} instead of {why} of\n{text}");
+    }
+}
+
+#[test]
+fn a_broken_module_is_found_where_spirv_val_is_there() {
+    if !has_spirv_val() {
+        eprintln!("spirv-val is not there: it is not tested");
+        return;
+    }
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("broken.spv");
+    let mut module = Translated::new(GOOD).unwrap().spirv;
+    spirv_val(&module, &file).unwrap();
+    module.truncate(module.len() - 1);
+    assert!(spirv_val(&module, &file).unwrap_err().contains("spirv-val"));
+}
