@@ -212,7 +212,7 @@ fn what_exceeds_the_budget_is_refused_with_the_figures() {
         let x = t.input("x", [300, 300], DType::F32);
         t.tap("y", (x.matmul(x) + 1.0).matmul(x).matmul(x));
     });
-    let error = error.err().expect("refused").to_string();
+    let error = error.expect_err("refused").to_string();
     assert!(error.contains("1080000 bytes") && error.contains("65536 of"), "nothing has been allocated: {error}");
     // What has been refused takes nothing: the same device goes on.
     let mut session = Session::new(Box::new(WgpuBackend::on(&small).unwrap()), Store::new()).unwrap();

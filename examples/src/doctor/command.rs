@@ -22,8 +22,8 @@ struct Diagnosis {
     adapters: Vec<Adapter>,
     /// The CPU, where it is asked for.
     cpu: Option<Tested>,
-    /// What `--device auto` takes.
-    auto: String,
+    /// What `--device auto` takes, where adapters were looked for.
+    auto: Option<String>,
     /// What to install, where there is no GPU.
     advice: Option<String>,
 }
@@ -139,9 +139,10 @@ pub fn doctor(common: &Common) -> Result<bool> {
     if common.steps.is_some() {
         return Err(Error::Usage("doctor makes no training steps: leave --steps out".into()));
     }
-    let found = if common.device == Device::Cpu { vec![] } else { adapters() };
+    let looks = common.device != Device::Cpu;
+    let found = if looks { adapters() } else { vec![] };
     let auto = found.iter().position(|adapter| !adapter.is_software());
-    let auto = auto.map_or(Device::Cpu, |number| Device::Gpu(Some(number))).to_string();
+    let auto = looks.then(|| auto.map_or(Device::Cpu, |number| Device::Gpu(Some(number))).to_string());
     let wanted = match common.device {
         Device::Gpu(Some(index)) if !found.is_empty() && index >= found.len() => {
             return Err(wgrad_wgpu::Error::NoSuchAdapter { index, count: found.len() }.into());
@@ -151,7 +152,7 @@ pub fn doctor(common: &Common) -> Result<bool> {
         Device::Auto | Device::Cpu => None,
     };
     let with_cpu = !matches!(common.device, Device::Gpu(_));
-    let advice = (with_cpu && common.device != Device::Cpu && found.is_empty()).then(advice);
+    let advice = (with_cpu && looks && found.is_empty()).then(advice);
     let numbered = found.into_iter().enumerate().filter(|(number, _)| wanted.is_none_or(|wanted| wanted == *number));
     let mut diagnosis = Diagnosis { adapters: vec![], cpu: None, auto, advice: advice.map(|lines| lines.join("\n")) };
     let tells = !common.json && !common.quiet;
@@ -182,8 +183,8 @@ pub fn doctor(common: &Common) -> Result<bool> {
         say!("\nThere is no GPU adapter: everything runs on the CPU. What may be missing:");
         lines.iter().for_each(|line| say!("  {line}"));
     }
-    if tells {
-        say!("\n--device auto takes {}", diagnosis.auto);
+    if let Some(auto) = diagnosis.auto.as_ref().filter(|_| tells) {
+        say!("\n--device auto takes {auto}");
     }
     let failed = tested().filter(|tested| !tested.passed).count();
     say!("{} passed, {failed} failed", tested().count() - failed);

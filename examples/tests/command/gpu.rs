@@ -116,5 +116,7 @@ fn doctor_tests_every_adapter_and_the_cpu() {
     let one = wgrad("doctor --device gpu:0 --json").json();
     assert_eq!((one["adapters"].as_array().map(Vec::len), &one["cpu"]), (Some(1), &serde_json::Value::Null));
     wgrad(&format!("doctor --device gpu:{}", found.len())).fails(1, &["no GPU adapter", "numbered 0"]);
+    let cpu = wgrad("doctor --device cpu --json").json();
+    assert!(cpu["auto"].is_null() && cpu["cpu"]["passed"] == true, "nobody has looked for adapters: {cpu:?}");
     wgrad("doctor --steps 3").fails(2, &["--steps"]);
 }
