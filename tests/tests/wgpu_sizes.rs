@@ -78,6 +78,23 @@ fn rows_of_all_lengths() {
     }
 }
 
+/// Of shapes that are empty in any dimension, however they are turned.
+#[test]
+fn reductions_of_nothing() {
+    for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0]] {
+        same(&format!("{order:?}"), &[("x", f32s([0, 2, 3], 1))], 0.0, |t, x| {
+            let x = x[0].permute(&order);
+            t.tap("all", x.sum());
+            for axis in 0..3 {
+                t.tap("sums", x.sum_axes(&[axis]));
+                t.tap("most", x.max_axes(&[axis]));
+                t.tap("norms", x.norm_axes(&[axis]));
+                t.tap("running", x.cumsum(axis));
+            }
+        });
+    }
+}
+
 #[test]
 fn lines_longer_than_a_kernel_walks() {
     let len = 40_000;

@@ -364,7 +364,8 @@ pub(crate) fn coordinates(linear: &str, name: &str, extents: &[usize]) -> (Strin
             break;
         }
         names[d] = format!("{name}{d}");
-        let (n, next) = (extents[d], format!("{name}_{d}"));
+        // Of what is empty there is no point, but compilers refuse to divide by 0.
+        let (n, next) = (extents[d].max(1), format!("{name}_{d}"));
         writeln!(text, "let {} = {rest} % {n}u; let {next} = {rest} / {n}u;", names[d]).unwrap();
         rest = next;
     }

@@ -89,6 +89,19 @@ fn sizes(f: &mut Each<'_>) {
             f(&format!("rows {shape:?} of {dtype}"), &program, &Grouping::default());
             f(&format!("rows {shape:?} of {dtype}, unfused"), &program, &Grouping::none());
         }
+        for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0]] {
+            let empty = recorded(|t| {
+                let x = t.input("x", [0, 2, 3], dtype).permute(&order);
+                t.tap("all", x.sum());
+                for axis in 0..3 {
+                    t.tap("sum", x.sum_axes(&[axis]));
+                    t.tap("most", x.max_axes(&[axis]));
+                    t.tap("norm", x.norm_axes(&[axis]));
+                    t.tap("running", x.cumsum(axis));
+                }
+            });
+            f(&format!("nothing, in order {order:?} of {dtype}"), &empty, &Grouping::default());
+        }
         let many = recorded(|t| {
             let x = t.input("x", [5_000_000], dtype);
             t.tap("some", (x * 2.0 + 1.0).slice_step(0, 4_999_999, 50, -99_991));
@@ -208,14 +221,13 @@ fn parameters(large: bool) -> (Store, ParamSet) {
 /// Updates: every pass, every optimizer, and the whole chain.
 fn updates(f: &mut Each<'_>) {
     for large in [false, true] {
-        for pass in 0..PASSES.len() {
+        for (name, apply) in PASSES {
             let (mut store, params) = parameters(large);
             let rng = Rng::new(&mut store, "noise", 7);
             let guard = FiniteGuard::new(&mut store, "guard", Some(5), OnGiveUp::Error);
             let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
             let tape = Tape::new(Arc::new(store.layout().clone()));
             let loss = tape.arenas(&params).tensors()[0].square().sum();
-            let (name, apply) = PASSES[pass];
             sgd.step(apply(loss.grad(&params), (&params, rng, &guard)));
             f(&format!("pass {name}"), &tape.finish(), &Grouping::default());
         }
