@@ -18,7 +18,7 @@ mod training;
 
 pub use cases::proptest_config;
 pub use compare::{Tolerance, compare, same_bits};
-pub use gpu::gpu;
+pub use gpu::{gpu, gpus};
 pub use gradcheck::{Domain, Gradcheck, Setting};
 pub use model::{Linear, Mlp};
 pub use optimizer::{AnyOptimizer, MakeOptimizer, Step};

@@ -196,8 +196,9 @@ impl Sequence {
                     source.line(format!("let dh = {} + {};", dh.at("element"), carry.at("state")));
                     let given = read.get(5).map_or(String::new(), |dc| format!(" + {}", dc.at("element")));
                     let carry = memory_carry.at("state");
-                    source
-                        .line(format!("let dc = dh * o * squash_slope(squashed){given} + {carry};\n{carry} = dc * f;"));
+                    source.line(format!(
+                        "let dc = dh * o * squash_slope(squashed){given} + {carry};\n{carry} = flushed(dc * f);"
+                    ));
                     let parts = [
                         "dc * g * gate_slope(i)",
                         "dc * before * gate_slope(f)",
@@ -205,7 +206,7 @@ impl Sequence {
                         "dh * squashed * gate_slope(o)",
                     ];
                     for (gate, part) in parts.into_iter().enumerate() {
-                        source.line(format!("{} = {part};", dz.at(&self.of_gate(gate))));
+                        source.line(format!("{} = flushed({part});", dz.at(&self.of_gate(gate))));
                     }
                 } else {
                     source.line(format!("let h = {};", read[1].at("element")));
@@ -215,7 +216,7 @@ impl Sequence {
                         Cell::Irnn => "where_positive(h, dh)",
                         _ => "dh * squash_slope(h)",
                     };
-                    source.line(format!("{} = {slope};", dz.at("element")));
+                    source.line(format!("{} = flushed({slope});", dz.at("element")));
                 }
             });
             let step = format!("t * {}u", self.batch * self.wide() / self.tile.width);
