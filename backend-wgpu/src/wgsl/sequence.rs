@@ -68,7 +68,7 @@ fn extents<'a>(op: &Op, inputs: &[&'a Shape]) -> Option<(Cell, bool, &'a Shape, 
 pub(crate) fn sequence(op: &Op, reads: &[View], writes: &[View], tables: &mut Tables<'_>) -> Result<Vec<Launch>> {
     let shapes: Vec<&Shape> = reads.iter().map(|read| &read.shape).collect();
     let hidden = extents(op, &shapes).expect("a sequence").3[1];
-    let in_fours = hidden % 4 == 0 && reads.iter().chain(writes).all(|view| view.offset % 4 == 0);
+    let in_fours = hidden.is_multiple_of(4) && reads.iter().chain(writes).all(|view| view.offset.is_multiple_of(4));
     let sequence = Sequence::new(op, &shapes, if in_fours { 4 } else { 1 }, tables.target);
     if sequence.batch * hidden == 0 {
         return Ok(vec![]);
@@ -288,7 +288,7 @@ impl Sequence {
         let (summands, across) = self.product_extents();
         let (summands, across) = (summands / width, across / width);
         let block = lanes * columns;
-        let (ragged_rows, ragged) = (self.batch % rows != 0, across % block != 0);
+        let (ragged_rows, ragged) = (!self.batch.is_multiple_of(rows), !across.is_multiple_of(block));
         match across <= block {
             true => source.line("{ let j0 = lid;"),
             false => source
