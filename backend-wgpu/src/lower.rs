@@ -56,7 +56,7 @@ impl Lowering<'_> {
         let guard = self.failed.filter(|_| kernel.writes.iter().any(is_state));
         match &kernel.kind {
             Kind::Loop(body) => looped(body, &reads, &writes, guard, tables),
-            Kind::MatMul(matmul) => Ok(product::product(matmul, &reads, &writes, guard, tables)?.into_iter().collect()),
+            Kind::MatMul(matmul) => product::product(matmul, &reads, &writes, guard, tables),
             kind => {
                 let Some(guard) = guard else { return self.single(kernel, kind, &reads, &writes, tables) };
                 // A state is written if nothing has failed; so it is computed elsewhere first.

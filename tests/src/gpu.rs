@@ -36,3 +36,14 @@ pub fn gpu() -> Option<&'static Gpu> {
     };
     GPU.get_or_init(open).as_ref()
 }
+
+/// The GPU as it is, and as if it were no software renderer: what runs on real GPUs is tested too. Empty if there is none.
+///
+/// # Panics
+/// If there is no adapter, or it does not open twice.
+pub fn gpus() -> Vec<&'static Gpu> {
+    static HARDWARE: OnceLock<Gpu> = OnceLock::new();
+    let options = Options { as_hardware: true, ..gpu_options() };
+    let hardware = || HARDWARE.get_or_init(|| Gpu::open(Choice::Best, options).expect("it opens twice"));
+    gpu().map_or(vec![], |gpu| vec![gpu, hardware()])
+}

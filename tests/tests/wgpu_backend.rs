@@ -1,7 +1,7 @@
 //! The wgpu backend as a device: what a run costs, what it refuses, and what it says when something is wrong.
 
 use std::process::Command;
-use wgrad::{Array, Backend, DType, Data, Error, InProcess, Optimizer, Session, Store, Tape};
+use wgrad::{Array, Backend, DType, Data, DynamicScale, Error, InProcess, LossScaler, Optimizer, Session, Store, Tape};
 use wgrad_nn::{
     Builder, Cell, Init, Linear, Recurrent, RecurrentInit,
     optim::{AdamW, AdamWConfig},
@@ -81,6 +81,40 @@ fn a_hundred_steps_repeat_bit_for_bit() {
     assert_eq!(one.0, two.0);
     assert!(one.0.iter().all(|loss| loss.is_finite()) && one.0[99] < one.0[0]);
     assert!(one.1.iter().zip(&two.1).all(|(a, b)| same_bits(a, b)));
+}
+
+/// Scale, norm, clip, verdict and AdamW over 200 tensors.
+#[test]
+fn an_update_of_200_tensors_is_one_submission_of_eight_dispatches_at_most() {
+    let Some(gpu) = gpu() else { return };
+    let mut store = Store::new();
+    for i in 0..200 {
+        store.param(&format!("p{i}"), &Array::new([16, 24], vec![0.5f32; 16 * 24]));
+    }
+    let params = store.params();
+    let arena = params.arenas(store.layout())[0];
+    let len = store.layout().state(arena).shape.numel();
+    let gradients = store.state("gradients", &Array::new([len], vec![0.01f32; len]));
+    let adam = AdamW::new(&mut store, &params, AdamWConfig::default());
+    let scaler = LossScaler::dynamic(&mut store, DynamicScale::default());
+    let (layout, values) = store.into_parts();
+    let t = Tape::new(layout);
+    let loss = t.state(arena).dot(t.state(gradients));
+    adam.step(scaler.scale(loss).grad(&params).unscale(&scaler).check_finite().clip_by_global_norm(1.0));
+    scaler.update(&t);
+    let mut backend = WgpuBackend::on(gpu).unwrap();
+    let program = t.finish().lowered(true, |op, inputs| backend.claims(op, inputs));
+    let plan = wgrad::plan::Plan::with(&program, &backend.grouping());
+    let buffers: Vec<_> = values.iter().map(|value| backend.alloc(value).unwrap()).collect();
+    let executable = backend.compile(&plan, &buffers).unwrap();
+    let before = backend.counters();
+    backend.run(executable, &[], 0, &mut InProcess::world(1).remove(0)).unwrap();
+    let after = backend.counters();
+    assert!(after.dispatches - before.dispatches <= 8, "{before:?} {after:?}");
+    assert_eq!(after.submits - before.submits, 1);
+    backend.wait().unwrap();
+    let moved = backend.read(buffers[arena.index()]).unwrap().to_f64();
+    assert!(moved.iter().take(16 * 24).all(|p| *p < 0.5), "it has been an update");
 }
 
 /// A plan compiled by hand, so that the backend's counters can be read.

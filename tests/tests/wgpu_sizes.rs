@@ -2,7 +2,8 @@
 //! the whole range of their arguments.
 
 use wgrad::{Array, Conv2d, DType, Data, Store, Tape, Tensor, f16};
-use wgrad_tests::{Machine, gpu, named};
+use wgrad_tests::{Machine, gpu, gpus, named};
+use wgrad_wgpu::Gpu;
 
 /// Numbers of either sign, of about 1.
 fn numbers(len: usize, salt: usize) -> Vec<f32> {
@@ -11,7 +12,17 @@ fn numbers(len: usize, salt: usize) -> Vec<f32> {
 
 /// Runs one program on the GPU and on the CPU, and compares what it taps, relative to the largest.
 fn same(what: &str, inputs: &[(&str, Array)], tolerance: f64, record: impl Fn(&Tape, &[Tensor<'_>])) {
-    let Some(gpu) = gpu() else { return };
+    same_on(gpu(), what, inputs, tolerance, record);
+}
+
+fn same_on(
+    gpu: Option<&Gpu>,
+    what: &str,
+    inputs: &[(&str, Array)],
+    tolerance: f64,
+    record: impl Fn(&Tape, &[Tensor<'_>]),
+) {
+    let Some(gpu) = gpu else { return };
     let inputs: Vec<(String, Array)> = inputs.iter().map(|(name, array)| (name.to_string(), array.clone())).collect();
     let run = |mut machine: Machine| {
         let step = machine.session.record(|t| {
@@ -43,18 +54,50 @@ fn f32s(shape: impl Into<wgrad::Shape>, salt: usize) -> Array {
 
 #[test]
 fn products_in_tiles() {
-    for (m, k, n) in
-        [(64, 16, 64), (65, 33, 70), (40, 100, 60), (130, 17, 66), (2, 5000, 3), (1, 300, 200), (70, 7, 90)]
-    {
+    for (m, k, n) in [
+        (64, 16, 64),
+        (65, 33, 70),
+        (40, 100, 60),
+        (130, 17, 66),
+        (2, 5000, 3),
+        (1, 300, 200),
+        (70, 7, 90),
+        (48, 1100, 64),
+        (9, 4, 3),
+    ] {
         for (ta, tb) in [(false, false), (true, false), (false, true), (true, true)] {
             let shape = |turned: bool, a: usize, b: usize| if turned { [2, b, a] } else { [2, a, b] };
             let inputs = [("a", f32s(shape(ta, m, k), 1)), ("b", f32s(shape(tb, k, n), 2)), ("c", f32s([n], 3))];
-            same(&format!("{m} {k} {n} {ta} {tb}"), &inputs, 1e-5, |t, x| {
-                let a = if ta { x[0].permute(&[0, 2, 1]) } else { x[0] };
-                let b = if tb { x[1].permute(&[0, 2, 1]) } else { x[1] };
-                t.tap("product", (a.matmul(b) + x[2]).tanh() * 0.5);
-            });
+            for gpu in gpus() {
+                same_on(Some(gpu), &format!("{m} {k} {n} {ta} {tb}"), &inputs, 3e-5, |t, x| {
+                    let a = if ta { x[0].permute(&[0, 2, 1]) } else { x[0] };
+                    let b = if tb { x[1].permute(&[0, 2, 1]) } else { x[1] };
+                    t.tap("product", (a.matmul(b) + x[2]).tanh() * 0.5);
+                });
+            }
         }
+    }
+}
+
+/// Sides that lie in memory as vectors of four cannot be loaded from, and one that is both sides and is read once more.
+#[test]
+fn products_of_sides_in_odd_places() {
+    let inputs = [("a", f32s([44, 68], 1)), ("b", f32s([33, 65], 2)), ("c", f32s([700, 24], 3))];
+    for gpu in gpus() {
+        same_on(Some(gpu), "odd places", &inputs, 1e-5, |t, x| {
+            let [a, b, c] = [x[0], x[1], x[2]];
+            t.tap("from the second on", b.slice(0, 1, 32).slice(1, 1, 64).matmul(a.slice(1, 2, 64).permute(&[1, 0])));
+            t.tap("backwards", a.flip(&[0]).matmul(a.flip(&[1]).permute(&[1, 0])));
+            t.tap("every second", a.slice_step(1, 0, 34, 2).matmul(a.slice_step(1, 1, 34, 2).permute(&[1, 0])));
+            t.tap("itself", c.permute(&[1, 0]).matmul(c) * c.slice(0, 0, 24));
+            t.tap(
+                "repeated",
+                b.slice(0, 0, 1)
+                    .broadcast_to([33, 65])
+                    .permute(&[1, 0])
+                    .matmul(b.slice(1, 0, 1).broadcast_to([33, 40])),
+            );
+        });
     }
 }
 

@@ -22,3 +22,8 @@ fn positive(x: V) -> V {
 fn where_positive(y: V, d: V) -> V {
     return select(d, V(0.0), y <= V(0.0));
 }
+// A gradient that has vanished is 0 from 2^-110 on: its products with weights above 2^-16 are normal numbers then, and with
+// others a step takes a software renderer twenty times longer.
+fn flushed(x: V) -> V {
+    return select(x, V(0.0), abs(x) < V(7.7037198e-34f));
+}

@@ -2,7 +2,7 @@
 //! element by itself.
 
 use super::{
-    Launch, MOST_ITERATIONS, Source, Tables, Target, View,
+    Launch, MOST_ITERATIONS, Memory, Scratch, Source, Tables, Target, View,
     body::{Emit, WIDTH},
     collapse,
     convolution::{lanes, tree},
@@ -27,24 +27,67 @@ const EACH: usize = 4;
 /// Products of fewer elements than this are not tiled, nor are those with fewer rows, columns or summands than a tile's depth.
 const UNTILED: usize = 2048;
 
-/// The kernel of a product. Reads 0 and 1 are its sides.
+/// Products of fewer tiles than this leave a GPU idle: their summands are cut into parts, if they are many.
+const FEW_TILES: usize = 64;
+/// The fewest summands of a part.
+const PART: usize = 256;
+/// The most parts.
+const MOST_PARTS: usize = 32;
+
+/// Where a tile goes.
+enum To {
+    /// To the epilogue.
+    Epilogue,
+    /// To scratch memory: the sums of one of so many parts of the summands.
+    Parts(Memory, usize),
+}
+
+/// The kernels of a product. Reads 0 and 1 are its sides.
 pub(crate) fn product(
     matmul: &MatMul,
     reads: &[View],
     writes: &[View],
     guard: Option<usize>,
     tables: &mut Tables<'_>,
-) -> Result<Option<Launch>> {
+) -> Result<Vec<Launch>> {
     let MatMul { m, k, n, .. } = *matmul;
     let batches = matmul.batch.numel();
     if batches * m * n == 0 {
-        return Ok(None);
+        return Ok(vec![]);
     }
+    let depth = SMALL.depth;
+    let in_registers = tables.target == Target::Software && register::fits(matmul);
+    let in_tiles = !in_registers && m * n >= UNTILED && m.min(n) >= depth && k >= depth;
+    let tile = if m.min(n) >= 2 * SMALL.rows { LARGE } else { SMALL };
+    let parts = if in_tiles { parts(k, batches * m.div_ceil(tile.rows) * n.div_ceil(tile.columns)) } else { 1 };
     let mut source = Source::default();
-    let rank = matmul.batch.rank();
+    if parts > 1 {
+        let bases = bases(&mut source, matmul, reads);
+        let memory = (tables.scratch)(Scratch::Parts, parts * batches * m * n);
+        let sums = tiled(source, matmul, reads, &bases, &tile, &To::Parts(memory, parts), tables)?;
+        let mut source = Source::default();
+        source.outside = epilogue(&mut source, matmul, reads, writes, guard, tables)?;
+        return Ok(vec![sums, ends(source, matmul, memory, parts, tables)?]);
+    }
     let epilogue = epilogue(&mut source, matmul, reads, writes, guard, tables)?;
     source.outside += &epilogue;
-    // Where each side's matrix begins.
+    let bases = bases(&mut source, matmul, reads);
+    let launch = match in_tiles {
+        _ if in_registers => register::product(source, matmul, reads, writes, &bases, tables),
+        true => tiled(source, matmul, reads, &bases, &tile, &To::Epilogue, tables),
+        false => direct(source, matmul, reads, &bases, tables),
+    };
+    Ok(vec![launch?])
+}
+
+/// How many parts the summands of a product of so many tiles are cut into.
+fn parts(k: usize, tiles: usize) -> usize {
+    if tiles >= FEW_TILES { 1 } else { (k / PART).min(FEW_TILES.div_ceil(tiles)).clamp(1, MOST_PARTS) }
+}
+
+/// Statements that name where each side's matrix begins.
+fn bases(source: &mut Source, matmul: &MatMul, reads: &[View]) -> String {
+    let rank = matmul.batch.rank();
     let mut strides = [0, 1].map(|side| reads[side].strides[..rank].to_vec());
     let [a, b] = &mut strides;
     let extents = collapse(&matmul.batch, &mut [a, b]);
@@ -53,16 +96,21 @@ pub(crate) fn product(
         let offset = source.param(reads[side].offset as u32);
         position(&offset, names.iter().cloned().zip(strides[side].iter().copied()))
     });
-    let bases = format!("{text}let a_base = {a};\nlet b_base = {b};\n");
-    let depth = SMALL.depth;
-    if tables.target == Target::Software && register::fits(matmul) {
-        register::product(source, matmul, reads, writes, &bases, tables).map(Some)
-    } else if m * n < UNTILED || m.min(n) < depth || k < depth {
-        direct(source, matmul, reads, &bases, tables).map(Some)
-    } else {
-        let tile = if m.min(n) >= 2 * SMALL.rows { LARGE } else { SMALL };
-        tiled(source, matmul, reads, &bases, &tile, tables).map(Some)
-    }
+    format!("{text}let a_base = {a};\nlet b_base = {b};\n")
+}
+
+/// Adds up the parts of each element's sum, in order, for the epilogue.
+fn ends(mut source: Source, matmul: &MatMul, memory: Memory, parts: usize, tables: &Tables<'_>) -> Result<Launch> {
+    let MatMul { m, n, .. } = *matmul;
+    let count = matmul.batch.numel() * m * n;
+    let buffer = source.bind(memory, false);
+    source.line(format!("let i = g * {WIDTH}u + lid;\nif (i >= {count}u) {{ return; }}"));
+    source.line(format!("let column = i % {n}u; let row = (i / {n}u) % {m}u; let batch = i / {}u;", m * n));
+    source.line(format!("var sum = 0.0;\nfor (var part = 0u; part < {parts}u; part = part + 1u) {{"));
+    source.line(format!(
+        "sum = sum + bitcast<f32>({buffer}[part * {count}u + i]);\n}}\nepilogue(batch, row, column, sum);"
+    ));
+    source.finish("a matrix product", WIDTH, (count as u64).div_ceil(u64::from(WIDTH)), tables)
 }
 
 /// A function that computes and stores what follows from an element of the product.
@@ -142,13 +190,16 @@ fn tiled(
     reads: &[View],
     bases: &str,
     tile: &Tile,
+    to: &To,
     tables: &mut Tables<'_>,
 ) -> Result<Launch> {
     let MatMul { m, k, n, .. } = *matmul;
     let Tile { rows, columns, depth } = *tile;
     let threads = rows * columns / (EACH * EACH);
-    if k.div_ceil(depth) > MOST_ITERATIONS {
-        let (iterations, limit) = (k.div_ceil(depth) as u64, MOST_ITERATIONS as u64);
+    let parts = if let To::Parts(_, parts) = to { *parts } else { 1 };
+    let part = k.div_ceil(depth).div_ceil(parts);
+    if part > MOST_ITERATIONS {
+        let (iterations, limit) = (part as u64, MOST_ITERATIONS as u64);
         return Err(Error::TooLong { what: "a matrix product", iterations, limit });
     }
     source.shared = 4 * depth * (rows + columns);
@@ -156,14 +207,17 @@ fn tiled(
     write!(source.outside, "var<workgroup> sa: array<f32, {in_a}>;\nvar<workgroup> sb: array<f32, {in_b}>;\n").unwrap();
     let (down, across) = (m.div_ceil(rows), n.div_ceil(columns));
     let wide = columns / EACH;
-    source.line(format!("let tile = g % {}u; let batch = g / {}u;", down * across, down * across));
+    let batches = matmul.batch.numel();
+    source.line(format!("let tile = g % {}u; let matrix = g / {}u;", down * across, down * across));
+    source.line(format!("let batch = matrix % {batches}u; let part = matrix / {batches}u;"));
+    source.line(format!("let low = part * {}u; let high = min(low + {}u, {k}u);", part * depth, part * depth));
     source.line(format!("let row0 = (tile / {across}u) * {rows}u; let column0 = (tile % {across}u) * {columns}u;"));
     source.line(format!("let tx = lid % {wide}u; let ty = lid / {wide}u;"));
     source.main += bases;
     for i in 0..EACH {
         source.line(format!("var acc{i} = vec4<f32>(0.0, 0.0, 0.0, 0.0);"));
     }
-    source.line(format!("for (var k0 = 0u; k0 < {k}u; k0 = k0 + {depth}u) {{"));
+    source.line(format!("for (var k0 = low; k0 < high; k0 = k0 + {depth}u) {{"));
     // Neighbouring invocations load neighbours in memory.
     for (side, extent, tile, shared, first, limit) in
         [(0, rows, in_a, "sa", "row0", m), (1, columns, in_b, "sb", "column0", n)]
@@ -203,10 +257,17 @@ fn tiled(
         source.line(format!("{{ let row = row0 + ty * {EACH}u + {i}u;\nif (row < {m}u) {{"));
         for (j, part) in ["x", "y", "z", "w"].into_iter().enumerate() {
             let column = format!("column0 + tx * {EACH}u + {j}u");
-            source.line(format!("if ({column} < {n}u) {{ epilogue(batch, row, {column}, acc{i}.{part}); }}"));
+            let store = match to {
+                To::Epilogue => format!("epilogue(batch, row, {column}, acc{i}.{part});"),
+                To::Parts(memory, _) => {
+                    let buffer = source.bind(*memory, true);
+                    format!("{buffer}[(matrix * {m}u + row) * {n}u + {column}] = bitcast<u32>(acc{i}.{part});")
+                }
+            };
+            source.line(format!("if ({column} < {n}u) {{ {store} }}"));
         }
         source.line("} }");
     }
-    let groups = (matmul.batch.numel() * down * across) as u64;
+    let groups = (parts * batches * down * across) as u64;
     source.finish("a matrix product", threads as u32, groups, tables)
 }

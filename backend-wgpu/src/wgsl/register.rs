@@ -53,10 +53,10 @@ impl<'a> Side<'a> {
         let alone =
             view.memory != Memory::Arena && !others.contains(&view.memory) && reads[0].memory != reads[1].memory;
         let aligned = |stride: &isize| stride % 4 == 0;
-        let in_fours = alone && view.offset % 4 == 0 && view.strides[..r - 2].iter().all(aligned);
+        let in_fours = alone && view.offset.is_multiple_of(4) && view.strides[..r - 2].iter().all(aligned);
         let load = match strides {
-            [element, 1] if in_fours && aligned(&element) && k % 4 == 0 => Load::Summands,
-            [1, summand] if in_fours && aligned(&summand) && extent % 4 == 0 => Load::Elements,
+            [element, 1] if in_fours && aligned(&element) && k.is_multiple_of(4) => Load::Summands,
+            [1, summand] if in_fours && aligned(&summand) && extent.is_multiple_of(4) => Load::Elements,
             _ => Load::Single,
         };
         Self { view, base: ["a_base", "b_base"][side], extent, strides, load }
@@ -80,7 +80,7 @@ impl<'a> Side<'a> {
 
     /// The nearest element that there is; of four together, the first.
     fn near(&self, element: String, tile: usize) -> String {
-        if self.extent % tile == 0 {
+        if self.extent.is_multiple_of(tile) {
             return element;
         }
         let last = if self.load == Load::Elements { self.extent - 4 } else { self.extent - 1 };
@@ -112,7 +112,7 @@ pub(crate) fn product(
     // Of four elements at once, all have a place.
     let count = if shared.load == Load::Elements { count } else { count.min(shared.extent) };
     let (down, across) = (shared.extent.div_ceil(count), own.extent.div_ceil(4 * LANES * fours));
-    let step = if sides.iter().any(|side| side.load == Load::Summands) || k % 4 == 0 { 4 } else { 1 };
+    let step = if sides.iter().any(|side| side.load == Load::Summands) || k.is_multiple_of(4) { 4 } else { 1 };
     let iterations = k / step;
     if iterations > MOST_ITERATIONS {
         let (iterations, limit) = (iterations as u64, MOST_ITERATIONS as u64);
@@ -148,8 +148,7 @@ pub(crate) fn product(
             source.line(format!("let o{q}_{j} = {value};"));
         }
     }
-    for d in 0..step {
-        let part = PARTS[d];
+    for (d, part) in PARTS.into_iter().enumerate().take(step) {
         source.line(format!("{{ let d = t + {d}u;"));
         let factor: Vec<String> = match shared.load {
             Load::Summands => (0..count).map(|i| format!("s{i}.{part}")).collect(),
@@ -184,8 +183,8 @@ pub(crate) fn product(
         let (x, y) = (format!("first_x + {i}u"), format!("first_y + {}u", 4 * LANES * q + j));
         let at = if swapped { format!("{y}, {x}") } else { format!("{x}, {y}") };
         let mut inside = vec![];
-        inside.extend((shared.extent % count != 0).then(|| format!("{x} < {}u", shared.extent)));
-        inside.extend((own.extent % (4 * LANES * fours) != 0).then(|| format!("{y} < {}u", own.extent)));
+        inside.extend((!shared.extent.is_multiple_of(count)).then(|| format!("{x} < {}u", shared.extent)));
+        inside.extend((!own.extent.is_multiple_of(4 * LANES * fours)).then(|| format!("{y} < {}u", own.extent)));
         let call = format!("epilogue(batch, {at}, sum{i}_{q}.{});", PARTS[j]);
         match inside.is_empty() {
             true => source.line(call),

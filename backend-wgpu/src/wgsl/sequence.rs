@@ -68,7 +68,7 @@ fn extents<'a>(op: &Op, inputs: &[&'a Shape]) -> Option<(Cell, bool, &'a Shape, 
 pub(crate) fn sequence(op: &Op, reads: &[View], writes: &[View], tables: &mut Tables<'_>) -> Result<Vec<Launch>> {
     let shapes: Vec<&Shape> = reads.iter().map(|read| &read.shape).collect();
     let hidden = extents(op, &shapes).expect("a sequence").3[1];
-    let in_fours = hidden % 4 == 0 && reads.iter().chain(writes).all(|view| view.offset % 4 == 0);
+    let in_fours = hidden.is_multiple_of(4) && reads.iter().chain(writes).all(|view| view.offset.is_multiple_of(4));
     let sequence = Sequence::new(op, &shapes, if in_fours { 4 } else { 1 }, tables.target);
     if sequence.batch * hidden == 0 {
         return Ok(vec![]);
@@ -196,8 +196,9 @@ impl Sequence {
                     source.line(format!("let dh = {} + {};", dh.at("element"), carry.at("state")));
                     let given = read.get(5).map_or(String::new(), |dc| format!(" + {}", dc.at("element")));
                     let carry = memory_carry.at("state");
-                    source
-                        .line(format!("let dc = dh * o * squash_slope(squashed){given} + {carry};\n{carry} = dc * f;"));
+                    source.line(format!(
+                        "let dc = dh * o * squash_slope(squashed){given} + {carry};\n{carry} = flushed(dc * f);"
+                    ));
                     let parts = [
                         "dc * g * gate_slope(i)",
                         "dc * before * gate_slope(f)",
@@ -205,7 +206,7 @@ impl Sequence {
                         "dh * squashed * gate_slope(o)",
                     ];
                     for (gate, part) in parts.into_iter().enumerate() {
-                        source.line(format!("{} = {part};", dz.at(&self.of_gate(gate))));
+                        source.line(format!("{} = flushed({part});", dz.at(&self.of_gate(gate))));
                     }
                 } else {
                     source.line(format!("let h = {};", read[1].at("element")));
@@ -215,7 +216,7 @@ impl Sequence {
                         Cell::Irnn => "where_positive(h, dh)",
                         _ => "dh * squash_slope(h)",
                     };
-                    source.line(format!("{} = {slope};", dz.at("element")));
+                    source.line(format!("{} = flushed({slope});", dz.at("element")));
                 }
             });
             let step = format!("t * {}u", self.batch * self.wide() / self.tile.width);
@@ -287,7 +288,7 @@ impl Sequence {
         let (summands, across) = self.product_extents();
         let (summands, across) = (summands / width, across / width);
         let block = lanes * columns;
-        let (ragged_rows, ragged) = (self.batch % rows != 0, across % block != 0);
+        let (ragged_rows, ragged) = (!self.batch.is_multiple_of(rows), !across.is_multiple_of(block));
         match across <= block {
             true => source.line("{ let j0 = lid;"),
             false => source
