@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-/// An error of a checkpoint or a data set.
+/// An error of a checkpoint, a data set, or a setting that a user gives.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -97,6 +97,14 @@ pub enum Error {
         line: usize,
         /// What is wrong.
         why: String,
+    },
+    /// A depth that no network of equal blocks has.
+    #[error("there is no network of depth {depth}: depths are {per_block} n + 2, such as {} or {}", 3 * per_block + 2, 9 * per_block + 2)]
+    Depth {
+        /// The depth asked for.
+        depth: usize,
+        /// The layers that a block more in each stage adds.
+        per_block: usize,
     },
     /// What a session reports.
     #[error(transparent)]
