@@ -8,7 +8,8 @@
 //!   activations.
 //! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates.
 //! - [`ClipWatch`] says when a clip acts on every update, or on none.
-//! - [`data`] has the tasks, [`checkpoint`] saves and restores a session.
+//! - [`data`] has tasks, readers of images and texts, and a loader that resumes anywhere; [`checkpoint`] saves and restores a
+//!   session.
 //!
 //! Losses and metrics are methods of `wgrad::Tensor`: `cross_entropy`, `mse`, `accuracy`. This crate names no device.
 //!
