@@ -2,6 +2,7 @@
 
 mod gradients;
 mod statistics;
+mod training;
 mod values;
 
 use wgrad::{Array, DType, Session, Shape, Store, Tape, Tensor};
