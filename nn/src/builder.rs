@@ -1,7 +1,7 @@
 //! The builder: declares parameters under paths, with initial values that depend on seed and path alone.
 
-use crate::{init::Init, random::generator};
-use wgrad::{Array, DType, Data, Param, Shape, Store};
+use crate::{buffers, init::Init, random::generator};
+use wgrad::{Array, DType, Data, Param, Shape, StateId, Store};
 
 /// Declares the parameters of modules in a store.
 ///
@@ -106,6 +106,18 @@ impl<'s> Builder<'s> {
     pub fn value(&mut self, name: &str, shape: impl Into<Shape>, values: &[f64]) -> Param {
         let array = Array::new(shape, Data::from_f64(self.dtype, values));
         self.store.param(&self.join(name), &array)
+    }
+
+    /// Declares a buffer, filled with one value: a state, named `buffers/<path>/<name>`, that a forward pass in training
+    /// moves: see [`crate::Buffers`]. It has the builder's type.
+    ///
+    /// # Panics
+    /// If its name is taken.
+    #[track_caller]
+    pub fn buffer(&mut self, name: &str, shape: impl Into<Shape>, value: f64) -> StateId {
+        let shape = shape.into();
+        let values = Data::from_f64(self.dtype, &vec![value; shape.numel()]);
+        self.store.state(&format!("{}{}", buffers::PREFIX, self.join(name)), &Array::new(shape, values))
     }
 
     fn join(&self, name: &str) -> String {

@@ -1,21 +1,32 @@
-//! Tasks: batches of data as pure functions of a seed and a step, so that a resumed run needs no generator state.
+//! Data as pure functions, so that a resumed run needs no generator state: tasks give batches by seed and step, data sets
+//! by samples and epoch, which a [`Loader`] chooses by seed and position.
 
 mod adding;
+mod augment;
+mod cifar;
 mod digits;
+mod images;
+mod loader;
+mod mnist;
 mod temporal_order;
+mod text;
 
 pub use adding::Adding;
+pub use augment::Augment;
 pub use digits::Digits;
+pub use images::{ImageData, Images, Moments, Split};
+pub use loader::{Dataset, Loader, LoaderConfig, Position};
 pub use temporal_order::TemporalOrder;
+pub use text::{Text, Vocabulary};
 
 use wgrad::Array;
 
 /// Inputs and targets of some samples.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Batch {
-    /// The sequences, f32 `[time, batch, inputs]`.
+    /// The inputs: of a [`Task`], sequences f32 `[time, batch, inputs]`; else as the [`Dataset`] says.
     pub x: Array,
-    /// The targets: classes, u32 `[batch]`, or values, f32 `[batch, outputs]`.
+    /// The targets: of a [`Task`], classes u32 `[batch]`, or values f32 `[batch, outputs]`; else as the [`Dataset`] says.
     pub y: Array,
 }
 

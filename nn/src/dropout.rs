@@ -46,4 +46,15 @@ impl Dropout {
     pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
         if training && self.p > 0.0 { x.dropout(self.p, self.rng) } else { x }
     }
+
+    /// As [`Dropout::forward`] of a dropout that there may be.
+    #[track_caller]
+    pub(crate) fn optional<'t>(dropout: Option<Self>, x: Tensor<'t>, training: bool) -> Tensor<'t> {
+        dropout.map_or(x, |dropout| dropout.forward(x, training))
+    }
+
+    /// Probability and source, for what drops within an operation; `None` where it does nothing.
+    pub(crate) fn of_weights(self, training: bool) -> Option<(f64, Rng)> {
+        (training && self.p > 0.0).then_some((self.p, self.rng))
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-/// An error of a checkpoint or a data set.
+/// An error of a checkpoint, a data set, or a setting that a user gives.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -97,6 +97,76 @@ pub enum Error {
         line: usize,
         /// What is wrong.
         why: String,
+    },
+    /// A file or folder of data that is something else than it should be, or not all of it.
+    #[error("{} is not {format}: {why}", path.display())]
+    Format {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it should be.
+        format: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// A data set that has no batch.
+    #[error("the data has {have} samples, and a batch takes at least {need}")]
+    TooFew {
+        /// Its samples.
+        have: usize,
+        /// The fewest that make a batch.
+        need: usize,
+    },
+    /// A text with too few characters.
+    #[error("the text has {have} characters, and training on windows of it takes at least {need}")]
+    TooShort {
+        /// Its characters.
+        have: usize,
+        /// The fewest that there must be.
+        need: usize,
+    },
+    /// A character that a vocabulary lacks.
+    #[error("the character {character:?}, number {} of the text, is not in the vocabulary", at + 1)]
+    Character {
+        /// The character.
+        character: char,
+        /// How many are before it.
+        at: usize,
+    },
+    /// A text with other characters than the one that a saved model was trained on.
+    #[error(
+        "the text has another vocabulary ({text} characters) than the model was saved with ({saved}): {only_text:?} only in the text, {only_saved:?} only in the model; resume with the text that it was trained on"
+    )]
+    Vocabulary {
+        /// The text's number of characters.
+        text: usize,
+        /// The model's.
+        saved: usize,
+        /// Some characters that only the text has.
+        only_text: String,
+        /// Some that only the model has.
+        only_saved: String,
+    },
+    /// A position that is none in a data set.
+    #[error("{text:?} is no position in the data: {why}")]
+    Position {
+        /// The position as it was saved.
+        text: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A thread that cannot be started.
+    #[error("cannot start a thread to prepare data: {source}")]
+    Thread {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A depth that no network of equal blocks has.
+    #[error("there is no network of depth {depth}: depths are {per_block} n + 2, such as {} or {}", 3 * per_block + 2, 9 * per_block + 2)]
+    Depth {
+        /// The depth asked for.
+        depth: usize,
+        /// The layers that a block more in each stage adds.
+        per_block: usize,
     },
     /// What a session reports.
     #[error(transparent)]

@@ -1,10 +1,15 @@
 //! What a training script needs around `wgrad`: modules, initial values, optimizers, schedules, data and checkpoints.
 //!
-//! - [`Builder`] declares parameters in a `wgrad::Store`; modules ([`Linear`], [`Embedding`], [`Dropout`], [`Recurrent`]) are small
-//!   structs of parameter handles whose `forward` records onto the tape of its argument.
+//! - [`Builder`] declares parameters in a `wgrad::Store`; modules are small structs of parameter handles whose `forward`
+//!   records onto the tape of its argument: [`Linear`], [`Conv2d`], [`Embedding`], [`Recurrent`], [`MultiHeadAttention`],
+//!   [`FeedForward`], [`Scale`], [`Dropout`], the norms [`LayerNorm`], [`RmsNorm`], [`GroupNorm`] and [`BatchNorm2d`].
+//! - [`Gpt`], [`ResNet`] and [`Mlp`] are whole models. Pooling has no parameters: see `wgrad::Tensor::max_pool2d`.
+//! - [`paths`] has parameters by pattern, to freeze them or to group them; [`Summary`] prints them; [`probe`] looks at
+//!   activations.
 //! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates.
 //! - [`ClipWatch`] says when a clip acts on every update, or on none.
-//! - [`data`] has the tasks, [`checkpoint`] saves and restores a session.
+//! - [`data`] has tasks, readers of images and texts, and a loader that resumes anywhere; [`checkpoint`] saves and restores a
+//!   session.
 //!
 //! Losses and metrics are methods of `wgrad::Tensor`: `cross_entropy`, `mse`, `accuracy`. This crate names no device.
 //!
@@ -30,29 +35,55 @@ pub mod checkpoint;
 pub mod data;
 pub mod init;
 pub mod optim;
+pub mod paths;
+pub mod probe;
 pub mod schedule;
 
+mod activation;
+mod attention;
+mod batch_norm;
+mod buffers;
 mod builder;
+mod conv;
 mod dropout;
 mod embedding;
 mod error;
+mod gpt;
 mod linalg;
 mod linear;
+mod mlp;
+mod norm;
 mod omega;
 mod random;
 mod recurrent;
+mod resnet;
+mod scale;
+mod summary;
 mod trainer;
+mod transformer;
 mod watch;
 
+pub use activation::Activation;
+pub use attention::{AttentionConfig, MultiHeadAttention};
+pub use batch_norm::BatchNorm2d;
+pub use buffers::{Buffers, Remembered};
 pub use builder::Builder;
+pub use conv::Conv2d;
 pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use error::{Error, Result};
+pub use gpt::{Gpt, GptConfig};
 pub use init::{Fan, Init};
 pub use linear::Linear;
+pub use mlp::Mlp;
+pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use omega::omega;
 pub use recurrent::{Outputs, Recurrent, RecurrentInit};
+pub use resnet::{BlockKind, ResNet, ResNetBlock, ResNetConfig, Stem, Unit};
+pub use scale::Scale;
 pub use schedule::Schedule;
+pub use summary::{Row, Summary};
 pub use trainer::{Inputs, Loss, LossScale, Precision, Trainer, TrainerConfig, Update};
+pub use transformer::{BlockConfig, FeedForward, NormPlace, TransformerBlock};
 pub use watch::ClipWatch;
 pub use wgrad::Cell;

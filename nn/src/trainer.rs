@@ -1,7 +1,10 @@
 //! The trainer: everything between a loss and the parameters, in the right order, from a configuration.
 
-use crate::optim::{Ema, EmaConfig};
-use std::{fmt, panic::Location};
+use crate::{
+    buffers::{Buffers, Remembered},
+    optim::{Ema, EmaConfig},
+};
+use std::{cell::RefCell, collections::BTreeMap, fmt, panic::Location};
 use wgrad::{
     Accumulator, Agc, Array, Centralize, DType, DynamicScale, FiniteGuard, Flat, Grads, Lint, LossScaler, Noise,
     OnGiveUp, Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps, Tensor,
@@ -175,6 +178,15 @@ struct Window {
     weight: StateId,
 }
 
+/// What buffers were when the window began, for one that is skipped.
+#[derive(Default)]
+struct Kept {
+    /// Where each buffer's value of then is kept.
+    states: BTreeMap<StateId, StateId>,
+    /// The buffers that micro-batches recorded so far move.
+    moved: RefCell<Vec<StateId>>,
+}
+
 /// A compiled program, and the inputs that it is for.
 type Compiled = (Vec<(String, Shape, DType)>, Step);
 
@@ -184,6 +196,9 @@ const SHAPES: usize = 64;
 /// Trains: loss, loss scale, accumulation, all-reduce over the ranks that train together, unscaling, finite check, noise, centralization, adaptive clip, clips,
 /// optimizer, average, scale update, in this order, which is that of [`wgrad::PassState`]'s rules. All of it is on the
 /// tape: a step waits for nothing.
+///
+/// Buffers, such as running statistics ([`crate::Buffers`]), move in each micro-batch. Where the step is not taken they are
+/// what they were before it, and must be declared before the trainer; over several ranks they become their mean.
 ///
 /// ```
 /// use wgrad::{Array, DType, Session, Store};
@@ -221,14 +236,16 @@ pub struct Trainer {
     scaler: LossScaler,
     /// None where one micro-batch makes an update.
     window: Option<(Accumulator<Scaled>, Window)>,
+    buffers: Buffers,
+    kept: Kept,
     guard: Option<FiniteGuard>,
     noise: Option<(Noise, Rng)>,
     ema: Option<Ema>,
     loss: LossFn,
     micro_batches: Vec<Compiled>,
     /// Of a full window, and of one that the data cut short; each with the parameters that micro-batches had reached when
-    /// it was recorded.
-    updates: [Option<(ParamSet, Step)>; 2],
+    /// it was recorded, and the number of buffers they had moved.
+    updates: [Option<((ParamSet, usize), Step)>; 2],
     /// Micro-batches that are in the window; `None` before the session has been asked.
     present: Option<usize>,
 }
@@ -270,6 +287,13 @@ impl Trainer {
             let mut sum = |of: &str| store.state(&format!("{name}/window/{of}"), &Array::zeros([], DType::F32));
             (accumulator, Window { loss: sum("loss"), weight: sum("weight") })
         });
+        let buffers = Buffers::of(store.layout());
+        let mut kept = Kept::default();
+        for &buffer in buffers.states().iter().filter(|_| window.is_some()) {
+            let decl = store.layout().state(buffer).clone();
+            let copy = store.state(&format!("{name}/window/{}", decl.name), &Array::zeros(decl.shape, decl.dtype));
+            kept.states.insert(buffer, copy);
+        }
         let guard =
             config.give_up.map(|most| FiniteGuard::new(store, &format!("{name}/guard"), Some(most), OnGiveUp::Error));
         let noise = config.noise.map(|noise| (noise, Rng::new(store, &format!("{name}/noise"), config.seed)));
@@ -285,6 +309,8 @@ impl Trainer {
             optimizer,
             scaler,
             window,
+            buffers,
+            kept,
             guard,
             noise,
             ema,
@@ -322,23 +348,30 @@ impl Trainer {
     #[track_caller]
     pub fn record_micro_batch(&self, tape: &Tape, inputs: &[(&str, &Array)]) {
         let inputs = Inputs::declare(tape, inputs);
+        let before = self.buffers.remember(tape);
         let loss = match self.config.precision {
             Precision::F32 => (self.loss)(&inputs),
             Precision::F16 => tape.autocast(DType::F16, || (self.loss)(&inputs)),
         };
-        tape.at_site(self.site, || self.record_gradient(loss));
+        tape.at_site(self.site, || self.record_gradient(loss, before.moved(tape)));
     }
 
-    /// From a micro-batch's loss to the window, or to the parameters.
+    /// From a micro-batch's loss, and the buffers that it has moved, to the window, or to the parameters.
     #[track_caller]
-    fn record_gradient(&self, loss: Loss<'_>) {
+    fn record_gradient<'t>(&self, loss: Loss<'t>, moved: Remembered<'t>) {
         let (value, tape) = (loss.or_nothing(), loss.value.tape());
-        let grads = self.scaler.scale(value).grad(&self.params);
-        let grads = if self.config.check_loss { grads.check_loss() } else { grads };
+        let mut grads = self.scaler.scale(value).grad(&self.params);
+        if self.config.check_loss {
+            grads = grads.check_loss();
+        }
+        if !moved.values().is_empty() {
+            grads = grads.skip_unless(moved.all_finite(tape));
+        }
         let Some((accumulator, window)) = &self.window else {
             let ranks = tape.ranks() as f64;
-            return self.finish(grads, value.sum_over_ranks() / ranks);
+            return self.finish(grads, value.sum_over_ranks() / ranks, moved);
         };
+        self.keep(tape, accumulator, &moved);
         let value = value.cast(DType::F32);
         let one = tape.scalar(1.0, DType::F32);
         let weight = match (self.config.weighting, loss.tokens) {
@@ -359,6 +392,20 @@ impl Trainer {
         add(window.weight, weight);
     }
 
+    /// Keeps the values that buffers have at the beginning of a window.
+    #[track_caller]
+    fn keep<'t>(&self, tape: &'t Tape, accumulator: &Accumulator<Scaled>, moved: &Remembered<'t>) {
+        let first = tape.state(accumulator.counter().expect("windows have a length")).equals(0.0);
+        for (buffer, before) in moved.values() {
+            let kept = self.kept.states[buffer];
+            tape.assign(kept, first.select(*before, tape.state(kept)));
+            let mut known = self.kept.moved.borrow_mut();
+            if !known.contains(buffer) {
+                known.push(*buffer);
+            }
+        }
+    }
+
     /// Records the update at the end of a window; of a full one, or of the last one, which may be short.
     ///
     /// # Panics
@@ -371,12 +418,15 @@ impl Trainer {
             tape.assign(state, tape.scalar(0.0, DType::F32));
         }
         let grads = if last { accumulator.take_last(tape) } else { accumulator.take(tape) };
-        self.finish(grads, sum.sum_over_ranks() / weight.sum_over_ranks());
+        let moved = self.kept.moved.borrow();
+        let kept = moved.iter().map(|buffer| (*buffer, tape.state(self.kept.states[buffer])));
+        self.finish(grads, sum.sum_over_ranks() / weight.sum_over_ranks(), Remembered::new(kept.collect()));
     }
 
-    /// From the gradient of a rank's batch to the parameters; `loss` is that of all ranks.
+    /// From the gradient of a rank's batch to the parameters; `loss` is that of all ranks, `before` what buffers go back to
+    /// where the step is not taken.
     #[track_caller]
-    fn finish<'t>(&self, grads: Grads<'t, Scaled>, loss: Tensor<'t>) {
+    fn finish<'t>(&self, grads: Grads<'t, Scaled>, loss: Tensor<'t>, before: Remembered<'t>) {
         let (tape, c) = (grads.tape(), &self.config);
         self.tap(tape, "loss", loss);
         if let Some((scale, _)) = self.scaler.states() {
@@ -402,7 +452,9 @@ impl Trainer {
         if let Some(bound) = c.clip_value {
             g = g.clip_by_value(bound);
         }
-        self.tap(tape, "taken", g.verdict().expect("unscaling checks"));
+        let verdict = g.verdict().expect("unscaling checks");
+        self.tap(tape, "taken", verdict);
+        before.settle(tape, verdict);
         self.optimizer.step(g);
         if let Some(ema) = &self.ema {
             ema.update(tape, &*self.optimizer);
@@ -488,7 +540,8 @@ impl Trainer {
     #[track_caller]
     fn close(&mut self, session: &mut Session, last: bool) -> Result<()> {
         // One recorded before micro-batches reached other parameters too would leave those gradients out.
-        let reached = self.window.as_ref().map(|(accumulator, _)| accumulator.present()).unwrap_or_default();
+        let present = self.window.as_ref().map(|(accumulator, _)| accumulator.present()).unwrap_or_default();
+        let reached = (present, self.kept.moved.borrow().len());
         let update = match &self.updates[usize::from(last)] {
             Some((known, update)) if *known == reached => update.clone(),
             _ => session.record(|t| t.at_site(self.site, || self.record_update(t, last)))?,

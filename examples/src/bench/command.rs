@@ -3,10 +3,12 @@
 use super::{
     data::{File, Source},
     measure::{Losses, Timing},
+    networks::{Residual, W1, W2},
     passes::{self, WORKS},
     primitives::{self, PRIMITIVES},
     recurrent::{W3, W4},
     row::{Circumstances, Row, heading},
+    training,
 };
 use crate::{
     Error, Result,
@@ -24,15 +26,15 @@ struct Workload {
     run: fn(&Bench<'_>, Source) -> Result<()>,
 }
 
-const WORKLOADS: [Workload; 4] = [
-    Workload { name: "w3", results: || vec!["w3"], run: |bench, source| W3.run(bench, source) },
-    Workload { name: "w4", results: || vec!["w4"], run: |bench, source| W4.run(bench, source) },
+const WORKLOADS: [Workload; 7] = [
+    Workload { name: "w1", results: || vec!["w1"], run: |bench, source| training::run(&W1, bench, source) },
+    Workload { name: "w2", results: || vec!["w2"], run: |bench, source| training::run(&W2, bench, source) },
+    Workload { name: "w3", results: || vec!["w3"], run: |bench, source| training::run(&W3, bench, source) },
+    Workload { name: "w4", results: || vec!["w4"], run: |bench, source| training::run(&W4, bench, source) },
+    Workload { name: "w5", results: || vec!["w5"], run: |bench, source| training::run(&Residual, bench, source) },
     Workload { name: "w6", results: || WORKS.iter().map(|work| work.name).collect(), run: passes::run },
     Workload { name: "w7", results: || PRIMITIVES.iter().map(|p| p.name).collect(), run: primitives::run },
 ];
-
-/// Workloads and results that are to come.
-const LATER: [&str; 5] = ["w1", "w2", "w5", "w7_attn", "w7_conv"];
 
 /// What all workloads of a command share.
 pub struct Bench<'a> {
@@ -114,12 +116,7 @@ fn wants(only: &[String], result: &str) -> bool {
 }
 
 fn missing(what: &str, name: &str, known: &[&str]) -> Error {
-    let known = known.join(", ");
-    Error::Usage(if LATER.contains(&name) {
-        format!("{name} does not exist yet; the {what}s are, today, {known}")
-    } else {
-        format!("there is no {what} {name:?} here; the {what}s are {known}")
-    })
+    Error::Usage(format!("there is no {what} {name:?} here; the {what}s are {}", known.join(", ")))
 }
 
 impl Bench<'_> {

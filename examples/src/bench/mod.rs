@@ -3,9 +3,11 @@
 mod command;
 pub mod data;
 mod measure;
+mod networks;
 mod passes;
 mod primitives;
 mod recurrent;
 mod row;
+mod training;
 
 pub use command::bench;

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{Result, interrupt};
 use std::time::Instant;
-use wgrad::{Array, Session, StateId, Store, Tape, Tensor};
+use wgrad::{Array, Attention, Conv2d, Session, StateId, Store, Tape, Tensor};
 
 /// An operation on given tensors.
 pub struct Primitive {
@@ -22,11 +22,15 @@ const NORMAL: Draw = Draw::Normal(0.0, 1.0);
 /// A matrix with a row for each softmax or normalisation.
 const ROWS: [usize; 2] = [4096, 1024];
 const FEATURES: [usize; 1] = [ROWS[1]];
+/// Batch, heads, positions and the width of a head.
+const HEADS: [usize; 4] = [8, 6, 256, 64];
+/// Batch, channels, height and width.
+const IMAGES: [usize; 4] = [16, 64, 32, 32];
 /// PyTorch's default.
 const LAYER_NORM_EPS: f64 = 1e-5;
 
 /// Those that exist.
-pub const PRIMITIVES: [Primitive; 6] = [
+pub const PRIMITIVES: [Primitive; 8] = [
     Primitive {
         name: "w7_matmul512",
         tensors: &[("mm512.a", &[512, 512], NORMAL), ("mm512.b", &[512, 512], NORMAL)],
@@ -54,6 +58,25 @@ pub const PRIMITIVES: [Primitive; 6] = [
         record: layer_norm,
     },
     Primitive { name: "w7_sum16m", tensors: &[("sum16m", &[16 << 20], NORMAL)], record: |x| vec![x[0].sum()] },
+    Primitive {
+        name: "w7_attn",
+        tensors: &[
+            ("attn.q", &HEADS, NORMAL),
+            ("attn.k", &HEADS, NORMAL),
+            ("attn.v", &HEADS, NORMAL),
+            ("attn.d", &HEADS, NORMAL),
+        ],
+        record: attention,
+    },
+    Primitive {
+        name: "w7_conv",
+        tensors: &[
+            ("conv.x", &IMAGES, NORMAL),
+            ("conv.w", &[64, 64, 3, 3], Draw::Normal(0.0, 0.05)),
+            ("conv.dy", &IMAGES, NORMAL),
+        ],
+        record: convolution,
+    },
 ];
 
 fn matmul<'t>(x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
@@ -66,7 +89,25 @@ fn layer_norm<'t>(tensors: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     let column = |of_rows: Tensor<'t>| of_rows.reshape([ROWS[0], 1]);
     let (mean, variance) = (column(x.mean_axes(&[1])), column(x.var_axes(&[1])));
     let y = (x - mean) * (variance + LAYER_NORM_EPS).sqrt().recip() * gain + bias;
-    let gradients = y.vjp(dy, &[x, gain, bias]);
+    with_gradients(y, dy, &[x, gain, bias])
+}
+
+/// Causal, forward and backward.
+fn attention<'t>(tensors: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
+    let [q, k, v, dy] = *tensors else { panic!("attention takes queries, keys, values and dy") };
+    let y = q.attention(k, v, &Attention { causal: true, ..Attention::default() });
+    with_gradients(y, dy, &[q, k, v])
+}
+
+/// 3x3, forward and backward.
+fn convolution<'t>(tensors: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
+    let [x, w, dy] = *tensors else { panic!("a convolution takes x, weights and dy") };
+    with_gradients(x.conv2d(w, Conv2d::same(3)), dy, &[x, w])
+}
+
+/// A value, and the gradients of what it depends on.
+fn with_gradients<'t>(y: Tensor<'t>, dy: Tensor<'t>, of: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
+    let gradients = y.vjp(dy, of);
     [Some(y)].into_iter().chain(gradients).map(|value| value.expect("y depends on each of them")).collect()
 }
 

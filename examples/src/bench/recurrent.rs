@@ -1,41 +1,35 @@
 //! Workloads w3 and w4: training steps of recurrent networks.
 
 use super::{
-    command::Bench,
-    data::{Draw, Source, split, transposed},
-    measure,
+    data::{Draw, Source},
+    training::{BATCHES, Training, Weight, zip},
 };
 use crate::Result;
-use std::time::Instant;
-use wgrad::{Array, Optimizer, ParamSet, Session, Store, Tensor};
+use wgrad::{Array, Optimizer, ParamSet, Store, Tensor};
 use wgrad_nn::{
     Builder, Cell, Init, Linear, Recurrent, RecurrentInit,
     data::{Adding, Batch, Task},
     optim::{AdamW, AdamWConfig, Sgd, SgdConfig},
 };
 
-/// Step `i` trains on batch `i` modulo this number.
-const BATCHES: usize = 4;
 /// Sequences per batch.
 const BATCH: usize = 32;
-/// The bound on the global gradient norm.
-const MAX_NORM: f64 = 1.0;
 
 /// A recurrent network and how it is trained.
-pub struct Training {
+pub struct Sequences {
     name: &'static str,
     cell: Cell,
     time: usize,
     inputs: usize,
     hidden: usize,
     outputs: usize,
-    batches: fn(&Training, &mut Source) -> Result<Vec<Batch>>,
+    batches: fn(&Sequences, &mut Source) -> Result<Vec<Batch>>,
     loss: for<'t> fn(Tensor<'t>, Tensor<'t>) -> Tensor<'t>,
     optimizer: fn(&mut Store, &ParamSet) -> Box<dyn Optimizer>,
 }
 
 /// A tanh network on the adding problem.
-pub const W3: Training = Training {
+pub const W3: Sequences = Sequences {
     name: "w3",
     cell: Cell::Tanh,
     time: 200,
@@ -48,7 +42,7 @@ pub const W3: Training = Training {
 };
 
 /// An LSTM that classifies noise.
-pub const W4: Training = Training {
+pub const W4: Sequences = Sequences {
     name: "w4",
     cell: Cell::Lstm,
     time: 100,
@@ -62,7 +56,7 @@ pub const W4: Training = Training {
 };
 
 /// Batches of the adding problem.
-fn adding(of: &Training, source: &mut Source) -> Result<Vec<Batch>> {
+fn adding(of: &Sequences, source: &mut Source) -> Result<Vec<Batch>> {
     let file = match source {
         Source::Seed(seed) => {
             let task = Adding::new(of.time, *seed);
@@ -70,60 +64,24 @@ fn adding(of: &Training, source: &mut Source) -> Result<Vec<Batch>> {
         }
         Source::File(file) => file,
     };
-    let x = split(&file.floats("data.x", &[BATCHES, of.time, BATCH, of.inputs])?);
+    let x = file.floats("data.x", &[BATCHES, of.time, BATCH, of.inputs])?;
     let y = file.floats("data.y", &[BATCHES, BATCH])?;
-    let y = split(&Array::new([BATCHES, BATCH, of.outputs], y.into_data()));
-    Ok(zip(x, y))
+    Ok(zip(&x, &Array::new([BATCHES, BATCH, of.outputs], y.into_data())))
 }
 
 /// Batches of normal numbers with random classes.
-fn noise(of: &Training, source: &mut Source) -> Result<Vec<Batch>> {
+fn noise(of: &Sequences, source: &mut Source) -> Result<Vec<Batch>> {
     let x = source.floats("data.x", &[BATCHES, of.time, BATCH, of.inputs], Draw::Normal(0.0, 1.0))?;
-    let y = source.classes("data.y", &[BATCHES, BATCH], of.outputs as u32)?;
-    Ok(zip(split(&x), split(&y)))
+    Ok(zip(&x, &source.classes("data.y", &[BATCHES, BATCH], of.outputs as u32)?))
 }
 
-fn zip(x: Vec<Array>, y: Vec<Array>) -> Vec<Batch> {
-    x.into_iter().zip(y).map(|(x, y)| Batch { x, y }).collect()
-}
+impl Training for Sequences {
+    type Model = (Recurrent, Linear);
 
-impl Training {
-    /// Times training steps, and prints the result.
-    ///
-    /// # Errors
-    /// If the data is not there, or the device fails.
-    pub fn run(&self, bench: &Bench<'_>, mut source: Source) -> Result<()> {
-        let rss_base = measure::peak_rss();
-        let mut store = Store::new();
-        let (recurrent, head) = self.declare(&mut store);
-        let params = store.params();
-        let optimizer = (self.optimizer)(&mut store, &params);
-        let mut session = bench.session(store)?;
-        self.load(&mut session, &mut source, &recurrent, &head)?;
-        let batches = (self.batches)(self, &mut source)?;
-        let start = Instant::now();
-        let step = session.record(|t| {
-            let (x, y) = (t.input_like("x", &batches[0].x), t.input_like("y", &batches[0].y));
-            let outputs = head.forward(recurrent.forward(x).last);
-            let loss = (self.loss)(outputs, y);
-            t.tap("loss", loss);
-            optimizer.step(loss.grad(&params).clip_by_global_norm(MAX_NORM));
-        })?;
-        let prepared = start.elapsed();
-        let measured = measure::steps(bench.budget, prepared, |i| {
-            let Batch { x, y } = &batches[i % BATCHES];
-            session.run(&step, &[("x", x), ("y", y)])?;
-            session.wait()?;
-            let taps = session.taps()?;
-            Ok(taps.last().and_then(|taps| taps.scalar("loss")).expect("tapped by the step"))
-        })?;
-        if let Some((timing, losses)) = measured {
-            bench.show(self.name, &timing, losses, rss_base);
-        }
-        Ok(())
+    fn name(&self) -> &'static str {
+        self.name
     }
 
-    /// The model, whose first values [`Training::load`] writes.
     fn declare(&self, store: &mut Store) -> (Recurrent, Linear) {
         let zeros = RecurrentInit { input: Init::Zeros, hidden: Init::Zeros, bias: Init::Zeros, forget_bias: None };
         let mut b = Builder::new(store, 0);
@@ -131,20 +89,27 @@ impl Training {
         (recurrent, Linear::new(b.at("head"), self.hidden, self.outputs, &Init::Zeros))
     }
 
-    /// Gives the parameters their first values. Matrices are stored `[in, out]`, and ours are `[out, in]`.
-    fn load(&self, session: &mut Session, source: &mut Source, recurrent: &Recurrent, head: &Linear) -> Result<()> {
+    fn weights(&self, (recurrent, head): &(Recurrent, Linear)) -> Vec<Weight> {
         let draw = Draw::Uniform(1.0 / (self.hidden as f64).sqrt());
         let width = self.cell.gates() * self.hidden;
-        for (name, param, shape) in [
-            ("wx", recurrent.weight_ih, &[self.inputs, width][..]),
-            ("wh", recurrent.weight_hh, &[self.hidden, width]),
-            ("b", recurrent.bias, &[width]),
-            ("wo", head.weight, &[self.hidden, self.outputs]),
-            ("bo", head.bias.expect("a linear layer with a bias"), &[self.outputs]),
-        ] {
-            let stored = source.floats(name, shape, draw)?;
-            session.write_param(param, &if shape.len() == 2 { transposed(&stored) } else { stored })?;
-        }
-        Ok(())
+        vec![
+            Weight::turned("wx", recurrent.weight_ih, [self.inputs, width], draw),
+            Weight::turned("wh", recurrent.weight_hh, [self.hidden, width], draw),
+            Weight::plain("b", recurrent.bias, &[width], draw),
+            Weight::turned("wo", head.weight, [self.hidden, self.outputs], draw),
+            Weight::plain("bo", head.bias.expect("a linear layer with a bias"), &[self.outputs], draw),
+        ]
+    }
+
+    fn batches(&self, source: &mut Source) -> Result<Vec<Batch>> {
+        (self.batches)(self, source)
+    }
+
+    fn loss<'t>(&self, (recurrent, head): &(Recurrent, Linear), x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
+        (self.loss)(head.forward(recurrent.forward(x).last), y)
+    }
+
+    fn optimizer(&self, store: &mut Store, params: &ParamSet) -> Box<dyn Optimizer> {
+        (self.optimizer)(store, params)
     }
 }

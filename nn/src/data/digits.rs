@@ -1,11 +1,12 @@
-//! Handwritten digits, read pixel by pixel.
+//! Handwritten digits, read pixel by pixel, or as images.
 
-use super::{Batch, Task};
+use super::{Batch, Images, Split, Task};
 use crate::{Error, Result, random::generator};
 use rand::seq::SliceRandom;
 use wgrad::Array;
 
-const PIXELS: usize = 64;
+const SIDE: usize = 8;
+const PIXELS: usize = SIDE * SIDE;
 const CLASSES: usize = 10;
 /// The largest pixel value.
 const WHITE: u32 = 16;
@@ -56,6 +57,17 @@ impl Digits {
     /// The number of training images: one epoch.
     pub fn epoch(&self) -> usize {
         self.train.len()
+    }
+
+    /// The same as images of one channel, 8x8; those that are held out to test with.
+    pub fn images(&self) -> Split {
+        let of = |part: &[Image]| {
+            let byte = |pixel: &f32| (pixel * WHITE as f32) as u8;
+            let pixels = part.iter().flat_map(|(pixels, _)| pixels.iter().map(byte)).collect();
+            let labels = part.iter().map(|(_, class)| *class).collect();
+            Images::new([1, SIDE, SIDE], WHITE as u8, CLASSES, pixels, labels)
+        };
+        Split { train: of(&self.train), test: of(&self.held_out) }
     }
 
     /// The order of the training images in an epoch.
@@ -144,6 +156,18 @@ mod tests {
         let (pixels, class) = &digits.train[0];
         assert_eq!(*class, 0);
         assert_eq!(pixels[..5].iter().map(|p| p * 16.0).collect::<Vec<_>>(), [0.0, 0.0, 5.0, 13.0, 9.0]);
+    }
+
+    #[test]
+    fn images_have_the_same_pixels() {
+        let digits = Digits::embedded(1);
+        let split = digits.images();
+        assert_eq!((split.train.len(), split.test.len()), (digits.epoch(), digits.held_out.len()));
+        assert_eq!(split.train.shape(), [1, 8, 8]);
+        for (image, (pixels, class)) in digits.held_out.iter().enumerate() {
+            assert_eq!(split.test.labels()[image], *class);
+            assert!(split.test.pixels(image).iter().zip(pixels).all(|(byte, pixel)| f32::from(*byte) == pixel * 16.0));
+        }
     }
 
     #[test]

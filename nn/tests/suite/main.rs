@@ -1,6 +1,7 @@
 //! Tests of `wgrad-nn` on the CPU backend.
 
 mod checkpoint;
+mod data;
 mod dropout;
 mod golden;
 mod groups;

@@ -1,0 +1,124 @@
+//! Workloads that train a network: each step is forward, backward, clip, update, and the loss read back.
+
+use super::{
+    command::Bench,
+    data::{Draw, Source, split, transposed},
+    measure,
+};
+use crate::Result;
+use std::time::Instant;
+use wgrad::{Array, Optimizer, Param, ParamSet, Session, Store, Tensor};
+use wgrad_nn::data::Batch;
+
+/// Step `i` trains on batch `i` modulo this number.
+pub const BATCHES: usize = 4;
+
+/// The bound on the global gradient norm, where there is one.
+pub const MAX_NORM: f64 = 1.0;
+
+/// A network, and how it is trained.
+pub trait Training {
+    /// The network, declared.
+    type Model;
+
+    /// The name of the result.
+    fn name(&self) -> &'static str;
+
+    /// Declares the network; [`Training::weights`] says what its first values are.
+    fn declare(&self, store: &mut Store) -> Self::Model;
+
+    /// Where the first values of parameters come from. Those that are not named keep the ones that they were declared with.
+    fn weights(&self, model: &Self::Model) -> Vec<Weight>;
+
+    /// [`BATCHES`] batches.
+    ///
+    /// # Errors
+    /// If the source does not hold them.
+    fn batches(&self, source: &mut Source) -> Result<Vec<Batch>>;
+
+    /// The loss of a batch.
+    fn loss<'t>(&self, model: &Self::Model, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t>;
+
+    /// The optimizer.
+    fn optimizer(&self, store: &mut Store, params: &ParamSet) -> Box<dyn Optimizer>;
+
+    /// Whether gradients are clipped to a global norm of [`MAX_NORM`].
+    fn clips(&self) -> bool {
+        true
+    }
+}
+
+/// Where a parameter's first values come from.
+pub struct Weight {
+    /// The tensor of a file.
+    pub name: String,
+    /// The parameter.
+    pub param: Param,
+    /// The shape in the file.
+    pub shape: Vec<usize>,
+    /// Whether the file holds the transpose: linear weights are `[in, out]` there, and ours `[out, in]`.
+    pub turned: bool,
+    /// Their distribution where there is no file.
+    pub draw: Draw,
+}
+
+impl Weight {
+    /// Values as they are in the file.
+    pub fn plain(name: impl Into<String>, param: Param, shape: &[usize], draw: Draw) -> Self {
+        Self { name: name.into(), param, shape: shape.into(), turned: false, draw }
+    }
+
+    /// A matrix whose transpose is in the file.
+    pub fn turned(name: impl Into<String>, param: Param, shape: [usize; 2], draw: Draw) -> Self {
+        Self { turned: true, ..Self::plain(name, param, &shape, draw) }
+    }
+}
+
+/// Times training steps, and prints the result.
+///
+/// # Errors
+/// If the data is not there, or the device fails.
+pub fn run(training: &impl Training, bench: &Bench<'_>, mut source: Source) -> Result<()> {
+    let rss_base = measure::peak_rss();
+    let mut store = Store::new();
+    let model = training.declare(&mut store);
+    let params = store.params();
+    let optimizer = training.optimizer(&mut store, &params);
+    let mut session = bench.session(store)?;
+    load(&mut session, &mut source, &training.weights(&model))?;
+    let batches = training.batches(&mut source)?;
+    let start = Instant::now();
+    let step = session.record(|t| {
+        let (x, y) = (t.input_like("x", &batches[0].x), t.input_like("y", &batches[0].y));
+        let loss = training.loss(&model, x, y);
+        t.tap("loss", loss);
+        let grads = loss.grad(&params);
+        optimizer.step(if training.clips() { grads.clip_by_global_norm(MAX_NORM) } else { grads });
+    })?;
+    let prepared = start.elapsed();
+    let measured = measure::steps(bench.budget, prepared, |i| {
+        let Batch { x, y } = &batches[i % BATCHES];
+        session.run(&step, &[("x", x), ("y", y)])?;
+        session.wait()?;
+        let taps = session.taps()?;
+        Ok(taps.last().and_then(|taps| taps.scalar("loss")).expect("tapped by the step"))
+    })?;
+    if let Some((timing, losses)) = measured {
+        bench.show(training.name(), &timing, losses, rss_base);
+    }
+    Ok(())
+}
+
+/// Gives the parameters their first values.
+fn load(session: &mut Session, source: &mut Source, weights: &[Weight]) -> Result<()> {
+    for Weight { name, param, shape, turned, draw } in weights {
+        let stored = source.floats(name, shape, *draw)?;
+        session.write_param(*param, &if *turned { transposed(&stored) } else { stored })?;
+    }
+    Ok(())
+}
+
+/// Batches of inputs and targets that are stored one after another.
+pub fn zip(x: &Array, y: &Array) -> Vec<Batch> {
+    split(x).into_iter().zip(split(y)).map(|(x, y)| Batch { x, y }).collect()
+}

@@ -1,0 +1,70 @@
+//! Normalisation by the statistics of a batch, and the running ones that take their place when a model is used.
+
+use crate::{Builder, Init};
+use wgrad::{Param, StateId, Tensor};
+
+/// Batch normalisation of images, channel by channel (Ioffe and Szegedy 2015): see [`Tensor::batch_norm`].
+///
+/// In training it moves its running statistics, which are buffers: a step that is not taken must leave them as they were.
+/// A [`crate::Trainer`] sees to that; a step of one's own, with [`crate::Buffers`].
+///
+/// Statistics are of the micro-batch at hand: `accumulate` micro-batches are not one large batch.
+#[derive(Clone, Debug)]
+pub struct BatchNorm2d {
+    /// `[channels]`, 1 at first.
+    pub weight: Param,
+    /// `[channels]`, 0 at first.
+    pub bias: Param,
+    /// The running mean, `[channels]`, 0 at first.
+    pub mean: StateId,
+    /// The running variance, unbiased, `[channels]`, 1 at first.
+    pub var: StateId,
+    /// The share of a new batch in the running statistics, in (0, 1].
+    pub momentum: f64,
+    /// Added to the variance.
+    pub eps: f64,
+}
+
+impl BatchNorm2d {
+    /// Declares `weight` and `bias`, and the buffers `running_mean` and `running_var`, with PyTorch's momentum of 0.1 and
+    /// epsilon of 1e-5.
+    #[track_caller]
+    pub fn new(mut b: Builder<'_>, channels: usize) -> Self {
+        let (weight, bias) = (b.param("weight", [channels], &Init::Ones), b.param("bias", [channels], &Init::Zeros));
+        let mean = b.buffer("running_mean", [channels], 0.0);
+        let var = b.buffer("running_var", [channels], 1.0);
+        Self { weight, bias, mean, var, momentum: 0.1, eps: 1e-5 }
+    }
+
+    /// The same with another momentum, in (0, 1].
+    ///
+    /// # Panics
+    /// If the momentum is outside its range.
+    #[must_use]
+    #[track_caller]
+    pub fn with_momentum(self, momentum: f64) -> Self {
+        assert!(momentum > 0.0 && momentum <= 1.0, "batch_norm: momentum is {momentum}, and must be in (0, 1]");
+        Self { momentum, ..self }
+    }
+
+    /// Normalises `[batch, channels, height, width]`: in training by the batch, whose statistics join the running ones;
+    /// otherwise by those, which stay as they are.
+    ///
+    /// # Panics
+    /// If these are no such images; in training, if a channel has fewer than two elements.
+    #[track_caller]
+    pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
+        let (tape, shape) = (x.tape(), x.shape());
+        assert!(shape.rank() == 4, "batch_norm of {}{shape}: needs [batch, channels, height, width]", x.dtype());
+        let (weight, bias) = (Some(tape.param(self.weight)), Some(tape.param(self.bias)));
+        let (mean, var) = (tape.state(self.mean), tape.state(self.var));
+        if !training {
+            return x.batch_norm_eval(mean, var, weight, bias, self.eps);
+        }
+        let normed = x.batch_norm(weight, bias, self.eps);
+        let (mean, var) = normed.running(mean, var, self.momentum);
+        tape.assign(self.mean, mean);
+        tape.assign(self.var, var);
+        normed.y
+    }
+}

@@ -1,0 +1,95 @@
+//! Buffers: states that a forward pass in training moves, and that a step which is not taken must leave as they were.
+
+use wgrad::{DType, Layout, StateId, Tape, Tensor};
+
+/// The names of buffers begin so.
+pub(crate) const PREFIX: &str = "buffers/";
+
+/// The buffers of a store, such as running statistics: what [`crate::Builder::buffer`] has declared.
+///
+/// A [`crate::Trainer`] does what is needed. A step of one's own remembers their values before the forward pass, makes the
+/// step depend on what becomes of them, and settles them by the verdict:
+///
+/// ```
+/// # use wgrad::{DType, LossScaler, Optimizer, Store, Tape};
+/// # use wgrad_nn::{BatchNorm2d, Buffers, Builder, optim::{Sgd, SgdConfig}};
+/// # let mut store = Store::new();
+/// # let norm = BatchNorm2d::new(Builder::new(&mut store, 0).at("norm"), 3);
+/// # let (params, buffers) = (store.params(), Buffers::of(store.layout()));
+/// # let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
+/// # let t = &Tape::new(store.into_parts().0);
+/// # let x = t.input("x", [4, 3, 2, 2], DType::F32);
+/// let before = buffers.remember(t);
+/// let loss = norm.forward(x, true).sin().mean();
+/// let moved = before.moved(t);
+/// let grads = loss.grad(&params).skip_unless(moved.all_finite(t)).check_finite();
+/// moved.settle(t, grads.verdict().expect("checked"));
+/// sgd.step(grads);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Buffers {
+    states: Vec<StateId>,
+}
+
+impl Buffers {
+    /// All that have been declared so far.
+    pub fn of(layout: &Layout) -> Self {
+        Self { states: layout.states().filter(|(_, s)| s.name.starts_with(PREFIX)).map(|(id, _)| id).collect() }
+    }
+
+    /// The states, in the order of declaration.
+    pub fn states(&self) -> &[StateId] {
+        &self.states
+    }
+
+    /// Their values at this place of a recording.
+    #[track_caller]
+    pub fn remember<'t>(&self, tape: &'t Tape) -> Remembered<'t> {
+        Remembered { values: self.states.iter().map(|&state| (state, tape.state(state))).collect() }
+    }
+}
+
+/// Values that buffers had earlier in a recording.
+#[derive(Clone, Debug)]
+pub struct Remembered<'t> {
+    values: Vec<(StateId, Tensor<'t>)>,
+}
+
+impl<'t> Remembered<'t> {
+    /// From states and the values they had.
+    pub(crate) fn new(values: Vec<(StateId, Tensor<'t>)>) -> Self {
+        Self { values }
+    }
+
+    /// The states, with the values they had.
+    pub(crate) fn values(&self) -> &[(StateId, Tensor<'t>)] {
+        &self.values
+    }
+
+    /// Those that have been assigned to since.
+    #[must_use]
+    #[track_caller]
+    pub fn moved(self, tape: &'t Tape) -> Self {
+        let moved = |(state, value): &(StateId, Tensor<'t>)| tape.state(*state).id() != value.id();
+        Self { values: self.values.into_iter().filter(moved).collect() }
+    }
+
+    /// Bool scalar: whether the values that they have now are finite. A variance that overflows hides: what it divides is 0,
+    /// and loss and gradients stay finite.
+    #[track_caller]
+    pub fn all_finite(&self, tape: &'t Tape) -> Tensor<'t> {
+        let finite = self.values.iter().map(|(state, _)| tape.state(*state).all_finite());
+        finite.reduce(Tensor::and).unwrap_or_else(|| tape.scalar(1.0, DType::Bool))
+    }
+
+    /// Keeps what they have become where the verdict (bool scalar) is true, as its mean over the ranks that train
+    /// together; else restores the values they had.
+    #[track_caller]
+    pub fn settle(&self, tape: &'t Tape, verdict: Tensor<'t>) {
+        for &(state, before) in &self.values {
+            let value = tape.state(state);
+            let mean = if tape.ranks() == 1 { value } else { value.sum_over_ranks() / tape.ranks() as f64 };
+            tape.assign(state, verdict.select(mean, before));
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Text as symbols, one per character, and windows of it to predict.
+
+use super::{Batch, Dataset};
+use crate::{Error, Result, random::generator};
+use rand::RngExt;
+use std::{collections::BTreeSet, fs, path::Path};
+use wgrad::Array;
+
+/// The share of a text, at its end, that is kept for validation.
+const VALIDATION: f64 = 0.1;
+
+/// The characters that a model knows; a character's number is its place in their order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Vocabulary {
+    characters: Vec<char>,
+}
+
+impl Vocabulary {
+    /// All characters of a text.
+    pub fn of(text: &str) -> Self {
+        Self { characters: text.chars().collect::<BTreeSet<char>>().into_iter().collect() }
+    }
+
+    /// The number of characters.
+    pub fn len(&self) -> usize {
+        self.characters.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.characters.is_empty()
+    }
+
+    /// The characters in their order, as a checkpoint's metadata keeps them.
+    pub fn characters(&self) -> String {
+        self.characters.iter().collect()
+    }
+
+    /// The number of each character.
+    ///
+    /// # Errors
+    /// [`Error::Character`] for the first that is not known.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let symbol = |(at, character)| match self.characters.binary_search(&character) {
+            Ok(symbol) => Ok(symbol as u32),
+            Err(_) => Err(Error::Character { character, at }),
+        };
+        text.chars().enumerate().map(symbol).collect()
+    }
+
+    /// The text of some numbers.
+    ///
+    /// # Panics
+    /// If a number is no character's.
+    #[track_caller]
+    pub fn decode(&self, symbols: &[u32]) -> String {
+        let character = |symbol: &u32| self.characters.get(*symbol as usize).copied();
+        let text: Option<String> = symbols.iter().map(character).collect();
+        text.unwrap_or_else(|| panic!("vocabulary of {} characters: {symbols:?} has a larger number", self.len()))
+    }
+
+    /// Whether this is the vocabulary that a checkpoint was made with: its characters, as [`Vocabulary::characters`] gave
+    /// them.
+    ///
+    /// # Errors
+    /// [`Error::Vocabulary`] if it is another.
+    pub fn check(&self, saved: &str) -> Result<()> {
+        if self.characters() == saved {
+            return Ok(());
+        }
+        let (ours, theirs) = (BTreeSet::from_iter(self.characters.iter().copied()), BTreeSet::from_iter(saved.chars()));
+        let only = |a: &BTreeSet<char>, b: &BTreeSet<char>| a.difference(b).take(8).copied().collect::<String>();
+        Err(Error::Vocabulary {
+            text: self.len(),
+            saved: saved.chars().count(),
+            only_text: only(&ours, &theirs),
+            only_saved: only(&theirs, &ours),
+        })
+    }
+}
+
+/// A text to train on, with its end kept for validation.
+///
+/// As a data set, its samples are windows of `context` symbols side by side, with the symbols that follow each as targets.
+/// Where the first begins is drawn anew in each epoch, from the seed, so that every place is met at every position.
+#[derive(Clone, Debug)]
+pub struct Text {
+    vocabulary: Vocabulary,
+    train: Vec<u32>,
+    validation: Vec<u32>,
+    context: usize,
+    seed: u64,
+}
+
+impl Text {
+    /// From a text, with a vocabulary of its own.
+    ///
+    /// # Errors
+    /// [`Error::TooShort`] if it has too few characters for windows of this length.
+    ///
+    /// # Panics
+    /// If the context is 0.
+    #[track_caller]
+    pub fn new(text: &str, context: usize, seed: u64) -> Result<Self> {
+        assert!(context > 0, "text: windows of 0 symbols");
+        let vocabulary = Vocabulary::of(text);
+        let mut train = vocabulary.encode(text)?;
+        let kept = ((train.len() as f64 * VALIDATION) as usize).max(context + 1);
+        let need = 3 * context + 1;
+        if train.len() < need {
+            return Err(Error::TooShort { have: train.len(), need });
+        }
+        let validation = train.split_off(train.len() - kept);
+        Ok(Self { vocabulary, train, validation, context, seed })
+    }
+
+    /// From a file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be read, [`Error::Format`] if it is empty or not UTF-8, and as [`Text::new`].
+    ///
+    /// # Panics
+    /// As [`Text::new`].
+    #[track_caller]
+    pub fn read(path: impl AsRef<Path>, context: usize, seed: u64) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = fs::read(path).map_err(|source| Error::Io { action: "read", path: path.into(), source })?;
+        let fail = |why: String| Error::Format { path: path.into(), format: "a text", why };
+        let text = String::from_utf8(bytes)
+            .map_err(|error| fail(format!("its byte {} is not UTF-8", error.utf8_error().valid_up_to())))?;
+        if text.is_empty() {
+            return Err(fail("it is empty".into()));
+        }
+        Self::new(&text, context, seed)
+    }
+
+    /// The vocabulary.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    /// The symbols of a window.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// The number of windows kept for validation.
+    pub fn validation_windows(&self) -> usize {
+        (self.validation.len() - 1) / self.context
+    }
+
+    /// Some of the windows kept for validation, which lie side by side: `count` from `first` on, fewer at the end.
+    ///
+    /// # Panics
+    /// If `first` is beyond the end.
+    #[track_caller]
+    pub fn validation(&self, first: usize, count: usize) -> Batch {
+        let windows = self.validation_windows();
+        assert!(first <= windows, "validation: window {first} of {windows}");
+        let starts = (first..windows.min(first + count)).map(|window| window * self.context);
+        windows_of(&self.validation, self.context, starts)
+    }
+}
+
+impl Dataset for Text {
+    fn len(&self) -> usize {
+        // One window less than there is room for leaves all shifts within the text, and their targets.
+        self.train.len() / self.context - 1
+    }
+
+    /// Symbols u32 `[batch, context]`, and those that follow each, of the same shape.
+    fn batch(&self, samples: &[usize], epoch: u64) -> Batch {
+        let shift = generator(self.seed, "text", epoch).random_range(0..self.context);
+        windows_of(&self.train, self.context, samples.iter().map(|sample| sample * self.context + shift))
+    }
+}
+
+/// Windows that start at some places, and the same one symbol later.
+fn windows_of(symbols: &[u32], context: usize, starts: impl Iterator<Item = usize>) -> Batch {
+    let (mut x, mut y) = (vec![], vec![]);
+    for start in starts {
+        x.extend_from_slice(&symbols[start..start + context]);
+        y.extend_from_slice(&symbols[start + 1..start + 1 + context]);
+    }
+    let shape = [x.len() / context, context];
+    Batch { x: Array::new(shape, x), y: Array::new(shape, y) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_are_numbered_in_their_order() {
+        let vocabulary = Vocabulary::of("hello, wörld");
+        assert_eq!(vocabulary.characters(), " ,dehlorwö");
+        let symbols = vocabulary.encode("wö l").expect("known");
+        assert_eq!((symbols.as_slice(), vocabulary.decode(&symbols).as_str()), (&[8, 9, 0, 5][..], "wö l"));
+        let error = vocabulary.encode("öx").expect_err("unknown").to_string();
+        assert_eq!(error, "the character 'x', number 2 of the text, is not in the vocabulary");
+    }
+
+    #[test]
+    fn another_vocabulary_is_refused() {
+        let vocabulary = Vocabulary::of("abc");
+        vocabulary.check("abc").expect("the same");
+        let error = vocabulary.check("abde").expect_err("another").to_string();
+        assert_eq!(
+            error,
+            "the text has another vocabulary (3 characters) than the model was saved with (4): \"c\" only in the text, \
+             \"de\" only in the model; resume with the text that it was trained on"
+        );
+    }
+
+    #[test]
+    fn windows_lie_side_by_side_and_targets_follow() {
+        let text: String = ('a'..='z').cycle().take(100).collect();
+        let data = Text::new(&text, 8, 1).expect("long enough");
+        assert_eq!((data.train.len(), data.validation.len(), Dataset::len(&data)), (90, 10, 10));
+        let mut shifts = BTreeSet::new();
+        for epoch in 0..60 {
+            let Batch { x, y } = data.batch(&(0..10).collect::<Vec<_>>(), epoch);
+            assert_eq!(**x.shape(), [10, 8]);
+            let (x, y) = (x.to_f64(), y.to_f64());
+            assert!(x.windows(2).all(|pair| (pair[0] + 1.0) % 26.0 == pair[1]), "side by side");
+            assert!(x.iter().zip(&y).all(|(x, y)| (x + 1.0) % 26.0 == *y));
+            shifts.insert(x[0] as usize);
+        }
+        assert!(shifts.into_iter().eq(0..8), "each shift occurs, and the last window has its target");
+    }
+
+    #[test]
+    fn the_end_is_for_validation() {
+        let text: String = ('a'..='z').cycle().take(300).collect();
+        let data = Text::new(&text, 7, 1).expect("long enough");
+        assert_eq!(data.validation_windows(), 4);
+        let whole = data.validation(0, 9);
+        assert_eq!(**whole.x.shape(), [4, 7]);
+        assert_eq!(whole.x.item(0), (270 % 26) as f64);
+        assert_eq!(data.validation(3, 9).x.to_f64(), whole.x.to_f64()[21..]);
+        assert_eq!(data.validation(4, 1).x.shape().numel(), 0);
+    }
+
+    #[test]
+    fn a_short_text_is_refused() {
+        let error = Text::new("abc", 8, 1).expect_err("too short").to_string();
+        assert_eq!(error, "the text has 3 characters, and training on windows of it takes at least 25");
+        Text::new(&"ab".repeat(13), 8, 1).expect("26 are enough");
+        assert!(Text::new("", 1, 1).is_err());
+    }
+}
