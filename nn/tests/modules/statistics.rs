@@ -1,7 +1,7 @@
 //! Running statistics: how they move, and when they do not.
 
 use crate::{assert_close, declared, eval, numbers, session};
-use wgrad::{Array, DType, Session, Shape, StateId, Store};
+use wgrad::{Array, DType, Session, Shape, Store};
 use wgrad_nn::{
     BatchNorm2d, Buffers, Builder, Trainer, TrainerConfig,
     optim::{Sgd, SgdConfig},
@@ -33,7 +33,8 @@ fn start() -> [Vec<f64>; 2] {
 }
 
 fn read(session: &mut Session, norm: &BatchNorm2d) -> [Vec<f64>; 2] {
-    [norm.mean, norm.var].map(|state| session.read(state).expect("readable").to_f64())
+    let running = session.read(norm.running).expect("readable").to_f64();
+    [running[..2].to_vec(), running[2..].to_vec()]
 }
 
 #[track_caller]
@@ -70,10 +71,8 @@ fn training_moves_them_and_evaluation_uses_them() {
 fn they_are_the_buffers_of_a_store() {
     let (norm, session) = declared(|mut b| BatchNorm2d::new(b.at("stem").at("norm"), 2));
     let buffers = Buffers::of(session.layout());
-    assert_eq!(buffers.states(), [norm.mean, norm.var]);
-    let name = |state: StateId| session.layout().state(state).name.clone();
-    assert_eq!(name(norm.mean), "buffers/stem/norm/running_mean");
-    assert_eq!(name(norm.var), "buffers/stem/norm/running_var");
+    assert_eq!(buffers.states(), [norm.running]);
+    assert_eq!(session.layout().state(norm.running).name, "buffers/stem/norm/running");
 }
 
 /// A trainer of a batch normalisation with windows of this many micro-batches.
