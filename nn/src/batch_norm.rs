@@ -15,10 +15,9 @@ pub struct BatchNorm2d {
     pub weight: Param,
     /// `[channels]`, 0 at first.
     pub bias: Param,
-    /// The running mean, `[channels]`, 0 at first.
-    pub mean: StateId,
-    /// The running variance, unbiased, `[channels]`, 1 at first.
-    pub var: StateId,
+    /// `[2, channels]`: the running means, 0 at first, and the running variances, unbiased, 1 at first. In one state, which
+    /// takes half as many kernels to settle.
+    pub running: StateId,
     /// The share of a new batch in the running statistics, in (0, 1].
     pub momentum: f64,
     /// Added to the variance.
@@ -26,14 +25,12 @@ pub struct BatchNorm2d {
 }
 
 impl BatchNorm2d {
-    /// Declares `weight` and `bias`, and the buffers `running_mean` and `running_var`, with PyTorch's momentum of 0.1 and
-    /// epsilon of 1e-5.
+    /// Declares `weight` and `bias`, and the buffer `running`, with PyTorch's momentum of 0.1 and epsilon of 1e-5.
     #[track_caller]
     pub fn new(mut b: Builder<'_>, channels: usize) -> Self {
         let (weight, bias) = (b.param("weight", [channels], &Init::Ones), b.param("bias", [channels], &Init::Zeros));
-        let mean = b.buffer("running_mean", [channels], 0.0);
-        let var = b.buffer("running_var", [channels], 1.0);
-        Self { weight, bias, mean, var, momentum: 0.1, eps: 1e-5 }
+        let running = b.buffer("running", [2, channels], &[vec![0.0; channels], vec![1.0; channels]].concat());
+        Self { weight, bias, running, momentum: 0.1, eps: 1e-5 }
     }
 
     /// The same with another momentum, in (0, 1].
@@ -57,14 +54,14 @@ impl BatchNorm2d {
         let (tape, shape) = (x.tape(), x.shape());
         assert!(shape.rank() == 4, "batch_norm of {}{shape}: needs [batch, channels, height, width]", x.dtype());
         let (weight, bias) = (Some(tape.param(self.weight)), Some(tape.param(self.bias)));
-        let (mean, var) = (tape.state(self.mean), tape.state(self.var));
+        let running = tape.state(self.running);
+        let (mean, var) = (running.index(0, 0), running.index(0, 1));
         if !training {
             return x.batch_norm_eval(mean, var, weight, bias, self.eps);
         }
         let normed = x.batch_norm(weight, bias, self.eps);
         let (mean, var) = normed.running(mean, var, self.momentum);
-        tape.assign(self.mean, mean);
-        tape.assign(self.var, var);
+        tape.assign(self.running, Tensor::stack(&[mean, var]));
         normed.y
     }
 }

@@ -1,5 +1,6 @@
 //! Buffers: states that a forward pass in training moves, and that a step which is not taken must leave as they were.
 
+use std::collections::BTreeMap;
 use wgrad::{DType, Layout, StateId, Tape, Tensor};
 
 /// The names of buffers begin so.
@@ -11,7 +12,7 @@ pub(crate) const PREFIX: &str = "buffers/";
 /// step depend on what becomes of them, and settles them by the verdict:
 ///
 /// ```
-/// # use wgrad::{DType, LossScaler, Optimizer, Store, Tape};
+/// # use wgrad::{DType, Optimizer, Store, Tape};
 /// # use wgrad_nn::{BatchNorm2d, Buffers, Builder, optim::{Sgd, SgdConfig}};
 /// # let mut store = Store::new();
 /// # let norm = BatchNorm2d::new(Builder::new(&mut store, 0).at("norm"), 3);
@@ -78,7 +79,13 @@ impl<'t> Remembered<'t> {
     /// and loss and gradients stay finite.
     #[track_caller]
     pub fn all_finite(&self, tape: &'t Tape) -> Tensor<'t> {
-        let finite = self.values.iter().map(|(state, _)| tape.state(*state).all_finite());
+        // One check for all of a type: one for each would be as many kernels.
+        let mut flat: BTreeMap<DType, Vec<Tensor<'t>>> = BTreeMap::new();
+        for (state, _) in &self.values {
+            let value = tape.state(*state);
+            flat.entry(value.dtype()).or_default().push(value.reshape([value.numel()]));
+        }
+        let finite = flat.values().map(|parts| Tensor::concat(parts, 0).all_finite());
         finite.reduce(Tensor::and).unwrap_or_else(|| tape.scalar(1.0, DType::Bool))
     }
 

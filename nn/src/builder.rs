@@ -108,16 +108,15 @@ impl<'s> Builder<'s> {
         self.store.param(&self.join(name), &array)
     }
 
-    /// Declares a buffer, filled with one value: a state, named `buffers/<path>/<name>`, that a forward pass in training
+    /// Declares a buffer with its first values, row-major: a state, named `buffers/<path>/<name>`, that a forward pass in training
     /// moves: see [`crate::Buffers`]. It has the builder's type.
     ///
     /// # Panics
-    /// If its name is taken.
+    /// If its name is taken, or the shape does not hold as many values.
     #[track_caller]
-    pub fn buffer(&mut self, name: &str, shape: impl Into<Shape>, value: f64) -> StateId {
-        let shape = shape.into();
-        let values = Data::from_f64(self.dtype, &vec![value; shape.numel()]);
-        self.store.state(&format!("{}{}", buffers::PREFIX, self.join(name)), &Array::new(shape, values))
+    pub fn buffer(&mut self, name: &str, shape: impl Into<Shape>, values: &[f64]) -> StateId {
+        let array = Array::new(shape, Data::from_f64(self.dtype, values));
+        self.store.state(&format!("{}{}", buffers::PREFIX, self.join(name)), &array)
     }
 
     fn join(&self, name: &str) -> String {

@@ -119,14 +119,38 @@ impl Gpt {
     /// If the symbols have another shape or type, or there are more positions than the context has.
     #[track_caller]
     pub fn forward<'t>(&self, symbols: Tensor<'t>, training: bool) -> Tensor<'t> {
-        let (tape, shape, context) = (symbols.tape(), symbols.shape(), self.config.context);
+        self.forward_embedded(self.embed(symbols), training)
+    }
+
+    /// As [`Gpt::forward`], after positions that are no symbols, `[batch, before, width]`: logits `[batch, before + time,
+    /// vocabulary]`.
+    ///
+    /// # Panics
+    /// As [`Gpt::forward`]; if what comes before has another shape or type.
+    #[track_caller]
+    pub fn forward_after<'t>(&self, before: Tensor<'t>, symbols: Tensor<'t>, training: bool) -> Tensor<'t> {
+        self.forward_embedded(Tensor::concat(&[before, self.embed(symbols)], 1), training)
+    }
+
+    /// The vectors of symbols.
+    #[track_caller]
+    fn embed<'t>(&self, symbols: Tensor<'t>) -> Tensor<'t> {
+        let shape = symbols.shape();
         assert!(
-            shape.rank() == 2 && symbols.dtype() == DType::U32 && shape[1] <= context,
-            "gpt of {}{shape}: needs u32 [batch, time] of at most {context} positions",
+            shape.rank() == 2 && symbols.dtype() == DType::U32,
+            "gpt of {}{shape}: needs u32 [batch, time]",
             symbols.dtype()
         );
-        let positions = tape.param(self.positions.weight).slice(0, 0, shape[1]);
-        let x = Dropout::optional(self.config.dropout, self.tokens.forward(symbols) + positions, training);
+        self.tokens.forward(symbols)
+    }
+
+    /// From a vector for each position, `[batch, time, width]`, to logits.
+    #[track_caller]
+    fn forward_embedded<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
+        let (tape, time, context) = (x.tape(), x.shape()[1], self.config.context);
+        assert!(time <= context, "gpt: {time} positions, where the context has {context}");
+        let positions = tape.param(self.positions.weight).slice(0, 0, time);
+        let x = Dropout::optional(self.config.dropout, x + positions, training);
         let blocks = self.blocks.iter().enumerate();
         let x = blocks.fold(x, |x, (i, block)| tape.scoped_turn("block", i, || block.forward(x, training)));
         let x = self.norm.as_ref().map_or(x, |norm| norm.forward(x));

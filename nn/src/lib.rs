@@ -3,7 +3,7 @@
 //! - [`Builder`] declares parameters in a `wgrad::Store`; modules are small structs of parameter handles whose `forward`
 //!   records onto the tape of its argument: [`Linear`], [`Conv2d`], [`Embedding`], [`Recurrent`], [`MultiHeadAttention`],
 //!   [`FeedForward`], [`Scale`], [`Dropout`], the norms [`LayerNorm`], [`RmsNorm`], [`GroupNorm`] and [`BatchNorm2d`].
-//! - [`Gpt`], [`ResNet`] and [`Mlp`] are whole models. Pooling has no parameters: see `wgrad::Tensor::max_pool2d`.
+//! - [`Gpt`], [`ResNet`], [`TwoTower`] and [`Mlp`] are whole models. Pooling has no parameters: see `wgrad::Tensor::max_pool2d`.
 //! - [`paths`] has parameters by pattern, to freeze them or to group them; [`Summary`] prints them; [`probe`] looks at
 //!   activations.
 //! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates.
@@ -61,6 +61,7 @@ mod scale;
 mod summary;
 mod trainer;
 mod transformer;
+mod two_tower;
 mod watch;
 
 pub use activation::Activation;
@@ -85,5 +86,6 @@ pub use schedule::Schedule;
 pub use summary::{Row, Summary};
 pub use trainer::{Inputs, Loss, LossScale, Precision, Trainer, TrainerConfig, Update};
 pub use transformer::{BlockConfig, FeedForward, NormPlace, TransformerBlock};
+pub use two_tower::{Bridge, TwoTower, TwoTowerConfig};
 pub use watch::ClipWatch;
 pub use wgrad::Cell;

@@ -118,6 +118,11 @@ impl ResNetConfig {
         })
     }
 
+    /// The width of what the head is given.
+    pub fn features(&self) -> usize {
+        self.stages.last().map_or(0, |(width, _)| width * self.block.expansion())
+    }
+
     /// The layers with weights on the longest way from an image to its class.
     pub fn depth(&self) -> usize {
         2 + self.block.convolutions() * self.stages.iter().map(|(_, blocks)| blocks).sum::<usize>()
@@ -250,11 +255,20 @@ impl ResNet {
     /// If these are no such images; in training, if batch normalisation is left with one element in a channel.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
+        self.head.forward(self.features(x, training))
+    }
+
+    /// What the head is given: the mean of each channel, `[batch, channels]`.
+    ///
+    /// # Panics
+    /// As [`ResNet::forward`].
+    #[track_caller]
+    pub fn features<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
         let tape = x.tape();
         let x = tape.scoped("stem", || self.config.activation.probed(self.stem.forward(x, training)));
         let x = self.config.stem.pool.map_or(x, |pool| x.max_pool2d(&pool));
         let blocks = self.blocks.iter().enumerate();
         let x = blocks.fold(x, |x, (i, block)| tape.scoped_turn("block", i, || block.forward(x, training)));
-        self.head.forward(x.global_avg_pool())
+        x.global_avg_pool()
     }
 }

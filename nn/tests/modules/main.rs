@@ -2,6 +2,7 @@
 
 mod gradients;
 mod statistics;
+mod towers;
 mod training;
 mod values;
 

@@ -1,9 +1,9 @@
 //! Running statistics: how they move, and when they do not.
 
 use crate::{assert_close, declared, eval, numbers, session};
-use wgrad::{Array, DType, Session, Shape, StateId, Store};
+use wgrad::{Array, Collective, DType, InProcess, Session, Shape, Store, Tape};
 use wgrad_nn::{
-    BatchNorm2d, Buffers, Builder, Trainer, TrainerConfig,
+    BatchNorm2d, BlockKind, Buffers, Builder, ResNet, ResNetConfig, Trainer, TrainerConfig,
     optim::{Sgd, SgdConfig},
 };
 
@@ -33,7 +33,8 @@ fn start() -> [Vec<f64>; 2] {
 }
 
 fn read(session: &mut Session, norm: &BatchNorm2d) -> [Vec<f64>; 2] {
-    [norm.mean, norm.var].map(|state| session.read(state).expect("readable").to_f64())
+    let running = session.read(norm.running).expect("readable").to_f64();
+    [running[..2].to_vec(), running[2..].to_vec()]
 }
 
 #[track_caller]
@@ -70,10 +71,8 @@ fn training_moves_them_and_evaluation_uses_them() {
 fn they_are_the_buffers_of_a_store() {
     let (norm, session) = declared(|mut b| BatchNorm2d::new(b.at("stem").at("norm"), 2));
     let buffers = Buffers::of(session.layout());
-    assert_eq!(buffers.states(), [norm.mean, norm.var]);
-    let name = |state: StateId| session.layout().state(state).name.clone();
-    assert_eq!(name(norm.mean), "buffers/stem/norm/running_mean");
-    assert_eq!(name(norm.var), "buffers/stem/norm/running_var");
+    assert_eq!(buffers.states(), [norm.running]);
+    assert_eq!(session.layout().state(norm.running).name, "buffers/stem/norm/running");
 }
 
 /// A trainer of a batch normalisation with windows of this many micro-batches.
@@ -134,6 +133,69 @@ fn a_window_not_taken_leaves_them_as_they_were_before_it() {
     }
     assert!(trainer.flush(&mut session).expect("it runs"));
     assert_same(&read(&mut session, &norm), &want);
+}
+
+/// Ranks that train together have the mean of their statistics, and leave them all as they were where one has none.
+#[test]
+fn ranks_share_their_statistics() {
+    for accumulate in [1, 2] {
+        let run = |rank: InProcess| {
+            let own = rank.rank();
+            let (norm, mut trainer, session) = trainer(accumulate);
+            let mut session = session.with_collective(Box::new(rank));
+            for turn in 0..accumulate {
+                trainer.step(&mut session, &[("x", &batch(own + 3 * turn))]).expect("it runs");
+            }
+            let first = read(&mut session, &norm);
+            for turn in 0..accumulate {
+                let x = if own == 1 && turn == 0 { overflowing() } else { batch(own) };
+                trainer.step(&mut session, &[("x", &x)]).expect("it runs");
+            }
+            (first, read(&mut session, &norm))
+        };
+        let ranks = std::thread::scope(|scope| {
+            let ranks: Vec<_> = InProcess::world(2).into_iter().map(|rank| scope.spawn(|| run(rank))).collect();
+            ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Vec<_>>()
+        });
+        let of = |own: usize| (0..accumulate).fold(start(), |old, turn| after(&old, &batch(own + 3 * turn), 0.1));
+        let (a, b) = (of(0), of(1));
+        let mean = |i: usize| (0..2).map(|c| (a[i][c] + b[i][c]) / 2.0).collect();
+        for (first, second) in ranks {
+            assert_same(&first, &[mean(0), mean(1)]);
+            assert_same(&second, &first);
+        }
+    }
+}
+
+/// A normalisation more is a kernel more that settles.
+#[test]
+fn settling_takes_a_kernel_each() {
+    let config = ResNetConfig::small(20, BlockKind::Basic, 1, 10).expect("20 is a depth");
+    let mut store = Store::new();
+    let model = ResNet::new(Builder::new(&mut store, 1), &config);
+    let (params, buffers) = (store.params(), Buffers::of(store.layout()));
+    let session = session(store);
+    let kernels = |settled: bool| {
+        let t = Tape::new(session.layout().clone());
+        let before = buffers.remember(&t);
+        let (x, y) = (t.input("x", [4, 1, 8, 8], DType::F32), t.input("y", [4], DType::U32));
+        let mut grads = model.forward(x, true).cross_entropy(y).grad(&params);
+        let moved = before.moved(&t);
+        if settled {
+            grads = grads.skip_unless(moved.all_finite(&t));
+        }
+        let grads = grads.check_finite();
+        if settled {
+            moved.settle(&t, grads.verdict().expect("checked"));
+        }
+        t.tap("norm", grads.norm());
+        t.tap("verdict", grads.verdict().expect("checked"));
+        session.plan(&t.finish()).1.kernels.len()
+    };
+    let norms = buffers.states().len();
+    assert_eq!(norms, 21);
+    let (plain, settled) = (kernels(false), kernels(true));
+    assert!(settled <= plain + norms + 2, "{plain} and {settled}");
 }
 
 #[test]

@@ -314,7 +314,7 @@ fn heads_divide_the_width() {
 }
 
 #[test]
-#[should_panic(expected = "needs u32 [batch, time] of at most 6 positions")]
+#[should_panic(expected = "7 positions, where the context has 6")]
 fn a_context_is_not_exceeded() {
     let (model, mut session) = declared(|b| Gpt::new(b, &gpt(|_| ())));
     eval(&mut session, &Array::zeros([1, 7], DType::U32), |x| model.forward(x, false));
