@@ -135,6 +135,12 @@ pub struct Options {
     /// For tests: see [`WgpuBackend::poisoned`](crate::WgpuBackend::poisoned).
     #[doc(hidden)]
     pub poison: bool,
+    /// For tests: each kernel is a dispatch of its own.
+    #[doc(hidden)]
+    pub separate: bool,
+    /// For tests: beyond how many compiled kernels those that no program uses are dropped.
+    #[doc(hidden)]
+    pub kept_kernels: Option<usize>,
 }
 
 fn instance() -> wgpu::Instance {
@@ -196,6 +202,7 @@ pub(crate) struct Inner {
     /// What kernels are cut up for.
     pub target: Target,
     pub poison: bool,
+    pub separate: bool,
     budget: Option<u64>,
     used: AtomicU64,
     /// What wgpu has reported outside of any call.
@@ -257,9 +264,10 @@ impl Gpu {
             queue,
             limits,
             summary,
-            pipelines: Pipelines::default(),
+            pipelines: Pipelines::new(options.kept_kernels),
             target,
             poison: options.poison,
+            separate: options.separate,
             budget: options.budget,
             used: AtomicU64::new(0),
             fault,
@@ -270,6 +278,12 @@ impl Gpu {
     /// What is known of the adapter.
     pub fn summary(&self) -> &AdapterSummary {
         &self.inner.summary
+    }
+
+    /// For tests: how many compiled kernels there are.
+    #[doc(hidden)]
+    pub fn kernels(&self) -> usize {
+        self.inner.pipelines.len()
     }
 
     /// For tests: has the driver take the device away, as a crash would.

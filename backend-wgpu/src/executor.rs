@@ -6,7 +6,7 @@ use crate::{
     lower::{Check, can_fail},
     memory::{Arena, Buffer, WORD, bytes, to_words},
     schedule::{Layout, Schedule, Stop, Stretch, representable, small},
-    wgsl::{Launch, Memory, SHARED},
+    wgsl::{Memory, SHARED, launch::Dispatch},
 };
 use std::{collections::HashMap, ops::Range, sync::Arc};
 use wgrad::{
@@ -44,7 +44,7 @@ impl World<'_> {
 
 /// A kernel, ready to be run.
 struct Step {
-    pipeline: wgpu::ComputePipeline,
+    pipeline: Arc<wgpu::ComputePipeline>,
     group: wgpu::BindGroup,
     groups: [u32; 3],
 }
@@ -71,8 +71,8 @@ pub(crate) struct Executable {
     params: Option<Buffer>,
     /// What it has of the arena.
     places: Vec<(usize, usize)>,
-    launches: Vec<Launch>,
-    pipelines: Vec<wgpu::ComputePipeline>,
+    dispatches: Vec<Dispatch>,
+    pipelines: Vec<Arc<wgpu::ComputePipeline>>,
     steps: Vec<Step>,
     /// The arena's generation for which the steps were made.
     generation: u64,
@@ -145,6 +145,7 @@ impl Executable {
 
         let failed = plan.kernels.iter().any(can_fail).then(|| parts.arena(world, 1)).transpose()?;
         let all = world.states;
+        let buffers = world.gpu.limits.max_storage_buffers_per_shader_stage as usize;
         let layout = Layout {
             places: &places,
             state: &|state| state_place(all, states[state.index()]),
@@ -152,11 +153,13 @@ impl Executable {
             own: parts.own.len(),
             // What all devices have: it is checked here, since wgpu does not.
             shared: (world.gpu.limits.max_compute_workgroup_storage_size as usize).min(SHARED),
+            buffers,
             target: world.gpu.target,
+            separate: world.gpu.separate,
         };
         let schedule = Schedule::new(plan, &layout, &mut |words| parts.table(world, words))?;
-        schedule.within(world.gpu.limits.max_storage_buffers_per_shader_stage as usize)?;
-        let Schedule { launches, stages, commits, taps, checks, scratch } = schedule;
+        schedule.within(buffers)?;
+        let Schedule { dispatches, stages, commits, taps, checks, scratch } = schedule;
         for words in scratch {
             parts.own.push(world.storage(words)?);
         }
@@ -170,7 +173,7 @@ impl Executable {
             flags,
             params: None,
             places: vec![],
-            launches,
+            dispatches,
             pipelines: vec![],
             steps: vec![],
             generation: 0,
@@ -190,7 +193,7 @@ impl Executable {
 
     /// Compiles the kernels, and writes their parameters.
     fn compile(&mut self, world: &mut World<'_>) -> Result<()> {
-        let texts: Vec<&str> = self.launches.iter().map(|launch| launch.text.as_str()).collect();
+        let texts: Vec<&str> = self.dispatches.iter().map(|dispatch| dispatch.text.as_str()).collect();
         let (pipelines, compiled) = world.gpu.pipelines.get(world.gpu, &texts)?;
         world.counters.pipelines += compiled as u64;
         self.pipelines = pipelines;
@@ -204,12 +207,12 @@ impl Executable {
         Ok(())
     }
 
-    /// The place of each launch's parameters, and their words up to the next place.
+    /// The place of each dispatch's parameters, and their words up to the next place.
     fn params_of(&self, gpu: &Inner) -> impl Iterator<Item = (u64, Vec<u32>)> + '_ {
         let step = gpu.limits.min_uniform_buffer_offset_alignment as usize / WORD as usize;
         let mut at = 0;
-        self.launches.iter().map(move |launch| {
-            let mut words = launch.params.clone();
+        self.dispatches.iter().map(move |dispatch| {
+            let mut words = dispatch.params.clone();
             words.resize(words.len().next_multiple_of(step), 0);
             at += words.len() as u64;
             ((at - words.len() as u64) * WORD, words)
@@ -221,23 +224,23 @@ impl Executable {
         let params: Vec<u64> = self.params_of(world.gpu).map(|(at, _)| at).collect();
         let (arena, states, gpu) = (&*world.arena, world.states, world.gpu);
         let steps = gpu.scoped(|| {
-            let step = |((launch, pipeline), at): ((&Launch, &wgpu::ComputePipeline), &u64)| {
+            let step = |((dispatch, pipeline), at): ((&Dispatch, &Arc<wgpu::ComputePipeline>), &u64)| {
                 let mut entries = vec![];
-                if let (false, Some(params)) = (launch.params.is_empty(), &self.params) {
-                    let size = std::num::NonZero::new(launch.params.len() as u64 * WORD);
+                if let (false, Some(params)) = (dispatch.params.is_empty(), &self.params) {
+                    let size = std::num::NonZero::new(dispatch.params.len() as u64 * WORD);
                     let binding = wgpu::BufferBinding { buffer: &params.raw, offset: *at, size };
                     entries.push(wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(binding) });
                 }
-                for (i, memory) in launch.bindings.iter().enumerate() {
+                for (i, memory) in dispatch.bindings.iter().enumerate() {
                     let buffer = self.buffer(*memory, arena, states);
                     entries.push(wgpu::BindGroupEntry { binding: i as u32 + 1, resource: buffer.as_entire_binding() });
                 }
                 let layout = pipeline.get_bind_group_layout(0);
                 let description = wgpu::BindGroupDescriptor { label: None, layout: &layout, entries: &entries };
                 let group = gpu.device.create_bind_group(&description);
-                Step { pipeline: pipeline.clone(), group, groups: launch.groups }
+                Step { pipeline: pipeline.clone(), group, groups: dispatch.groups }
             };
-            self.launches.iter().zip(&self.pipelines).zip(&params).map(step).collect::<Vec<_>>()
+            self.dispatches.iter().zip(&self.pipelines).zip(&params).map(step).collect::<Vec<_>>()
         })?;
         world.counters.bind_groups += steps.len() as u64;
         self.steps = steps;
@@ -326,9 +329,9 @@ impl Executable {
             return;
         }
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        let mut last: Option<&wgpu::ComputePipeline> = None;
+        let mut last: Option<&Arc<wgpu::ComputePipeline>> = None;
         for step in &self.steps[steps] {
-            if last != Some(&step.pipeline) {
+            if !last.is_some_and(|last| Arc::ptr_eq(last, &step.pipeline)) {
                 pass.set_pipeline(&step.pipeline);
                 last = Some(&step.pipeline);
             }

@@ -19,6 +19,7 @@ mod error;
 mod executor;
 mod lower;
 mod memory;
+mod merge;
 mod pipelines;
 mod schedule;
 mod wgsl;
@@ -27,4 +28,4 @@ pub use backend::{Counters, WgpuBackend};
 pub use device::{AdapterKind, AdapterSummary, Choice, Gpu, Options, adapters};
 pub use error::{Error, Result};
 #[doc(hidden)]
-pub use schedule::kernels;
+pub use schedule::{Imagined, kernels};

@@ -3,9 +3,11 @@
 use crate::{
     error::Result,
     wgsl::{
-        Launch, Memory, Scratch, Tables, View,
+        Memory, Scratch, Tables, View,
         body::{copy, elementwise, map},
-        convolution, index, product,
+        convolution, index,
+        launch::Launch,
+        product,
         rows::rows,
         sequence::sequence,
     },

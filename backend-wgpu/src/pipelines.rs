@@ -1,4 +1,4 @@
-//! Compiled kernels, one for each text.
+//! Compiled kernels, one for each text, for as long as a program uses it, and some of the others.
 
 use crate::{
     device::Inner,
@@ -6,19 +6,38 @@ use crate::{
 };
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// The kernels of a device, by their WGSL.
-#[derive(Default)]
 pub(crate) struct Pipelines {
-    known: Mutex<HashMap<String, wgpu::ComputePipeline>>,
+    known: Mutex<HashMap<String, Arc<wgpu::ComputePipeline>>>,
+    /// Beyond how many those that no program uses are dropped.
+    most: usize,
 }
 
+/// How many kernels are kept: programs that are compiled again find theirs, and drivers take a few hundred kilobytes for
+/// each.
+const KEPT: usize = 1024;
+
 impl Pipelines {
+    /// None yet.
+    pub fn new(most: Option<usize>) -> Self {
+        Self { known: Mutex::default(), most: most.unwrap_or(KEPT) }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.known().len()
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Arc<wgpu::ComputePipeline>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The kernels of these texts, and how many of them were new: these are compiled, on several threads.
-    pub fn get(&self, gpu: &Inner, texts: &[&str]) -> Result<(Vec<wgpu::ComputePipeline>, usize)> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn get(&self, gpu: &Inner, texts: &[&str]) -> Result<(Vec<Arc<wgpu::ComputePipeline>>, usize)> {
+        let mut known = self.known();
         let mut new: Vec<&str> = texts.iter().copied().filter(|text| !known.contains_key(*text)).collect();
         new.sort_unstable();
         new.dedup();
@@ -35,10 +54,14 @@ impl Pipelines {
         });
         for part in built {
             for (text, pipeline) in part? {
-                known.insert(text, pipeline);
+                known.insert(text, Arc::new(pipeline));
             }
         }
-        Ok((texts.iter().map(|text| known[*text].clone()).collect(), new.len()))
+        let pipelines = texts.iter().map(|text| known[*text].clone()).collect();
+        if known.len() > self.most {
+            known.retain(|_, pipeline| Arc::strong_count(pipeline) > 1);
+        }
+        Ok((pipelines, new.len()))
     }
 }
 

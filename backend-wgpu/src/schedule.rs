@@ -4,9 +4,15 @@
 use crate::{
     error::{Error, Result},
     lower::{Check, Lowering, can_fail},
-    wgsl::{Launch, Memory, SCRATCH, SHARED, Scratch, Tables, Target, View, body::copy, sequence},
+    merge::merged,
+    wgsl::{
+        Memory, SCRATCH, SHARED, Scratch, Tables, Target, View,
+        body::copy,
+        launch::{Dispatch, Launch, Most},
+        sequence,
+    },
 };
-use std::{cell::RefCell, ops::Range};
+use std::{cell::RefCell, collections::BTreeMap, ops::Range};
 use wgrad::{
     DType, Program, StateId,
     op::Reduce,
@@ -40,13 +46,17 @@ pub(crate) struct Layout<'a> {
     pub own: usize,
     /// The most bytes that a workgroup's invocations can share.
     pub shared: usize,
+    /// How many storage buffers a kernel can bind.
+    pub buffers: usize,
     /// What kernels are cut up for.
     pub target: Target,
+    /// For tests: each kernel is a dispatch of its own.
+    pub separate: bool,
 }
 
 /// The kernels of a plan.
 pub(crate) struct Schedule {
-    pub launches: Vec<Launch>,
+    pub dispatches: Vec<Dispatch>,
     /// Which of them run before each exchange, and after the last.
     pub stages: Vec<(Range<usize>, Option<Stop>)>,
     /// Those that commit.
@@ -62,17 +72,27 @@ impl Schedule {
     /// The kernels of a plan whose memory is there. `put` puts words into the arena, and gives their place.
     pub fn new(plan: &Plan, layout: &Layout<'_>, put: &mut dyn FnMut(Vec<u32>) -> Result<usize>) -> Result<Self> {
         // Scratch memory is used within one kernel of the plan, and so is the same for all.
-        let most = RefCell::new([0; SCRATCH]);
-        let mut scratch = |which: Scratch, words: usize| {
-            let most = &mut most.borrow_mut()[which as usize];
-            *most = words.max(*most);
+        let words = RefCell::new([0; SCRATCH]);
+        let mut scratch = |which: Scratch, wanted: usize| {
+            let words = &mut words.borrow_mut()[which as usize];
+            *words = wanted.max(*words);
             Memory::Own(layout.own + which as usize)
         };
         let mut tables = Tables { put, scratch: &mut scratch, shared: layout.shared, target: layout.target };
         let mut lowering = Lowering { plan, places: layout.places, failed: layout.failed, checks: vec![] };
+        let most = Most { buffers: layout.buffers, shared: layout.shared };
+        let mut dispatches: Vec<Dispatch> = vec![];
+        // Ends a stage: between two of them, others may look at what memory holds.
+        let mut end_stage = |launches: &mut Vec<Launch>| {
+            let launches = std::mem::take(launches);
+            let launches = if layout.separate { launches } else { merged(launches, most) };
+            let first = dispatches.len();
+            dispatches.extend(launches.iter().map(Launch::dispatch));
+            first..dispatches.len()
+        };
         let (mut launches, mut stages, mut taps) = (vec![], vec![], vec![]);
         let exchanges = plan.exchanges();
-        let (mut first, mut next) = (0, exchanges.iter().peekable());
+        let mut next = exchanges.iter().peekable();
         for (k, kernel) in plan.kernels.iter().enumerate() {
             launches.extend(lowering.kernel(kernel, &mut tables)?);
             let Some(exchange) = next.next_if(|exchange| exchange.end == k + 1) else { continue };
@@ -84,8 +104,7 @@ impl Schedule {
                 (Stretch { memory: view.memory, start: view.offset, len, dtype }, reduce, tag)
             };
             let values = exchange.clone().map(value).collect();
-            stages.push((first..launches.len(), Some(Stop { values })));
-            first = launches.len();
+            stages.push((end_stage(&mut launches), Some(Stop { values })));
         }
         // What is shown as it lies in memory is copied from there; the rest is put in order first.
         let mut end = 0;
@@ -102,24 +121,23 @@ impl Schedule {
                 end += len;
             }
         }
-        stages.push((first..launches.len(), None));
-        let first = launches.len();
+        stages.push((end_stage(&mut launches), None));
         for (state, operand) in &plan.commits {
             let view = lowering.view(operand);
             let (memory, offset) = (layout.state)(*state);
             let to = View { memory, offset, ..view.clone() }.contiguous(&view.shape);
             launches.extend(copy(&view, &to, layout.failed, &mut tables)?);
         }
-        let commits = first..launches.len();
+        let commits = end_stage(&mut launches);
         let checks = lowering.checks;
-        let scratch = most.into_inner().into_iter().chain([end]).collect();
-        Ok(Self { launches, stages, commits, taps, checks, scratch })
+        let scratch = words.into_inner().into_iter().chain([end]).collect();
+        Ok(Self { dispatches, stages, commits, taps, checks, scratch })
     }
 
     /// Refuses kernels that bind more storage buffers than this.
     pub fn within(&self, limit: usize) -> Result<()> {
-        match self.launches.iter().find(|launch| launch.bindings.len() > limit) {
-            Some(launch) => Err(Error::TooManyBuffers { needed: launch.bindings.len(), limit }),
+        match self.dispatches.iter().find(|dispatch| dispatch.bindings.len() > limit) {
+            Some(dispatch) => Err(Error::TooManyBuffers { needed: dispatch.bindings.len(), limit }),
             None => Ok(()),
         }
     }
@@ -168,36 +186,63 @@ const FLOOR: usize = 8;
 /// Up to this many words, a state lives in the arena.
 pub(crate) const SMALL: usize = 1024;
 
-/// For tests: the texts of a program's kernels on a device that binds so many storage buffers, in their order: on a
-/// software renderer, or on real GPUs. No adapter is needed.
+/// For tests: a device that is not there.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Imagined {
+    /// How many storage buffers its kernels can bind.
+    pub buffers: usize,
+    /// Whether it is a software renderer.
+    pub software: bool,
+    /// Whether each kernel is a dispatch of its own.
+    pub separate: bool,
+}
+
+/// For tests: the texts of a program's kernels on a device, in their order. No adapter is needed.
 ///
 /// # Errors
 /// If a kernel exceeds what all devices can do.
 #[doc(hidden)]
-pub fn kernels(program: &Program, grouping: &Grouping, buffers: usize, software: bool) -> Result<Vec<String>> {
+pub fn kernels(program: &Program, grouping: &Grouping, device: Imagined) -> Result<Vec<String>> {
+    let Imagined { buffers, software, separate } = device;
     let target = if software { Target::Software } else { Target::Hardware };
     let program = program.lowered(grouping.simplify, |op, inputs| sequence::claims(op, inputs, target));
     let plan = &Plan::with(&program, &Grouping { buffers: planned(buffers), ..grouping.clone() });
     representable(plan)?;
-    // Texts hold no positions: only which memory is the same matters.
-    let state = |id: StateId, len: usize| match len {
-        0..=SMALL => (Memory::Arena, 0),
-        _ => (Memory::State(id.index()), 0),
+    // The arena begins with the word that says whether the run has failed.
+    let mut end = 1;
+    let mut arena = |len: usize| {
+        end += len;
+        (Memory::Arena, end - len)
     };
+    let slots = plan.slots.iter().filter_map(|slot| match slot.home {
+        Home::State(id) => Some((id, slot.len)),
+        _ => None,
+    });
+    let committed = plan.commits.iter().map(|(id, operand)| (*id, operand.shape.numel()));
+    let mut states: BTreeMap<usize, (Memory, usize)> = BTreeMap::new();
+    for (id, len) in slots.chain(committed) {
+        let place = || if len <= SMALL { arena(len) } else { (Memory::State(id.index()), 0) };
+        states.entry(id.index()).or_insert_with(place);
+    }
     let place = |(i, (slot, small)): (usize, (&Slot, bool))| match slot.home {
-        Home::State(id) => state(id, slot.len),
-        _ if small => (Memory::Arena, 0),
+        Home::State(id) => states[&id.index()],
+        _ if small => arena(slot.len),
         _ => (Memory::Own(i), 0),
     };
     let places: Vec<(Memory, usize)> = plan.slots.iter().zip(small(plan)).enumerate().map(place).collect();
-    let committed = |id: StateId| {
-        let (_, operand) = plan.commits.iter().find(|(state, _)| *state == id).expect("it commits");
-        state(id, operand.shape.numel())
-    };
     let failed = plan.kernels.iter().any(can_fail).then_some(0);
-    let (own, shared) = (plan.slots.len(), SHARED);
-    let layout = Layout { places: &places, state: &committed, failed, own, shared, target };
+    let layout = Layout {
+        places: &places,
+        state: &|id| states[&id.index()],
+        failed,
+        own: plan.slots.len(),
+        shared: SHARED,
+        buffers,
+        target,
+        separate,
+    };
     let schedule = Schedule::new(plan, &layout, &mut |_| Ok(0))?;
     schedule.within(buffers)?;
-    Ok(schedule.launches.into_iter().map(|launch| launch.text).collect())
+    Ok(schedule.dispatches.into_iter().map(|dispatch| dispatch.text).collect())
 }

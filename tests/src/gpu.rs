@@ -37,6 +37,16 @@ pub fn gpu() -> Option<&'static Gpu> {
     GPU.get_or_init(open).as_ref()
 }
 
+/// The GPU, with each kernel as a dispatch of its own. None if there is none.
+///
+/// # Panics
+/// If there is no adapter, or it does not open twice.
+pub fn separate_gpu() -> Option<&'static Gpu> {
+    static SEPARATE: OnceLock<Gpu> = OnceLock::new();
+    let options = Options { separate: true, ..gpu_options() };
+    gpu().map(|_| SEPARATE.get_or_init(|| Gpu::open(Choice::Best, options).expect("it opens twice")))
+}
+
 /// The GPU as it is, and as if it were no software renderer: what runs on real GPUs is tested too. Empty if there is none.
 ///
 /// # Panics

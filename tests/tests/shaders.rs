@@ -26,6 +26,10 @@ const SORTS: &[(&str, &[&str])] = &[
     ("random words", &["stream_key("]),
     ("halves", &["round_half("]),
     ("an index out of range", &["atomicMax("]),
+    ("maps of one workgroup", &["for (var i = lid; i < ", "@workgroup_size(256)"]),
+    ("bodies of one workgroup", &["fn body_0(lid: u32)", "storageBarrier();", "u) { body_"]),
+    ("barriers in several bodies", &["fn body_1(lid: u32)", "shared_words[", "shared_words_1["]),
+    ("parameters of several bodies", &["fn body_1(lid: u32)", " + 1].x"]),
     ("the report of one", &["atomicStore("]),
 ];
 

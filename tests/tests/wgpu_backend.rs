@@ -117,6 +117,39 @@ fn an_update_of_200_tensors_is_one_submission_of_eight_dispatches_at_most() {
     assert!(moved.iter().take(16 * 24).all(|p| *p < 0.5), "it has been an update");
 }
 
+/// Kernels that no program uses any more are kept for the next one, up to some number.
+#[test]
+fn unused_kernels_are_dropped_beyond_a_limit() {
+    if gpu().is_none() {
+        return;
+    }
+    let gpu = Gpu::open(Choice::Best, Options { kept_kernels: Some(4), ..gpu_options() }).unwrap();
+    let mut backend = WgpuBackend::on(&gpu).unwrap();
+    let mut compile = |factor: usize| {
+        let t = Tape::default();
+        t.tap("x", t.iota(8).cast(DType::F32) * factor as f64);
+        let plan = wgrad::plan::Plan::with(&t.finish(), &backend.grouping());
+        let executable = backend.compile(&plan, &[]).unwrap();
+        backend.run(executable, &[], 0, &mut InProcess::world(1).remove(0)).unwrap();
+        backend.wait().unwrap();
+        let delivered = backend.deliveries().unwrap();
+        assert_eq!(delivered[0].values[0].to_f64()[3], 3.0 * factor as f64);
+        (backend.counters().pipelines, executable)
+    };
+    let first: Vec<_> = (2..6).map(&mut compile).collect();
+    assert_eq!(gpu.kernels(), 4);
+    assert_eq!(compile(2).0, 4, "it is known");
+    assert_eq!(compile(6).0, 5);
+    assert_eq!(gpu.kernels(), 5, "all are in use");
+    for (_, executable) in &first[1..] {
+        backend.release(*executable);
+    }
+    assert_eq!(gpu.kernels(), 5, "they are dropped when another comes");
+    let mut more = Session::new(Box::new(WgpuBackend::on(&gpu).unwrap()), Store::new()).unwrap();
+    more.eval(&[], |t| t.iota(8).cast(DType::F32) * 7.0).unwrap();
+    assert_eq!(gpu.kernels(), 3, "of those of the released programs, none is there");
+}
+
 /// A plan compiled by hand, so that the backend's counters can be read.
 #[test]
 fn running_again_creates_nothing_and_is_one_submission() {

@@ -1,6 +1,9 @@
 //! Scalar programs as statements: what is loaded, computed and stored at a point of a kernel's index space.
 
-use super::{Memory, Part, Source, Tables, View, collapse, coordinates, from_word, position, to_word, type_name, zero};
+use super::{
+    Memory, Part, Source, Tables, View, collapse, coordinates, from_word, launch::Launch, position, to_word, type_name,
+    zero,
+};
 use crate::error::Result;
 use std::fmt::Write;
 use wgrad::{
@@ -11,6 +14,11 @@ use wgrad::{
 
 /// Invocations per workgroup where they have nothing to do with each other.
 pub(crate) const WIDTH: u32 = 64;
+
+/// Invocations of a workgroup that is the only one: always as many, so that it can do what comes before and after too.
+pub(crate) const ALONE: u32 = 256;
+/// The most points of a map that one workgroup runs through.
+const FEW: usize = 1024;
 
 /// A strided look of a body: its offset, and strides for each block of dimensions that have coordinates of their own.
 struct Look {
@@ -116,7 +124,7 @@ impl<'a> Emit<'a> {
         });
         let looks = looks.collect();
         let guard = guard.map(|word| {
-            let (arena, word) = (source.bind(Memory::Arena, false), source.param(word as u32));
+            let (arena, word) = source.bind_word(word, false);
             source.line(format!("let allowed = {arena}[{word}] == 0u;"));
             "allowed".to_string()
         });
@@ -130,7 +138,7 @@ impl<'a> Emit<'a> {
         }
         // Bound at once, so that bindings have the same numbers whatever is written first.
         reads.iter().for_each(|read| drop(source.bind(read.memory, false)));
-        writes.iter().for_each(|write| drop(source.bind(write.memory, true)));
+        writes.iter().for_each(|write| drop(source.bind(write.memory, false)));
         Ok(emit)
     }
 
@@ -161,7 +169,7 @@ impl<'a> Emit<'a> {
         let type_of = |o: usize| self.body.values[o].dtype;
         let expression = match &value.instr {
             Instr::Load(read) => {
-                let buffer = source.bind(self.reads[*read].memory, false);
+                let buffer = source.bind_view(&self.reads[*read], false);
                 from_word(dtype, &format!("{buffer}[{}]", self.at(Use::Value(i), at)))
             }
             Instr::Const(c) => constant(source, dtype, *c),
@@ -190,7 +198,7 @@ impl<'a> Emit<'a> {
         if *count == 0 {
             return format!("let v{i}: {} = {};\n", type_name(dtype), zero(dtype));
         }
-        let (arena, buffer) = (source.bind(Memory::Arena, false), source.bind(read.memory, false));
+        let (arena, buffer) = (source.bind(Memory::Arena, false), source.bind_view(read, false));
         let mut text = format!("let q{i} = {};\n", self.at(Use::Value(i), at));
         text += &search(&arena, place, *count, &format!("q{i}"), &format!("s{i}"));
         let offset = source.param(read.offset as u32);
@@ -206,7 +214,7 @@ impl<'a> Emit<'a> {
     /// The statement of a store.
     pub fn store(&self, source: &mut Source, k: usize, at: &Coordinates) -> String {
         let write = &self.writes[k];
-        let buffer = source.bind(write.memory, true);
+        let buffer = source.bind_view(write, true);
         let word = to_word(source, write.dtype, &format!("v{}", self.body.stores[k]));
         let guard = self.guard.as_ref().map_or(String::new(), |guard| format!("if ({guard}) "));
         match guard.is_empty() {
@@ -346,14 +354,20 @@ pub(crate) fn map(
     writes: &[View],
     guard: Option<usize>,
     tables: &mut Tables<'_>,
-) -> Result<Option<super::Launch>> {
+) -> Result<Option<Launch>> {
     let count = body.space.numel();
     if count == 0 {
         return Ok(None);
     }
     let mut source = Source::default();
-    source.line(format!("let i = g * {WIDTH}u + lid;"));
-    source.line(format!("if (i >= {count}u) {{ return; }}"));
+    // What fits into a workgroup as it is takes no loop.
+    let looped = (WIDTH as usize + 1..=FEW).contains(&count);
+    if looped {
+        source.line(format!("for (var i = lid; i < {count}u; i = i + {ALONE}u) {{"));
+    } else {
+        source.line(format!("let i = g * {WIDTH}u + lid;"));
+        source.line(format!("if (i >= {count}u) {{ return; }}"));
+    }
     let emit = Emit::new(&mut source, body, reads, writes, &[body.space.rank()], guard, tables)?;
     let (text, names) = coordinates("i", "c", &emit.blocks[0]);
     source.main += &text;
@@ -366,7 +380,11 @@ pub(crate) fn map(
         let text = emit.store(&mut source, k, &at);
         source.main += &text;
     }
-    source.finish("a map", WIDTH, (count as u64).div_ceil(u64::from(WIDTH)), tables).map(Some)
+    if looped {
+        source.line("}");
+        return source.finish("a map", ALONE, 1, count.div_ceil(ALONE as usize), tables).map(Some);
+    }
+    source.finish("a map", WIDTH, (count as u64).div_ceil(u64::from(WIDTH)), 1, tables).map(Some)
 }
 
 /// A body of one value for each point.
@@ -376,12 +394,7 @@ pub(crate) fn elementwise(space: &Shape, values: Vec<Value>) -> Body {
 }
 
 /// A copy of what one view shows to where another does.
-pub(crate) fn copy(
-    from: &View,
-    to: &View,
-    guard: Option<usize>,
-    tables: &mut Tables<'_>,
-) -> Result<Option<super::Launch>> {
+pub(crate) fn copy(from: &View, to: &View, guard: Option<usize>, tables: &mut Tables<'_>) -> Result<Option<Launch>> {
     let load = Value { instr: Instr::Load(0), dtype: from.dtype, level: Level::Element };
     let body = elementwise(&from.shape, vec![load]);
     map(&body, std::slice::from_ref(from), std::slice::from_ref(to), guard, tables)

@@ -1,7 +1,7 @@
 //! Convolutions and their gradients, directly: each element of the result adds up its products. Where results are few and
 //! sums long, as gradients of weights are, a workgroup adds up one element.
 
-use super::{Launch, Source, Tables, View, body::WIDTH, from_word, index::MOST_STEPS, raw_word, to_word};
+use super::{Source, Tables, View, body::WIDTH, from_word, index::MOST_STEPS, launch::Launch, raw_word, to_word};
 use crate::error::Result;
 use std::fmt::Write;
 use wgrad::{Conv2d, op::Op};
@@ -9,11 +9,12 @@ use wgrad::{Conv2d, op::Op};
 /// Statements that add up `value` over the invocations of a workgroup, in a tree. They leave the sum in that of the first.
 pub(crate) fn tree(source: &mut Source, value: &str, lanes: u32) {
     source.shared = 4 * lanes as usize;
-    source.outside += &format!("var<workgroup> sums: array<f32, {lanes}>;\n");
-    source.line(format!("sums[lid] = {value};\nworkgroupBarrier();"));
+    source.outside += &format!("var<workgroup> sums$: array<f32, {lanes}>;\n");
+    source.line(format!("sums$[lid] = {value};\nworkgroupBarrier();"));
     let mut half = lanes / 2;
     while half > 0 {
-        source.line(format!("if (lid < {half}u) {{ {value} = {value} + sums[lid + {half}u]; sums[lid] = {value}; }}"));
+        source
+            .line(format!("if (lid < {half}u) {{ {value} = {value} + sums$[lid + {half}u]; sums$[lid] = {value}; }}"));
         source.line("workgroupBarrier();");
         half /= 2;
     }
@@ -106,8 +107,8 @@ pub(crate) fn convolution(op: &Op, reads: &[View], out: &View, tables: &Tables<'
             source.line(format!("if (point >= {count}u) {{ return; }}"));
         }
         source.main += &point;
-        let (x_buffer, y_buffer) = (source.bind(reads[0].memory, false), source.bind(reads[1].memory, false));
-        let o_buffer = source.bind(out.memory, true);
+        let (x_buffer, y_buffer) = (source.bind_view(&reads[0], false), source.bind_view(&reads[1], false));
+        let o_buffer = source.bind_view(out, true);
         let offset = |source: &mut Source, view: &View| source.param(view.offset as u32);
         let [xo, yo, oo] = [&reads[0], &reads[1], out].map(|view| offset(&mut source, view));
         let (low, high) = (source.param(start as u32), source.param(steps.min(start + most) as u32));
@@ -126,7 +127,8 @@ pub(crate) fn convolution(op: &Op, reads: &[View], out: &View, tables: &Tables<'
         let word = if last { to_word(&mut source, out.dtype, &sum) } else { raw_word(out.dtype, &sum) };
         source.line(format!("if ({}) {{ {at} = {word}; }}", if wide { "lid == 0u" } else { "true" }));
         let (width, groups) = if wide { (lanes, count as u64) } else { (WIDTH, (count as u64).div_ceil(WIDTH.into())) };
-        source.finish("a convolution", width, groups, tables)
+        let iterations = steps.min(most).div_ceil(lanes as usize);
+        source.finish("a convolution", width, groups, iterations, tables)
     };
     starts.iter().map(kernel).collect()
 }

@@ -1,11 +1,13 @@
 //! Kernels of ops that move elements by index, or along an axis: gathers, scatter-adds, arg-max, cumulative sums, fills.
 
 use super::{
-    Launch, MOST_ITERATIONS, Memory, Part, Source, Tables, View,
+    MOST_ITERATIONS, Memory, Part, Source, Tables, View,
     body::{WIDTH, binary, search},
-    collapse, coordinates, from_word, position, raw_word, to_word, type_name, zero,
+    collapse, coordinates, from_word,
+    launch::Launch,
+    position, raw_word, to_word, type_name, zero,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 use std::fmt::Write;
 use wgrad::{Shape, op::Binary};
 
@@ -18,8 +20,8 @@ fn points(source: &mut Source, count: usize) {
     source.line(format!("if (i >= {count}u) {{ return; }}"));
 }
 
-fn finish(source: Source, what: &'static str, count: usize, tables: &Tables<'_>) -> Result<Launch> {
-    source.finish(what, WIDTH, (count as u64).div_ceil(u64::from(WIDTH)), tables)
+fn finish(source: Source, what: &'static str, count: usize, steps: usize, tables: &Tables<'_>) -> Result<Launch> {
+    source.finish(what, WIDTH, (count as u64).div_ceil(u64::from(WIDTH)), steps, tables)
 }
 
 /// Names the coordinates of point `i` of a shape, and gives the position in each view, whose strides are changed.
@@ -63,16 +65,16 @@ pub(crate) fn gather(
     ];
     let [ix, ii, io]: [String; 3] =
         positions(&mut source, &out.shape, &mut views).try_into().expect("one for each view");
-    let from = source.bind(index.memory, false);
+    let from = source.bind_view(index, false);
     source.line(format!("let wanted = {from}[{ii}];"));
     note(&mut source, extent, flag);
     if extent > 0 {
-        let (x_buffer, o_buffer) = (source.bind(x.memory, false), source.bind(out.memory, true));
+        let (x_buffer, o_buffer) = (source.bind_view(x, false), source.bind_view(out, true));
         let step = position(&ix, [("found".to_string(), x.strides[axis])]);
         source.line(format!("let found = min(wanted, {}u);", extent - 1));
         source.line(format!("{o_buffer}[{io}] = {x_buffer}[{step}];"));
     }
-    finish(source, "a gather", count, tables).map(Some)
+    finish(source, "a gather", count, 1, tables).map(Some)
 }
 
 /// Notes point `i` if `wanted` is outside of an axis: the first such point wins.
@@ -89,10 +91,10 @@ fn check(index: &View, extent: usize, flag: usize, tables: &Tables<'_>) -> Resul
     let [ii]: [String; 1] = positions(&mut source, &index.shape, &mut [(index.offset, index.strides.clone())])
         .try_into()
         .expect("one for each view");
-    let from = source.bind(index.memory, false);
+    let from = source.bind_view(index, false);
     source.line(format!("let wanted = {from}[{ii}];"));
     note(&mut source, extent, flag);
-    finish(source, "a check of indices", count, tables)
+    finish(source, "a check of indices", count, 1, tables)
 }
 
 /// Says which index was noted at a flag, and that the run has failed: in a word of the arena, which the first report of a
@@ -101,8 +103,7 @@ pub(crate) fn report(index: &View, flag: usize, failed: usize, first: bool, tabl
     let mut source = Source::default();
     source.line("if (lid > 0u) { return; }");
     let (flags, flag) = (source.bind(Memory::Flags, true), source.param(2 * flag as u32));
-    let arena = source.bind(Memory::Arena, true);
-    let failed = source.param(failed as u32);
+    let (arena, failed) = source.bind_word(failed, true);
     source.line(format!("let noted = atomicLoad(&{flags}[{flag}]);"));
     if first {
         source.line(format!("{arena}[{failed}] = select(0u, 1u, noted != 0u);"));
@@ -110,15 +111,15 @@ pub(crate) fn report(index: &View, flag: usize, failed: usize, first: bool, tabl
         source.line(format!("if (noted != 0u) {{ {arena}[{failed}] = 1u; }}"));
     }
     if index.shape.numel() == 0 {
-        return source.finish("a report", 1, 1, tables); // None is out of range.
+        return source.finish("a report", 1, 1, 1, tables); // None is out of range.
     }
     source.line("if (noted == 0u) { return; }\nlet i = 0xffffffffu - noted;");
     let [ii]: [String; 1] = positions(&mut source, &index.shape, &mut [(index.offset, index.strides.clone())])
         .try_into()
         .expect("one for each view");
-    let from = source.bind(index.memory, false);
+    let from = source.bind_view(index, false);
     source.line(format!("atomicStore(&{flags}[{flag} + 1u], {from}[{ii}]);"));
-    source.finish("a report", 1, 1, tables)
+    source.finish("a report", 1, 1, 1, tables)
 }
 
 /// `out[.., index[i], ..] += x[i]`: each element of the result walks along the axis, and adds up what is meant for it, in
@@ -155,13 +156,13 @@ pub(crate) fn scatter_add(
         ];
         let [ix, ii, io, own]: [String; 4] =
             positions(&mut source, &out.shape, &mut views).try_into().expect("one for each view");
-        let o_buffer = source.bind(out.memory, true);
+        let o_buffer = source.bind_view(out, true);
         let dtype = out.dtype;
         let start_value = if first { zero(dtype).to_string() } else { from_word(dtype, &format!("{o_buffer}[{io}]")) };
         source.line(format!("let own = {own};\nvar sum: {} = {start_value};", type_name(dtype)));
         if steps > 0 {
             let (low, high) = (source.param(start as u32), source.param(end as u32));
-            let (x_buffer, i_buffer) = (source.bind(x.memory, false), source.bind(index.memory, false));
+            let (x_buffer, i_buffer) = (source.bind_view(x, false), source.bind_view(index, false));
             let ii = position(&ii, [("n".to_string(), index.strides[axis])]);
             let ix = position(&ix, [("n".to_string(), x.strides[axis])]);
             let element = from_word(dtype, &format!("{x_buffer}[{ix}]"));
@@ -171,7 +172,7 @@ pub(crate) fn scatter_add(
         // Sums of halves are rounded when they are complete.
         let word = if last { to_word(&mut source, dtype, "sum") } else { raw_word(dtype, "sum") };
         source.line(format!("{o_buffer}[{io}] = {word};"));
-        launches.push(finish(source, "a scatter-add", count, tables)?);
+        launches.push(finish(source, "a scatter-add", count, end - start, tables)?);
     }
     Ok(launches)
 }
@@ -183,10 +184,6 @@ pub(crate) fn argmax(axis: usize, x: &View, out: &View, tables: &Tables<'_>) -> 
         return Ok(None);
     }
     let lanes: u32 = if extent <= 256 { 1 } else { 256 };
-    if extent.div_ceil(lanes as usize) > MOST_ITERATIONS {
-        let (iterations, limit) = (extent as u64, MOST_ITERATIONS as u64 * 256);
-        return Err(Error::TooLong { what: "an arg-max", iterations, limit });
-    }
     let mut source = Source::default();
     if lanes == 1 {
         points(&mut source, count);
@@ -197,7 +194,7 @@ pub(crate) fn argmax(axis: usize, x: &View, out: &View, tables: &Tables<'_>) -> 
     let kept = |v: &[isize]| [&v[..axis], &v[axis + 1..]].concat();
     let mut views = [(x.offset, kept(&x.strides)), (out.offset, out.strides.clone())];
     let [ix, io]: [String; 2] = positions(&mut source, &out.shape, &mut views).try_into().expect("one for each view");
-    let (x_buffer, o_buffer) = (source.bind(x.memory, false), source.bind(out.memory, true));
+    let (x_buffer, o_buffer) = (source.bind_view(x, false), source.bind_view(out, true));
     let name = type_name(x.dtype);
     let beats = |source: &mut Source, a: &str, b: &str| match name {
         "f32" => {
@@ -217,8 +214,9 @@ pub(crate) fn argmax(axis: usize, x: &View, out: &View, tables: &Tables<'_>) -> 
     if lanes > 1 {
         let n = lanes as usize;
         source.shared = 8 * n;
-        source.outside = format!("var<workgroup> places: array<u32, {n}>;\nvar<workgroup> values: array<u32, {n}>;\n");
-        let put = format!("places[lane] = best; values[lane] = {};", raw_word(x.dtype, "most"));
+        source.outside =
+            format!("var<workgroup> places$: array<u32, {n}>;\nvar<workgroup> values$: array<u32, {n}>;\n");
+        let put = format!("places$[lane] = best; values$[lane] = {};", raw_word(x.dtype, "most"));
         source.line(&put);
         source.line("workgroupBarrier();");
         let mut half = n / 2;
@@ -227,8 +225,8 @@ pub(crate) fn argmax(axis: usize, x: &View, out: &View, tables: &Tables<'_>) -> 
             _ => "now == most",
         };
         while half > 0 {
-            source.line(format!("if (lane < {half}u) {{\nlet other = places[lane + {half}u];"));
-            source.line(format!("let now: {name} = {};", from_word(x.dtype, &format!("values[lane + {half}u]"))));
+            source.line(format!("if (lane < {half}u) {{\nlet other = places$[lane + {half}u];"));
+            source.line(format!("let now: {name} = {};", from_word(x.dtype, &format!("values$[lane + {half}u]"))));
             let now_better = beats(&mut source, "now", "most");
             let best_better = beats(&mut source, "most", "now");
             source.line(format!("let now_is_better = {now_better}; let best_is_better = {best_better};"));
@@ -237,10 +235,10 @@ pub(crate) fn argmax(axis: usize, x: &View, out: &View, tables: &Tables<'_>) -> 
             half /= 2;
         }
         source.line(format!("if (lane == 0u) {{ {o_buffer}[{io}] = best; }}"));
-        return source.finish("an arg-max", lanes, count as u64, tables).map(Some);
+        return source.finish("an arg-max", lanes, count as u64, extent.div_ceil(lanes as usize), tables).map(Some);
     }
     source.line(format!("{o_buffer}[{io}] = best;"));
-    finish(source, "an arg-max", count, tables).map(Some)
+    finish(source, "an arg-max", count, extent, tables).map(Some)
 }
 
 /// The sums up to each position of an axis, or from each on: each line by one invocation, long lines in several kernels.
@@ -257,7 +255,7 @@ pub(crate) fn cumsum(axis: usize, reverse: bool, x: &View, out: &View, tables: &
         points(&mut source, lines.numel());
         let mut views = [(x.offset, without_axis(&x.strides, axis)), (out.offset, without_axis(&out.strides, axis))];
         let [ix, io]: [String; 2] = positions(&mut source, &lines, &mut views).try_into().expect("one for each view");
-        let (x_buffer, o_buffer) = (source.bind(x.memory, false), source.bind(out.memory, true));
+        let (x_buffer, o_buffer) = (source.bind_view(x, false), source.bind_view(out, true));
         let from = |n: &str| if reverse { format!("({}u - {n})", extent - 1) } else { n.to_string() };
         let at = |base: &str, n: &str, view: &View| position(base, [(from(n), view.strides[axis])]);
         let (low, high) = (source.param(start as u32), source.param(end as u32));
@@ -271,7 +269,7 @@ pub(crate) fn cumsum(axis: usize, reverse: bool, x: &View, out: &View, tables: &
         let word = to_word(&mut source, dtype, "sum");
         source.line(format!("for (var n = low; n < high; n = n + 1u) {{\nsum = {sum};"));
         source.line(format!("{o_buffer}[{}] = {word};\n}}", at(&io, "n", out)));
-        launches.push(finish(source, "a cumulative sum", lines.numel(), tables)?);
+        launches.push(finish(source, "a cumulative sum", lines.numel(), end - start, tables)?);
     }
     Ok(launches)
 }
@@ -285,7 +283,7 @@ pub(crate) fn fill(ranges: &[(usize, usize)], out: &View, tables: &mut Tables<'_
     }
     let mut source = Source::default();
     points(&mut source, count);
-    let (out_buffer, offset) = (source.bind(out.memory, true), source.param(out.offset as u32));
+    let (out_buffer, offset) = (source.bind_view(out, true), source.param(out.offset as u32));
     if let [(start, _)] = there[..] {
         let start = source.param(start as u32);
         source.line(format!("{out_buffer}[{offset} + {start} + i] = 0u;"));
@@ -305,5 +303,5 @@ pub(crate) fn fill(ranges: &[(usize, usize)], out: &View, tables: &mut Tables<'_
         write!(text, "{out_buffer}[{offset} + {start} + i - {arena}[{place} + range]] = 0u;").unwrap();
         source.line(text);
     }
-    finish(source, "a fill", count, tables).map(Some)
+    finish(source, "a fill", count, 1, tables).map(Some)
 }

@@ -4,13 +4,15 @@
 pub(crate) mod body;
 pub(crate) mod convolution;
 pub(crate) mod index;
+pub(crate) mod launch;
 pub(crate) mod product;
 pub(crate) mod register;
 pub(crate) mod rows;
 pub(crate) mod sequence;
 
 use crate::error::{Error, Result};
-use std::{collections::BTreeSet, fmt::Write};
+use launch::{Binding, Body, Launch, OWN, PARAMS};
+use std::{collections::BTreeSet, fmt::Write, ops::Range};
 use wgrad::{DType, Shape};
 
 /// The most iterations of all loops of one invocation. Some drivers stop at 65,535 without a word, and others reset the
@@ -53,21 +55,21 @@ impl View {
         Self { shape: shape.clone(), strides: shape.strides(), ..self.clone() }
     }
 
+    /// The words from the first to the last that it shows.
+    pub fn words(&self) -> Range<usize> {
+        if self.shape.numel() == 0 {
+            return self.offset..self.offset;
+        }
+        let reach = |(n, stride): (&usize, &isize)| (*n as isize - 1) * stride;
+        let reaches = || self.shape.iter().zip(&self.strides).map(reach);
+        let (down, up): (isize, isize) = (reaches().map(|r| r.min(0)).sum(), reaches().map(|r| r.max(0)).sum());
+        self.offset.saturating_add_signed(down)..self.offset.saturating_add_signed(up) + 1
+    }
+
     pub fn is_contiguous(&self) -> bool {
         let unit = self.shape.strides();
         self.shape.numel() == 0 || (0..self.shape.rank()).all(|d| self.shape[d] == 1 || self.strides[d] == unit[d])
     }
-}
-
-/// A kernel to be compiled, and what it is run on.
-#[derive(Clone, Debug)]
-pub(crate) struct Launch {
-    pub text: String,
-    /// What it binds, from binding 1 on.
-    pub bindings: Vec<Memory>,
-    /// The words of its uniform binding, number 0.
-    pub params: Vec<u32>,
-    pub groups: [u32; 3],
 }
 
 /// What kernels are cut up for.
@@ -159,6 +161,8 @@ pub(crate) struct Source {
     /// What is bound as vectors of four words.
     vectors: Vec<Memory>,
     params: Vec<u32>,
+    /// The words of the arena that it reads or writes, apart from constants.
+    touched: Vec<(Range<usize>, bool)>,
     /// What bound memory is an array of, if it is not words.
     element: Option<&'static str>,
     parts: BTreeSet<Part>,
@@ -171,29 +175,43 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// The name of a binding.
+    /// The name of a binding: scratch memory, or constants in the arena.
     pub fn bind(&mut self, memory: Memory, written: bool) -> String {
         let found = self.bindings.iter().position(|(bound, _)| *bound == memory).unwrap_or_else(|| {
             self.bindings.push((memory, false));
             self.bindings.len() - 1
         });
         self.bindings[found].1 |= written;
-        format!("b{found}")
+        format!("b{found}{OWN}")
+    }
+
+    /// The name of a binding for what a view shows.
+    pub fn bind_view(&mut self, view: &View, written: bool) -> String {
+        if view.memory == Memory::Arena {
+            self.touched.push((view.words(), written));
+        }
+        self.bind(view.memory, written)
+    }
+
+    /// The names of the arena and of the place of a word of it.
+    pub fn bind_word(&mut self, place: usize, written: bool) -> (String, String) {
+        self.touched.push((place..place + 1, written));
+        (self.bind(Memory::Arena, written), self.param(place as u32))
     }
 
     /// The name of a binding of vectors of four words, which nobody binds as words and nobody writes.
-    pub fn bind_vectors(&mut self, memory: Memory) -> String {
-        if !self.vectors.contains(&memory) {
-            self.vectors.push(memory);
+    pub fn bind_vectors(&mut self, view: &View) -> String {
+        if !self.vectors.contains(&view.memory) {
+            self.vectors.push(view.memory);
         }
-        self.bind(memory, false)
+        self.bind_view(view, false)
     }
 
     /// A number that does not become part of the text.
     pub fn param(&mut self, value: u32) -> String {
         self.params.push(value);
         let i = self.params.len() - 1;
-        format!("p[{}].{}", i / 4, ["x", "y", "z", "w"][i % 4])
+        format!("p[{}{PARAMS}].{}", i / 4, ["x", "y", "z", "w"][i % 4])
     }
 
     /// Has a part included.
@@ -211,55 +229,56 @@ impl Source {
         self.main.push('\n');
     }
 
-    /// The kernel, for this many invocations per workgroup and so many workgroups. `g` is the workgroup's number in
-    /// its text, `lid` the invocation's within it.
-    pub fn finish(self, what: &'static str, width: u32, groups: u64, tables: &Tables<'_>) -> Result<Launch> {
+    /// The kernel, for this many invocations per workgroup and so many workgroups, whose invocations make so many
+    /// iterations at most. `g` is the workgroup's number in its text, `lid` the invocation's within it.
+    pub fn finish(
+        self,
+        what: &'static str,
+        width: u32,
+        groups: u64,
+        iterations: usize,
+        tables: &Tables<'_>,
+    ) -> Result<Launch> {
         if self.shared > tables.shared {
             let why = format!("{what} shares {} bytes per workgroup, of {}", self.shared, tables.shared);
             return Err(Error::Validation(why));
+        }
+        if iterations > MOST_ITERATIONS {
+            return Err(Error::TooLong { what, iterations: iterations as u64, limit: MOST_ITERATIONS as u64 });
         }
         let x = groups.min(MOST_GROUPS);
         let y = groups.div_ceil(x.max(1));
         if y > MOST_GROUPS {
             return Err(Error::TooLong { what, iterations: groups, limit: MOST_GROUPS * MOST_GROUPS });
         }
-        let mut text = String::new();
-        let mut params = self.params;
         let uses = |name: &str| self.main.contains(name) || self.outside.contains(name);
+        let mut params = self.params;
         if !uses("p[") {
             params.clear();
         }
-        if !params.is_empty() {
-            params.resize(params.len().next_multiple_of(4), 0);
-            writeln!(text, "@group(0) @binding(0) var<uniform> p: array<vec4<u32>, {}>;", params.len() / 4).unwrap();
-        }
+        params.resize(params.len().next_multiple_of(4), 0);
         // What a text does not use is no part of its pipeline's layout.
-        let mut bindings = vec![];
-        for (i, (memory, written)) in self.bindings.iter().enumerate() {
-            if !uses(&format!("b{i}[")) {
-                continue;
-            }
-            bindings.push(*memory);
-            let access = if *written { "read_write" } else { "read" };
-            let element = match *memory {
+        let used = |(number, &(memory, written)): (usize, &(Memory, bool))| {
+            let element = match memory {
                 Memory::Flags => "atomic<u32>",
-                _ if self.vectors.contains(memory) => "vec4<u32>",
+                _ if self.vectors.contains(&memory) => "vec4<u32>",
                 _ => self.element.unwrap_or("u32"),
             };
-            writeln!(text, "@group(0) @binding({}) var<storage, {access}> b{i}: array<{element}>;", bindings.len())
-                .unwrap();
-        }
-        text += &self.outside;
-        self.parts.iter().for_each(|part| text += part.text());
-        writeln!(text, "@compute @workgroup_size({width})").unwrap();
-        text += "fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {\n";
-        match y {
-            0 | 1 => text += "let g = wg.x;\n",
-            _ => writeln!(text, "let g = wg.y * {x}u + wg.x;").unwrap(),
-        }
-        text += &self.main;
-        text += "}\n";
-        Ok(Launch { text, bindings, params, groups: [x as u32, y as u32, 1] })
+            uses(&format!("b{number}{OWN}[")).then_some(Binding { number, memory, written, element })
+        };
+        let body = Body {
+            bindings: self.bindings.iter().enumerate().filter_map(used).collect(),
+            params,
+            touched: self.touched,
+            parts: self.parts,
+            shared: self.shared,
+            width,
+            iterations,
+            alone: self.element.is_some(),
+            outside: self.outside,
+            main: self.main,
+        };
+        Ok(Launch::new(body, [x as u32, y as u32, 1]))
     }
 }
 

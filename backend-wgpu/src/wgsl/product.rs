@@ -2,13 +2,15 @@
 //! element by itself.
 
 use super::{
-    Launch, MOST_ITERATIONS, Memory, Scratch, Source, Tables, Target, View,
+    Memory, Scratch, Source, Tables, Target, View,
     body::{Emit, WIDTH},
     collapse,
     convolution::{lanes, tree},
-    coordinates, from_word, position, register,
+    coordinates, from_word,
+    launch::Launch,
+    position, register,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 use std::fmt::Write;
 use wgrad::plan::MatMul;
 
@@ -108,9 +110,9 @@ fn ends(mut source: Source, matmul: &MatMul, memory: Memory, parts: usize, table
     source.line(format!("let column = i % {n}u; let row = (i / {n}u) % {m}u; let batch = i / {}u;", m * n));
     source.line(format!("var sum = 0.0;\nfor (var part = 0u; part < {parts}u; part = part + 1u) {{"));
     source.line(format!(
-        "sum = sum + bitcast<f32>({buffer}[part * {count}u + i]);\n}}\nepilogue(batch, row, column, sum);"
+        "sum = sum + bitcast<f32>({buffer}[part * {count}u + i]);\n}}\nepilogue$(batch, row, column, sum);"
     ));
-    source.finish("a matrix product", WIDTH, (count as u64).div_ceil(u64::from(WIDTH)), tables)
+    source.finish("a matrix product", WIDTH, (count as u64).div_ceil(u64::from(WIDTH)), parts, tables)
 }
 
 /// A function that computes and stores what follows from an element of the product.
@@ -139,14 +141,14 @@ fn epilogue(
         source.main += &text;
     }
     let statements = std::mem::take(&mut source.main);
-    Ok(format!("fn epilogue(batch: u32, row: u32, column: u32, product: f32) {{\n{statements}}}\n"))
+    Ok(format!("fn epilogue$(batch: u32, row: u32, column: u32, product: f32) {{\n{statements}}}\n"))
 }
 
 /// An element of a side, by statements' names of its row or column and of the summand.
 fn element(source: &mut Source, reads: &[View], side: usize, at: [&str; 2]) -> String {
     let view = &reads[side];
     let r = view.strides.len();
-    let buffer = source.bind(view.memory, false);
+    let buffer = source.bind_view(view, false);
     let base = ["a_base", "b_base"][side];
     let steps = at.map(String::from).into_iter().zip(view.strides[r - 2..].iter().copied());
     from_word(view.dtype, &format!("{buffer}[{}]", position(base, steps)))
@@ -158,10 +160,6 @@ fn direct(mut source: Source, matmul: &MatMul, reads: &[View], bases: &str, tabl
     let count = matmul.batch.numel() * m * n;
     let lanes = lanes(count, k);
     let iterations = k.div_ceil(lanes as usize);
-    if iterations > MOST_ITERATIONS {
-        let (iterations, limit) = (iterations as u64, MOST_ITERATIONS as u64);
-        return Err(Error::TooLong { what: "a matrix product", iterations, limit });
-    }
     let wide = lanes > 1;
     if wide {
         source.line("let i = g; let lane = lid;");
@@ -178,9 +176,9 @@ fn direct(mut source: Source, matmul: &MatMul, reads: &[View], bases: &str, tabl
         tree(&mut source, "sum", lanes);
         source.line("if (lid > 0u) { return; }");
     }
-    source.line("epilogue(batch, row, column, sum);");
+    source.line("epilogue$(batch, row, column, sum);");
     let (width, groups) = if wide { (lanes, count as u64) } else { (WIDTH, (count as u64).div_ceil(WIDTH.into())) };
-    source.finish("a matrix product", width, groups, tables)
+    source.finish("a matrix product", width, groups, iterations, tables)
 }
 
 /// A tile of the result by one workgroup.
@@ -198,13 +196,10 @@ fn tiled(
     let threads = rows * columns / (EACH * EACH);
     let parts = if let To::Parts(_, parts) = to { *parts } else { 1 };
     let part = k.div_ceil(depth).div_ceil(parts);
-    if part > MOST_ITERATIONS {
-        let (iterations, limit) = (part as u64, MOST_ITERATIONS as u64);
-        return Err(Error::TooLong { what: "a matrix product", iterations, limit });
-    }
     source.shared = 4 * depth * (rows + columns);
     let (in_a, in_b) = (depth * rows, depth * columns);
-    write!(source.outside, "var<workgroup> sa: array<f32, {in_a}>;\nvar<workgroup> sb: array<f32, {in_b}>;\n").unwrap();
+    write!(source.outside, "var<workgroup> sa$: array<f32, {in_a}>;\nvar<workgroup> sb$: array<f32, {in_b}>;\n")
+        .unwrap();
     let (down, across) = (m.div_ceil(rows), n.div_ceil(columns));
     let wide = columns / EACH;
     let batches = matmul.batch.numel();
@@ -220,7 +215,7 @@ fn tiled(
     source.line(format!("for (var k0 = low; k0 < high; k0 = k0 + {depth}u) {{"));
     // Neighbouring invocations load neighbours in memory.
     for (side, extent, tile, shared, first, limit) in
-        [(0, rows, in_a, "sa", "row0", m), (1, columns, in_b, "sb", "column0", n)]
+        [(0, rows, in_a, "sa$", "row0", m), (1, columns, in_b, "sb$", "column0", n)]
     {
         let view = &reads[side];
         let r = view.strides.len();
@@ -245,10 +240,10 @@ fn tiled(
         let of = |shared: &str, extent: usize, index: &str, i: usize| {
             format!("{shared}[{}u + {index} * {EACH}u]", d * extent + i)
         };
-        let parts: Vec<String> = (0..EACH).map(|i| of("sb", columns, "tx", i)).collect();
+        let parts: Vec<String> = (0..EACH).map(|i| of("sb$", columns, "tx", i)).collect();
         source.line(format!("{{ let b = vec4<f32>({});", parts.join(", ")));
         for i in 0..EACH {
-            source.line(format!("acc{i} = acc{i} + {} * b;", of("sa", rows, "ty", i)));
+            source.line(format!("acc{i} = acc{i} + {} * b;", of("sa$", rows, "ty", i)));
         }
         source.line("}");
     }
@@ -258,7 +253,7 @@ fn tiled(
         for (j, part) in ["x", "y", "z", "w"].into_iter().enumerate() {
             let column = format!("column0 + tx * {EACH}u + {j}u");
             let store = match to {
-                To::Epilogue => format!("epilogue(batch, row, {column}, acc{i}.{part});"),
+                To::Epilogue => format!("epilogue$(batch, row, {column}, acc{i}.{part});"),
                 To::Parts(memory, _) => {
                     let buffer = source.bind(*memory, true);
                     format!("{buffer}[(matrix * {m}u + row) * {n}u + {column}] = bitcast<u32>(acc{i}.{part});")
@@ -269,5 +264,5 @@ fn tiled(
         source.line("} }");
     }
     let groups = (parts * batches * down * across) as u64;
-    source.finish("a matrix product", threads as u32, groups, tables)
+    source.finish("a matrix product", threads as u32, groups, part, tables)
 }

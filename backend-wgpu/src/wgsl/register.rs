@@ -5,8 +5,8 @@
 //! A workgroup's invocations lie side by side along one side of the product, its lanes, each with several columns (or rows:
 //! the sides may be swapped) in fours; along the other they all have the same few.
 
-use super::{Launch, MOST_ITERATIONS, Memory, Source, Tables, View, from_word, position};
-use crate::error::{Error, Result};
+use super::{Memory, Source, Tables, View, from_word, launch::Launch, position};
+use crate::error::Result;
 use wgrad::plan::MatMul;
 
 /// Invocations of a workgroup: as many as the renderer runs at once.
@@ -68,11 +68,11 @@ impl<'a> Side<'a> {
         let at = position(self.base, steps);
         match self.load {
             Load::Single => {
-                let buffer = source.bind(self.view.memory, false);
+                let buffer = source.bind_view(self.view, false);
                 from_word(self.view.dtype, &format!("{buffer}[{at}]"))
             }
             _ => {
-                let buffer = source.bind_vectors(self.view.memory);
+                let buffer = source.bind_vectors(self.view);
                 format!("bitcast<vec4<f32>>({buffer}[({at}) >> 2u])")
             }
         }
@@ -114,10 +114,6 @@ pub(crate) fn product(
     let (down, across) = (shared.extent.div_ceil(count), own.extent.div_ceil(4 * LANES * fours));
     let step = if sides.iter().any(|side| side.load == Load::Summands) || k.is_multiple_of(4) { 4 } else { 1 };
     let iterations = k / step;
-    if iterations > MOST_ITERATIONS {
-        let (iterations, limit) = (iterations as u64, MOST_ITERATIONS as u64);
-        return Err(Error::TooLong { what: "a matrix product", iterations, limit });
-    }
     source.line(format!("let tile = g % {}u; let batch = g / {}u;", down * across, down * across));
     source.line(format!(
         "let first_x = (tile / {across}u) * {count}u; let first_y = (tile % {across}u) * {}u + lid * 4u;",
@@ -185,12 +181,12 @@ pub(crate) fn product(
         let mut inside = vec![];
         inside.extend((!shared.extent.is_multiple_of(count)).then(|| format!("{x} < {}u", shared.extent)));
         inside.extend((!own.extent.is_multiple_of(4 * LANES * fours)).then(|| format!("{y} < {}u", own.extent)));
-        let call = format!("epilogue(batch, {at}, sum{i}_{q}.{});", PARTS[j]);
+        let call = format!("epilogue$(batch, {at}, sum{i}_{q}.{});", PARTS[j]);
         match inside.is_empty() {
             true => source.line(call),
             false => source.line(format!("if ({}) {{ {call} }}", inside.join(" && "))),
         }
     }
     let groups = (matmul.batch.numel() * down * across) as u64;
-    source.finish("a matrix product", LANES as u32, groups, tables)
+    source.finish("a matrix product", LANES as u32, groups, iterations, tables)
 }

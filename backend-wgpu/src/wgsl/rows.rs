@@ -5,11 +5,13 @@
 //! long rows are cut into parts, which a second kernel combines. The order is the same for each run.
 
 use super::{
-    Launch, MOST_ITERATIONS, Memory, Part, Scratch, Source, Tables, View,
-    body::{Emit, WIDTH, binary, constant},
-    coordinates, from_word, raw_word, type_name, zero,
+    MOST_ITERATIONS, Memory, Part, Scratch, Source, Tables, View,
+    body::{ALONE, Emit, WIDTH, binary, constant},
+    coordinates, from_word,
+    launch::Launch,
+    raw_word, type_name, zero,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 use wgrad::{
     DType,
     op::{Binary, Reduce, Segments},
@@ -20,6 +22,9 @@ use wgrad::{
 const SHORT: usize = 32;
 /// Rows longer than this are cut where there are few, and so are columns.
 const LONG: [usize; 2] = [16 * 1024, 512];
+/// A row that is the only one is cut beyond this: a workgroup takes longer for it than several do, but not so long as
+/// another dispatch.
+const LONG_ALONE: usize = 64 * 1024;
 /// The elements of a part.
 const PART: [usize; 2] = [8 * 1024, 256];
 /// The most parts that are made for the sake of speed.
@@ -211,8 +216,9 @@ impl Rows<'_> {
         }
         let columns = self.is_columns();
         let single = len <= SHORT || columns && count >= SHORT && (self.passes <= 1 || len <= 1024);
-        let lanes = if single { 1 } else { lanes(len) };
-        let (long, part) = (LONG[usize::from(single)], PART[usize::from(single)]);
+        let lanes = if single { 1 } else { lanes(len, count) };
+        let part = PART[usize::from(single)];
+        let long = if count == 1 && !single { LONG_ALONE } else { LONG[usize::from(single)] };
         if self.body.form() != Form::Row && len > long {
             let most = MOST_ITERATIONS / 2 * lanes as usize;
             let parts = len.div_ceil(part).min(MOST_PARTS.max(len.div_ceil(most)));
@@ -224,7 +230,7 @@ impl Rows<'_> {
                 let scratch = (tables.scratch)(Scratch::Parts, self.words() * count * parts);
                 launches.push(self.kernel(Work::Parts, &extent, Some((scratch, count * parts)), tables)?);
                 if !self.stores(Level::Row).is_empty() {
-                    let lanes = if parts <= SHORT { 1 } else { lanes_of_parts(parts) };
+                    let lanes = if parts <= SHORT { 1 } else { lanes_of_parts(parts, count) };
                     let ends = Extent { lanes, units: count, parts, len: parts, table: None };
                     launches.push(self.kernel(Work::Ends, &ends, Some((scratch, count * parts)), tables)?);
                 }
@@ -250,7 +256,7 @@ impl Rows<'_> {
             units.push((end, segments.total - end, GAP));
         }
         let longest = units.iter().map(|unit| unit.1).max().unwrap_or(0);
-        let lanes = if longest <= SHORT { 1 } else { lanes(longest) };
+        let lanes = if longest <= SHORT { 1 } else { lanes(longest, units.len()) };
         if units.is_empty() {
             return Ok(vec![]);
         }
@@ -276,7 +282,7 @@ impl Rows<'_> {
         let mut launches = vec![self.kernel(Work::Parts, &extent, Some((scratch, count)), tables)?];
         if !self.stores(Level::Row).is_empty() {
             let longest = ends.iter().map(|end| end.1).max().unwrap_or(0);
-            let lanes = if longest <= SHORT { 1 } else { lanes_of_parts(longest) };
+            let lanes = if longest <= SHORT { 1 } else { lanes_of_parts(longest, ends.len()) };
             let table = table(&ends, tables)?;
             let extent = Extent { lanes, units: ends.len(), parts: 1, len: longest, table: Some(table) };
             launches.push(self.kernel(Work::Ends, &extent, Some((scratch, count)), tables)?);
@@ -300,10 +306,6 @@ impl Rows<'_> {
         let lanes = extent.lanes;
         let walks = if work == Work::Whole { self.passes + usize::from(self.stores_last()) } else { 1 };
         let iterations = walks * extent.len.div_ceil(lanes as usize);
-        if iterations > MOST_ITERATIONS {
-            let (iterations, limit) = (iterations as u64, MOST_ITERATIONS as u64);
-            return Err(Error::TooLong { what: "a reduction", iterations, limit });
-        }
         let mut source = Source::default();
         let rank = self.body.space.rank();
         let blocks = [rank - self.body.reduced, self.body.reduced];
@@ -354,7 +356,7 @@ impl Rows<'_> {
         }
         let width = if lanes == 1 { WIDTH } else { lanes };
         let groups = if lanes == 1 { (extent.units as u64).div_ceil(u64::from(WIDTH)) } else { extent.units as u64 };
-        source.finish("a reduction", width, groups, tables)
+        source.finish("a reduction", width, groups, iterations, tables)
     }
 
     /// Names the row `r` or the segment `s`, and the elements from `low` to `high`, or parts.
@@ -391,13 +393,13 @@ fn table(units: &[(usize, usize, u32)], tables: &mut Tables<'_>) -> Result<usize
     (tables.put)(units.iter().flat_map(|&(start, len, id)| [start as u32, len as u32, id]).collect())
 }
 
-/// Invocations for a row of this length.
-fn lanes(len: usize) -> u32 {
-    if len < 512 { 64 } else { 256 }
+/// Invocations for a row of this length, of so many.
+fn lanes(len: usize, rows: usize) -> u32 {
+    if rows > 1 && len < 512 { 64 } else { ALONE }
 }
 
-fn lanes_of_parts(parts: usize) -> u32 {
-    if parts <= 1024 { 64 } else { 256 }
+fn lanes_of_parts(parts: usize, rows: usize) -> u32 {
+    if rows > 1 && parts <= 1024 { 64 } else { ALONE }
 }
 
 /// The statements of a kernel's loops.
@@ -486,9 +488,9 @@ impl Walk<'_> {
         let (lanes, words) = (self.lanes as usize, fold.words());
         if source.shared < 4 * lanes * words {
             source.shared = 4 * lanes * words;
-            source.outside = format!("var<workgroup> shared_words: array<u32, {}>;\n", lanes * words);
+            source.outside = format!("var<workgroup> shared_words$: array<u32, {}>;\n", lanes * words);
         }
-        let at = |i: &str| (0..words).map(|w| format!("shared_words[{}u + {i}]", w * lanes)).collect::<Vec<_>>();
+        let at = |i: &str| (0..words).map(|w| format!("shared_words$[{}u + {i}]", w * lanes)).collect::<Vec<_>>();
         let put = |source: &mut Source| {
             let pairs: Vec<String> =
                 at("lane").iter().zip(fold.stored()).map(|(to, word)| format!("{to} = {word};")).collect();

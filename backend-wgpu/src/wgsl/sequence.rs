@@ -6,7 +6,8 @@
 //! into several launches, which go on where the one before has ended.
 
 use super::{
-    Launch, MOST_ITERATIONS, Memory, Part, Scratch, Source, Tables, Target, View, body::copy, index::fill, vector_types,
+    MOST_ITERATIONS, Memory, Part, Scratch, Source, Tables, Target, View, body::copy, index::fill, launch::Launch,
+    vector_types,
 };
 use crate::error::Result;
 use std::fmt::Write;
@@ -243,12 +244,13 @@ impl Sequence {
                 .unwrap();
             source.line(format!("let row0 = g * {rows}u;"));
             let end = self.time.min(first + MOST_ITERATIONS / self.iterations());
+            let iterations = (end - first) * self.iterations();
             let (first, end) = (source.param(first as u32), source.param(end as u32));
             source.line(format!("for (var n = {first}; n < {end}; n = n + 1u) {{"));
             step(&mut source);
             source.line("}");
             let groups = self.batch.div_ceil(rows) as u64;
-            launches.push(source.finish("a sequence", lanes as u32, groups, tables)?);
+            launches.push(source.finish("a sequence", lanes as u32, groups, iterations, tables)?);
         }
         Ok(())
     }
@@ -260,6 +262,7 @@ impl Sequence {
     }
 
     fn place_of(&self, source: &mut Source, view: &View, written: bool) -> Place {
+        source.bind_view(view, written);
         self.place(source, view.memory, view.offset, written)
     }
 

@@ -2,7 +2,7 @@
 //! run without a GPU, nothing is checked.
 
 use super::{Property, devices::CASTS};
-use crate::{Machine, Tolerance, Training, gpu, same_bits, tape, training};
+use crate::{Machine, Outputs, Tolerance, Training, gpu, same_bits, separate_gpu, tape, training};
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use wgrad::{DType, plan::Grouping, testing::Kind, testing::grouping};
 
@@ -21,7 +21,20 @@ fn agrees(case: &Training, grouping: &Grouping, runs: usize, tolerance: Toleranc
 fn repeats(case: &Training) -> TestCaseResult {
     let Some(gpu) = gpu() else { return Ok(()) };
     let run = || case.train(Machine::on_gpu(gpu, case.store()), 2);
-    for (a, b) in run().iter().zip(&run()) {
+    same(&run(), &run())
+}
+
+/// Kernels that one workgroup runs one after the other do what they do by themselves.
+fn merges(case: &Training, grouping: &Grouping) -> TestCaseResult {
+    let (Some(gpu), Some(separate)) = (gpu(), separate_gpu()) else { return Ok(()) };
+    let [merged, each] = [gpu, separate].map(|gpu| case.train(Machine::on_gpu(gpu, case.store()).grouped(grouping), 2));
+    same(&merged, &each)
+}
+
+/// Whether all runs have the same bits.
+fn same(a: &[Outputs], b: &[Outputs]) -> TestCaseResult {
+    prop_assert_eq!(a.len(), b.len());
+    for (a, b) in a.iter().zip(b) {
         for (a, b) in a.taps.iter().zip(&b.taps) {
             prop_assert!(a.0 == b.0 && same_bits(&a.1, &b.1), "{:?} and {:?}", a, b);
         }
@@ -56,5 +69,8 @@ pub(super) fn properties() -> Vec<Property> {
             agrees(case, grouping, 1, Tolerance::F16)
         }),
         Property::new("the_gpu_repeats_its_bits", 16, single(), repeats),
+        Property::new("merged_kernels_have_the_same_bits", 24, (single(), grouping()), |(case, grouping)| {
+            merges(case, grouping)
+        }),
     ]
 }

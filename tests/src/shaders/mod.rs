@@ -15,6 +15,7 @@ use std::{
     process::{Command, Stdio},
 };
 use wgrad::{Program, plan::Grouping};
+use wgrad_wgpu::Imagined;
 
 /// What every device offers: invocations and bytes of shared memory per workgroup, and storage buffers.
 const INVOCATIONS: u32 = 256;
@@ -47,9 +48,9 @@ impl Kernels {
     /// Adds what a program becomes.
     pub fn add(&mut self, name: &str, program: &Program, grouping: &Grouping) {
         self.programs += 1;
-        // For GPUs, and for software renderers.
-        for software in [false, true] {
-            match wgrad_wgpu::kernels(program, grouping, BUFFERS, software) {
+        // For GPUs, and for software renderers; merged, and each by itself.
+        for (software, separate) in [(false, false), (false, true), (true, false), (true, true)] {
+            match wgrad_wgpu::kernels(program, grouping, Imagined { buffers: BUFFERS, software, separate }) {
                 Ok(texts) => texts.into_iter().for_each(|text| {
                     self.texts.entry(text).or_insert_with(|| name.into());
                 }),

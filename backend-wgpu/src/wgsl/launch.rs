@@ -1,0 +1,204 @@
+//! Kernels that are ready to be compiled: the text around what invocations do, for one body, or for several that one
+//! workgroup runs one after the other.
+
+use super::{MOST_ITERATIONS, Memory, Part};
+use std::{collections::BTreeSet, fmt::Write, ops::Range};
+
+/// Stands after what a body's text names outside of its function: it becomes the body's number.
+pub(crate) const OWN: char = '$';
+/// Stands after the number of a body's parameters: what the bodies before it have is added.
+pub(crate) const PARAMS: char = '#';
+
+/// The longest text of bodies that become one: what compiles for long is compiled for many programs if it is by itself.
+const MOST_TEXT: usize = 16 * 1024;
+
+/// What a body binds.
+#[derive(Clone, Debug)]
+pub(crate) struct Binding {
+    /// Its number in the body's text.
+    pub number: usize,
+    pub memory: Memory,
+    pub written: bool,
+    /// What its memory is an array of.
+    pub element: &'static str,
+}
+
+/// What the invocations of a workgroup do.
+#[derive(Clone, Debug)]
+pub(crate) struct Body {
+    pub bindings: Vec<Binding>,
+    pub params: Vec<u32>,
+    /// The words of the arena that are read, or written, apart from constants.
+    pub touched: Vec<(Range<usize>, bool)>,
+    pub parts: BTreeSet<Part>,
+    /// Declarations outside the function.
+    pub outside: String,
+    /// Bytes of shared memory.
+    pub shared: usize,
+    pub main: String,
+    /// Invocations per workgroup.
+    pub width: u32,
+    /// The most iterations of an invocation's loops.
+    pub iterations: usize,
+    /// Whether its names may be another's too.
+    pub alone: bool,
+}
+
+impl Body {
+    fn has_barriers(&self) -> bool {
+        self.main.contains("Barrier()")
+    }
+
+    /// A text of the body's, as part of a kernel of which it is body number `own`.
+    fn named(&self, text: &str, own: usize, bindings: &[Binding], params: usize) -> String {
+        let mut text = text.to_string();
+        for binding in &self.bindings {
+            let place = bindings.iter().position(|b| b.memory == binding.memory).expect("all are bound");
+            text = text.replace(&format!("b{}{OWN}", binding.number), &format!("b{place}"));
+        }
+        let more = |n: usize, text: String| if n == 0 { String::new() } else { text };
+        text.replace(PARAMS, &more(params, format!(" + {params}"))).replace(OWN, &more(own, format!("_{own}")))
+    }
+}
+
+/// What merged kernels may bind and share.
+#[derive(Clone, Copy)]
+pub(crate) struct Most {
+    /// Storage buffers.
+    pub buffers: usize,
+    /// Bytes that the invocations of a workgroup share.
+    pub shared: usize,
+}
+
+/// A kernel, and how many workgroups run it.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    /// What each workgroup does, in order. If these are several, there is one workgroup.
+    bodies: Vec<Body>,
+    groups: [u32; 3],
+}
+
+/// A kernel to be compiled, and what it is run on.
+#[derive(Clone, Debug)]
+pub(crate) struct Dispatch {
+    pub text: String,
+    /// What it binds, from binding 1 on.
+    pub bindings: Vec<Memory>,
+    /// The words of its uniform binding, number 0.
+    pub params: Vec<u32>,
+    pub groups: [u32; 3],
+}
+
+impl Launch {
+    pub fn new(body: Body, groups: [u32; 3]) -> Self {
+        Self { bodies: vec![body], groups }
+    }
+
+    /// Whether one workgroup does all of it.
+    pub fn is_single(&self) -> bool {
+        self.groups == [1, 1, 1]
+    }
+
+    /// What all bodies bind. None if two bind the same memory as different things.
+    fn bindings(&self) -> Option<Vec<Binding>> {
+        let mut all: Vec<Binding> = vec![];
+        for binding in self.bodies.iter().flat_map(|body| &body.bindings) {
+            match all.iter_mut().find(|known| known.memory == binding.memory) {
+                None => all.push(binding.clone()),
+                Some(known) if known.element == binding.element => known.written |= binding.written,
+                Some(_) => return None,
+            }
+        }
+        Some(all)
+    }
+
+    /// Whether this or the other launch writes what both have to do with.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        let pairs = || self.bodies.iter().flat_map(|a| other.bodies.iter().map(move |b| (a, b)));
+        let bound = |(a, b): (&Body, &Body)| {
+            let same = |a: &Binding, b: &Binding| a.memory == b.memory && (a.written || b.written);
+            let buffers =
+                |body: &'_ Body| body.bindings.iter().filter(|b| b.memory != Memory::Arena).cloned().collect();
+            let (a, b): (Vec<Binding>, Vec<Binding>) = (buffers(a), buffers(b));
+            a.iter().any(|a| b.iter().any(|b| same(a, b)))
+        };
+        // In the arena are many values.
+        let touched = |(a, b): (&Body, &Body)| {
+            let meet = |(a, a_written): &(Range<usize>, bool), (b, b_written): &(Range<usize>, bool)| {
+                (*a_written || *b_written) && a.start < b.end && b.start < a.end
+            };
+            a.touched.iter().any(|a| b.touched.iter().any(|b| meet(a, b)))
+        };
+        pairs().any(bound) || pairs().any(touched)
+    }
+
+    /// This launch of one workgroup and then another, as one. None if that cannot be.
+    pub fn then(&self, other: &Self, most: Most) -> Option<Self> {
+        let bodies: Vec<Body> = self.bodies.iter().chain(&other.bodies).cloned().collect();
+        let merged = Self { bodies, groups: [1, 1, 1] };
+        let sum = |of: fn(&Body) -> usize| merged.bodies.iter().map(of).sum::<usize>();
+        // Where one body has a barrier, all invocations come to it.
+        let width = merged.width();
+        let good = self.is_single()
+            && other.is_single()
+            && merged.bodies.iter().all(|body| !body.alone && (body.width == width || !body.has_barriers()))
+            && sum(|body| body.shared) <= most.shared
+            && sum(|body| body.iterations) <= MOST_ITERATIONS
+            && sum(|body| body.main.len() + body.outside.len()) <= MOST_TEXT
+            && merged.bindings()?.len() <= most.buffers;
+        good.then_some(merged)
+    }
+
+    fn width(&self) -> u32 {
+        self.bodies.iter().map(|body| body.width).max().unwrap_or(1)
+    }
+
+    /// The kernel's text, and what it takes to run it.
+    pub fn dispatch(&self) -> Dispatch {
+        let bindings = self.bindings().expect("bodies are merged if they agree");
+        let params: Vec<u32> = self.bodies.iter().flat_map(|body| body.params.iter().copied()).collect();
+        let mut text = String::new();
+        if !params.is_empty() {
+            writeln!(text, "@group(0) @binding(0) var<uniform> p: array<vec4<u32>, {}>;", params.len() / 4).unwrap();
+        }
+        for (i, Binding { written, element, .. }) in bindings.iter().enumerate() {
+            let access = if *written { "read_write" } else { "read" };
+            writeln!(text, "@group(0) @binding({}) var<storage, {access}> b{i}: array<{element}>;", i + 1).unwrap();
+        }
+        let (mut mains, mut before) = (vec![], 0);
+        for (own, body) in self.bodies.iter().enumerate() {
+            text += &body.named(&body.outside, own, &bindings, before);
+            mains.push(body.named(&body.main, own, &bindings, before));
+            before += body.params.len() / 4;
+        }
+        let parts: BTreeSet<Part> = self.bodies.iter().flat_map(|body| body.parts.iter().copied()).collect();
+        parts.iter().for_each(|part| text += part.text());
+        let (width, [x, y, _]) = (self.width(), self.groups);
+        if let [main] = &mains[..] {
+            writeln!(text, "@compute @workgroup_size({width})").unwrap();
+            text += "fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {\n";
+            match y {
+                0 | 1 => text += "let g = wg.x;\n",
+                _ => writeln!(text, "let g = wg.y * {x}u + wg.x;").unwrap(),
+            }
+            writeln!(text, "{main}}}").unwrap();
+        } else {
+            for (own, main) in mains.iter().enumerate() {
+                writeln!(text, "fn body_{own}(lid: u32) {{\nlet g = 0u;\n{main}}}").unwrap();
+            }
+            writeln!(text, "@compute @workgroup_size({width})").unwrap();
+            text += "fn main(@builtin(local_invocation_index) lid: u32) {\n";
+            for (own, body) in self.bodies.iter().enumerate() {
+                if own > 0 {
+                    text += "storageBarrier();\n";
+                }
+                match body.width == width {
+                    true => writeln!(text, "body_{own}(lid);").unwrap(),
+                    false => writeln!(text, "if (lid < {}u) {{ body_{own}(lid); }}", body.width).unwrap(),
+                }
+            }
+            text += "}\n";
+        }
+        Dispatch { text, bindings: bindings.iter().map(|b| b.memory).collect(), params, groups: self.groups }
+    }
+}
