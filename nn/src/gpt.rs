@@ -33,6 +33,9 @@ pub struct GptConfig {
     pub tied: bool,
     /// Of the embedding, of attention's weights, and of what blocks add.
     pub dropout: Option<Dropout>,
+    /// Whether the backward sweep computes what is within blocks again, instead of keeping it: see
+    /// [`wgrad::Tape::checkpoint`].
+    pub checkpoint: bool,
     /// The standard deviation of first weights. Those that add to the residual path are divided by `sqrt(2 layers)`, as in
     /// GPT-2 (Radford et al. 2019).
     pub std: f64,
@@ -54,6 +57,7 @@ impl GptConfig {
             temperature: 1.0,
             tied: false,
             dropout: None,
+            checkpoint: false,
             std: 0.02,
         }
     }
@@ -152,7 +156,10 @@ impl Gpt {
         let positions = tape.param(self.positions.weight).slice(0, 0, time);
         let x = Dropout::optional(self.config.dropout, x + positions, training);
         let blocks = self.blocks.iter().enumerate();
-        let x = blocks.fold(x, |x, (i, block)| tape.scoped_turn("block", i, || block.forward(x, training)));
+        let x = blocks.fold(x, |x, (i, block)| {
+            let forward = || block.forward(x, training);
+            tape.scoped_turn("block", i, || if self.config.checkpoint { tape.checkpoint(forward) } else { forward() })
+        });
         let x = self.norm.as_ref().map_or(x, |norm| norm.forward(x));
         match &self.head {
             Some(head) => head.forward(x),

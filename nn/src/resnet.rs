@@ -70,6 +70,9 @@ pub struct ResNetConfig {
     pub batch_norm: bool,
     /// The activation.
     pub activation: Activation,
+    /// Whether the backward sweep computes what is within blocks again, instead of keeping it: see
+    /// [`wgrad::Tape::checkpoint`].
+    pub checkpoint: bool,
     /// First values of the convolutions' weights.
     pub init: Init,
 }
@@ -114,6 +117,7 @@ impl ResNetConfig {
             residual: true,
             batch_norm: true,
             activation: Activation::Relu,
+            checkpoint: false,
             init: Init::He { fan: Fan::Out },
         })
     }
@@ -268,7 +272,10 @@ impl ResNet {
         let x = tape.scoped("stem", || self.config.activation.probed(self.stem.forward(x, training)));
         let x = self.config.stem.pool.map_or(x, |pool| x.max_pool2d(&pool));
         let blocks = self.blocks.iter().enumerate();
-        let x = blocks.fold(x, |x, (i, block)| tape.scoped_turn("block", i, || block.forward(x, training)));
+        let x = blocks.fold(x, |x, (i, block)| {
+            let forward = || block.forward(x, training);
+            tape.scoped_turn("block", i, || if self.config.checkpoint { tape.checkpoint(forward) } else { forward() })
+        });
         x.global_avg_pool()
     }
 }

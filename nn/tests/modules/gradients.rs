@@ -110,6 +110,7 @@ fn of_networks_for_images() {
             residual,
             batch_norm,
             activation: Activation::Tanh,
+            checkpoint: false,
             init: he.clone(),
         };
         check(images([2, 2, 6, 6]), |b| ResNet::new(b, &config), |m, x| m.forward(x, true));

@@ -3,7 +3,7 @@
 use crate::session;
 use wgrad::{Array, Rng, Session, Store};
 use wgrad_nn::{
-    BlockKind, Builder, Dropout, Gpt, GptConfig, ResNet, ResNetConfig, Trainer, TrainerConfig, checkpoint,
+    BlockKind, Builder, Dropout, Gpt, GptConfig, Precision, ResNet, ResNetConfig, Trainer, TrainerConfig, checkpoint,
     data::{Augment, Batch, Dataset, Digits, ImageData, Loader, LoaderConfig, Position, Text},
     optim::{AdamW, AdamWConfig, Sgd, SgdConfig},
 };
@@ -20,18 +20,22 @@ fn states(session: &mut Session) -> Vec<Array> {
     ids.into_iter().map(|id| session.read(id).expect("readable")).collect()
 }
 
-/// A residual network on digits, in windows of so many micro-batches.
-fn resnet(batch_norm: bool, accumulate: usize) -> (Trainer, Session) {
-    let config = ResNetConfig { batch_norm, ..ResNetConfig::small(8, BlockKind::Basic, 1, 10).expect("8 is a depth") };
+/// A residual network for digits.
+fn resnet_of(config: &ResNetConfig, training: TrainerConfig) -> (Trainer, Session) {
     let mut store = Store::new();
-    let model = ResNet::new(Builder::new(&mut store, 1), &config);
+    let model = ResNet::new(Builder::new(&mut store, 1), config);
     let params = store.params();
     let sgd = Sgd::new(&mut store, &params, SgdConfig { lr: 0.05.into(), ..SgdConfig::default() });
-    let config = TrainerConfig { accumulate, ..TrainerConfig::default() };
-    let trainer = Trainer::new(&mut store, &params, sgd, config, move |batch| {
+    let trainer = Trainer::new(&mut store, &params, sgd, training, move |batch| {
         model.forward(batch.get("x"), true).cross_entropy(batch.get("y")).into()
     });
     (trainer, session(store))
+}
+
+/// The same in windows of so many micro-batches.
+fn resnet(batch_norm: bool, accumulate: usize) -> (Trainer, Session) {
+    let config = ResNetConfig { batch_norm, ..ResNetConfig::small(8, BlockKind::Basic, 1, 10).expect("8 is a depth") };
+    resnet_of(&config, TrainerConfig { accumulate, ..TrainerConfig::default() })
 }
 
 #[test]
@@ -97,25 +101,63 @@ fn a_network_for_images_resumes_bit_for_bit() {
 #[test]
 fn a_text_model_with_dropout_resumes_bit_for_bit() {
     let text: String = ('a'..='p').cycle().take(600).collect();
-    let open = || {
-        let mut store = Store::new();
-        let rng = Rng::new(&mut store, "dropout", 3);
-        let dropout = Some(Dropout::new(0.2, rng));
-        let sizes = GptConfig { context: 8, width: 8, layers: 2, heads: 2, hidden: 16, ..GptConfig::small(16) };
-        let model = Gpt::new(Builder::new(&mut store, 1), &GptConfig { dropout, ..sizes });
-        let params = store.params();
-        let adamw = AdamW::new(&mut store, &params, AdamWConfig { lr: 0.01.into(), ..AdamWConfig::default() });
-        let config = TrainerConfig { clip_norm: Some(1.0), ..TrainerConfig::default() };
-        let trainer = Trainer::new(&mut store, &params, adamw, config, move |batch| {
-            let loss = model.loss(batch.get("x"), batch.get("y"), true);
-            rng.advance(loss.tape());
-            loss.into()
-        });
-        (trainer, session(store))
-    };
+    let open = || gpt(false, TrainerConfig { clip_norm: Some(1.0), ..TrainerConfig::default() });
     let load = |position| {
         let config = LoaderConfig { batch: 7, ..LoaderConfig::default() };
         Loader::new(Text::new(&text, 8, 2).expect("long enough"), config, position).expect("it has batches")
     };
     resumes(open, load);
+}
+
+/// A small text model whose loss is of fixed symbols.
+fn gpt(checkpoint: bool, config: TrainerConfig) -> (Trainer, Session) {
+    let mut store = Store::new();
+    let rng = Rng::new(&mut store, "dropout", 3);
+    let dropout = Some(Dropout::new(0.1, rng));
+    let sizes = GptConfig { context: 8, width: 16, layers: 3, heads: 2, hidden: 32, ..GptConfig::small(16) };
+    let model = Gpt::new(Builder::new(&mut store, 1), &GptConfig { dropout, checkpoint, ..sizes });
+    let params = store.params();
+    let adamw = AdamW::new(&mut store, &params, AdamWConfig { lr: 0.01.into(), ..AdamWConfig::default() });
+    let trainer = Trainer::new(&mut store, &params, adamw, config, move |batch| {
+        let loss = model.loss(batch.get("x"), batch.get("y"), true);
+        rng.advance(loss.tape());
+        loss.into()
+    });
+    (trainer, session(store))
+}
+
+/// The same batch, over and over: the losses, and all states at the end.
+fn repeated((mut trainer, mut session): (Trainer, Session), Batch { x, y }: &Batch) -> (Vec<f64>, Vec<Array>) {
+    let mut losses = vec![];
+    for _ in 0..12 {
+        trainer.step(&mut session, &[("x", x), ("y", y)]).expect("it runs");
+        session.wait().expect("it has run");
+        losses.extend(trainer.updates(&session.taps().expect("arrived")).iter().map(|update| update.loss));
+    }
+    (losses, states(&mut session))
+}
+
+#[test]
+fn blocks_may_be_recomputed_or_kept() {
+    let text = Text::new(&"a recomputed block ".repeat(20), 8, 2).expect("long enough");
+    let batch = text.batch(&[0, 5, 7, 9], 0);
+    let train = |checkpoint| repeated(gpt(checkpoint, TrainerConfig::default()), &batch);
+    assert_eq!(train(false), train(true));
+    let train = |checkpoint| {
+        let sizes = ResNetConfig::small(8, BlockKind::Basic, 1, 10).expect("8 is a depth");
+        let config = ResNetConfig { checkpoint, ..sizes };
+        repeated(resnet_of(&config, TrainerConfig::default()), &digits(None).batch(&[0, 7, 11, 30], 0))
+    };
+    assert_eq!(train(false), train(true));
+}
+
+#[test]
+fn models_learn_in_half_precision() {
+    let half = || TrainerConfig { precision: Precision::F16, ..TrainerConfig::default() };
+    let text = Text::new(&"learning in halves ".repeat(20), 8, 2).expect("long enough");
+    let (losses, _) = repeated(gpt(false, half()), &text.batch(&[0, 5, 7, 9], 0));
+    assert!(losses[11] < 0.8 * losses[0], "{losses:?}");
+    let config = ResNetConfig::small(8, BlockKind::Basic, 1, 10).expect("8 is a depth");
+    let (losses, _) = repeated(resnet_of(&config, half()), &digits(None).batch(&[0, 7, 11, 30], 0));
+    assert!(losses[11] < 0.8 * losses[0], "{losses:?}");
 }
