@@ -43,4 +43,5 @@ properties! {
     the_gpu_agrees_with_the_reference
     the_gpu_runs_any_plan_with_halves
     the_gpu_repeats_its_bits
+    merged_kernels_have_the_same_bits
 }

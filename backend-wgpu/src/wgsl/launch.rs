@@ -116,11 +116,10 @@ impl Launch {
     pub fn conflicts(&self, other: &Self) -> bool {
         let pairs = || self.bodies.iter().flat_map(|a| other.bodies.iter().map(move |b| (a, b)));
         let bound = |(a, b): (&Body, &Body)| {
-            let same = |a: &Binding, b: &Binding| a.memory == b.memory && (a.written || b.written);
-            let buffers =
-                |body: &'_ Body| body.bindings.iter().filter(|b| b.memory != Memory::Arena).cloned().collect();
-            let (a, b): (Vec<Binding>, Vec<Binding>) = (buffers(a), buffers(b));
-            a.iter().any(|a| b.iter().any(|b| same(a, b)))
+            let meet = |a: &Binding, b: &Binding| {
+                a.memory == b.memory && a.memory != Memory::Arena && (a.written || b.written)
+            };
+            a.bindings.iter().any(|a| b.bindings.iter().any(|b| meet(a, b)))
         };
         // In the arena are many values.
         let touched = |(a, b): (&Body, &Body)| {

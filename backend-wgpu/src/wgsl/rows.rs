@@ -22,8 +22,8 @@ use wgrad::{
 const SHORT: usize = 32;
 /// Rows longer than this are cut where there are few, and so are columns.
 const LONG: [usize; 2] = [16 * 1024, 512];
-/// A row that is the only one is cut beyond this: a workgroup takes longer for it than several do, but not so long as
-/// another dispatch.
+/// A row that is the only one is cut beyond this: 256 elements for each invocation of one workgroup, so that it can be one
+/// dispatch with what comes before and after.
 const LONG_ALONE: usize = 64 * 1024;
 /// The elements of a part.
 const PART: [usize; 2] = [8 * 1024, 256];
