@@ -4,7 +4,7 @@ use crate::{
     device::{Arrival, Choice, Gpu, Options},
     error::{Error, Result},
     executor::{Executable, Place, Shown, StateBuffer, World, write},
-    memory::{Arena, Buffer, WORD, bytes, from_words},
+    memory::{Arena, Buffer, Form, WORD, bytes, from_words},
     schedule::{SMALL, Stretch, planned},
     wgsl::sequence,
 };
@@ -164,6 +164,40 @@ impl WgpuBackend {
         Ok(found)
     }
 
+    /// The elements of a stretch, after all runs so far.
+    fn elements(&mut self, from: &wgpu::Buffer, stretch: &Stretch) -> Result<Data> {
+        let form = Form::of(stretch.memory);
+        // The first half may be a word's second.
+        let (start, before) =
+            if form == Form::Halves { (stretch.start / 2, stretch.start % 2) } else { (stretch.start, 0) };
+        let len = before + stretch.len;
+        let words = self.fetch(from, start, form.words(len))?;
+        let data = from_words(stretch.dtype, form, len, &words);
+        Ok(match data {
+            Data::F16(halves) => Data::F16(halves[before..].to_vec()),
+            data => data,
+        })
+    }
+
+    /// Writes the elements of a stretch, and nothing beside it.
+    fn put(&mut self, to: &wgpu::Buffer, stretch: &Stretch, data: &Data) -> Result<()> {
+        let form = Form::of(stretch.memory);
+        let (mut start, mut whole) = (stretch.start, None);
+        if let (Form::Halves, Data::F16(halves)) = (form, data) {
+            let first = stretch.start / 2 * 2;
+            let around = Stretch {
+                start: first,
+                len: (stretch.start + stretch.len).next_multiple_of(2) - first,
+                ..stretch.clone()
+            };
+            if let Data::F16(mut all) = self.elements(to, &around)? {
+                all[stretch.start - first..][..stretch.len].copy_from_slice(halves);
+                (start, whole) = (first / 2, Some(Data::F16(all)));
+            }
+        }
+        write(&self.gpu.inner, to, start, whole.as_ref().unwrap_or(data), form, &mut self.words)
+    }
+
     /// Takes in what has arrived.
     fn collect(&mut self) -> Result<()> {
         while self.flights.front().is_some_and(|flight| flight.arrival.is_known()) {
@@ -196,7 +230,7 @@ impl WgpuBackend {
                 let mut at = 0;
                 let value = |&(dtype, len): &(DType, usize)| {
                     at += len;
-                    from_words(dtype, &taps[at - len..at])
+                    from_words(dtype, Form::Words, len, &taps[at - len..at])
                 };
                 let values = shown.taps.iter().map(value).collect();
                 self.deliveries.push(Delivery { executable, run, values });
@@ -240,14 +274,13 @@ impl WgpuBackend {
         let mut parts = vec![];
         for (stretch, reduce, tag) in &stop.values {
             let from = buffer(self, stretch);
-            let words = self.fetch(&from, stretch.start, stretch.len)?;
-            parts.push(Exchange { reduce: *reduce, tag: *tag, data: from_words(stretch.dtype, &words) });
+            parts.push(Exchange { reduce: *reduce, tag: *tag, data: self.elements(&from, stretch)? });
         }
         exchange(collective, &mut parts)?;
         for ((stretch, ..), part) in stop.values.iter().zip(&parts) {
             if stretch.len > 0 {
                 let to = buffer(self, stretch);
-                write(&self.gpu.inner, &to, stretch.start, &part.data, &mut self.words)?;
+                self.put(&to, stretch, &part.data)?;
             }
         }
         Ok(())
@@ -339,8 +372,8 @@ impl Backend for WgpuBackend {
     }
 
     fn reserve(&mut self, values: &[Data]) -> wgrad::Result<()> {
-        let alone = values.iter().map(Data::len).filter(|len| *len > SMALL);
-        Ok(self.gpu.inner.admit(alone.map(bytes).sum())?)
+        let alone = values.iter().filter(|data| data.len() > SMALL);
+        Ok(self.gpu.inner.admit(alone.map(|data| bytes(Form::alone(data.dtype()).words(data.len()))).sum())?)
     }
 
     fn alloc(&mut self, data: &Data) -> wgrad::Result<BufferId> {
@@ -353,7 +386,7 @@ impl Backend for WgpuBackend {
             Place::Arena(self.arena.alloc(&gpu, len)?)
         } else {
             self.counters.buffers += 1;
-            Place::Alone(Buffer::storage(&gpu, len)?)
+            Place::Alone(Buffer::storage(&gpu, Form::alone(dtype).words(len))?)
         };
         self.states.push(StateBuffer { place, dtype, len });
         let id = BufferId(self.states.len() - 1);
@@ -364,8 +397,11 @@ impl Backend for WgpuBackend {
     fn write(&mut self, buffer: BufferId, data: &Data) -> wgrad::Result<()> {
         self.gpu.inner.check()?;
         let mut words = std::mem::take(&mut self.words);
-        let (to, start, _) = self.state(buffer);
-        let written = if data.is_empty() { Ok(()) } else { write(&self.gpu.inner, to, start, data, &mut words) };
+        let (to, start, state) = self.state(buffer);
+        let written = match data.is_empty() {
+            true => Ok(()),
+            false => write(&self.gpu.inner, to, start, data, state.form(), &mut words),
+        };
         self.words = words;
         Ok(written?)
     }
@@ -373,8 +409,8 @@ impl Backend for WgpuBackend {
     fn read(&mut self, buffer: BufferId) -> wgrad::Result<Data> {
         self.wait()?;
         let (from, start, state) = self.state(buffer);
-        let (from, dtype, len) = (from.clone(), state.dtype, state.len);
-        Ok(from_words(dtype, &self.fetch(&from, start, len)?))
+        let (from, dtype, form, len) = (from.clone(), state.dtype, state.form(), state.len);
+        Ok(from_words(dtype, form, len, &self.fetch(&from, start, form.words(len))?))
     }
 
     fn compile(&mut self, plan: &Plan, states: &[BufferId]) -> wgrad::Result<ExecutableId> {

@@ -3,7 +3,7 @@
 use crate::{
     error::{Error, Result},
     pipelines::Pipelines,
-    wgsl::Target,
+    wgsl::{Halves, Target},
 };
 use std::{
     fmt,
@@ -68,6 +68,8 @@ pub struct AdapterSummary {
     pub features: Vec<String>,
     /// Those that it has not.
     pub missing: Vec<String>,
+    /// Whether kernels store halves as integers of 16 bits; else two of them share a word, which is changed atomically.
+    pub native_halves: bool,
 }
 
 impl AdapterSummary {
@@ -84,6 +86,7 @@ impl AdapterSummary {
             subgroups: [info.subgroup_min_size, info.subgroup_max_size],
             features: names(adapter.features() & WANTED),
             missing: names(WANTED - adapter.features()),
+            native_halves: adapter.features().contains(Features::SHADER_I16),
             name: info.name,
         }
     }
@@ -105,8 +108,11 @@ fn kind(device: DeviceType) -> AdapterKind {
 }
 
 /// What is asked for where it is there; nothing of it is required.
-const WANTED: Features =
-    Features::SUBGROUP.union(Features::SHADER_F16).union(Features::TIMESTAMP_QUERY).union(Features::IMMEDIATES);
+const WANTED: Features = Features::SUBGROUP
+    .union(Features::SHADER_F16)
+    .union(Features::SHADER_I16)
+    .union(Features::TIMESTAMP_QUERY)
+    .union(Features::IMMEDIATES);
 
 /// Which adapter to take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -201,6 +207,7 @@ pub(crate) struct Inner {
     pub pipelines: Pipelines,
     /// What kernels are cut up for.
     pub target: Target,
+    pub halves: Halves,
     pub poison: bool,
     pub separate: bool,
     budget: Option<u64>,
@@ -266,6 +273,7 @@ impl Gpu {
             summary,
             pipelines: Pipelines::new(options.kept_kernels),
             target,
+            halves: if features.contains(Features::SHADER_I16) { Halves::Native } else { Halves::Packed },
             poison: options.poison,
             separate: options.separate,
             budget: options.budget,

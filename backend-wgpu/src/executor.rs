@@ -4,8 +4,8 @@ use crate::{
     device::Inner,
     error::Result,
     lower::{Check, can_fail},
-    memory::{Arena, Buffer, WORD, bytes, to_words},
-    schedule::{Layout, Schedule, Stop, Stretch, representable, small},
+    memory::{Arena, Buffer, Form, WORD, bytes, to_words},
+    schedule::{Layout, Schedule, Stop, Stretch, own, representable, small},
     wgsl::{Memory, SHARED, launch::Dispatch},
 };
 use std::{collections::HashMap, ops::Range, sync::Arc};
@@ -25,6 +25,16 @@ pub(crate) struct StateBuffer {
     pub place: Place,
     pub dtype: DType,
     pub len: usize,
+}
+
+impl StateBuffer {
+    /// How its elements lie there.
+    pub fn form(&self) -> Form {
+        match self.place {
+            Place::Arena(_) => Form::Words,
+            Place::Alone(_) => Form::alone(self.dtype),
+        }
+    }
 }
 
 /// What is there for programs to use.
@@ -115,7 +125,7 @@ impl Executable {
         let slots = || plan.slots.iter().zip(&small);
         let alone = slots().filter(|(slot, small)| !**small && !matches!(slot.home, Home::State(_)));
         // A plan that has no room as a whole takes none.
-        world.gpu.admit(alone.map(|(slot, _)| bytes(slot.len)).sum())?;
+        world.gpu.admit(alone.map(|(slot, _)| bytes(Form::alone(slot.dtype).words(slot.len))).sum())?;
         let mut places = vec![];
         for (slot, &small) in slots() {
             places.push(place(slot, small, states, world, parts)?);
@@ -155,6 +165,7 @@ impl Executable {
             shared: (world.gpu.limits.max_compute_workgroup_storage_size as usize).min(SHARED),
             buffers,
             target: world.gpu.target,
+            halves: world.gpu.halves,
             separate: world.gpu.separate,
         };
         let schedule = Schedule::new(plan, &layout, &mut |words| parts.table(world, words))?;
@@ -252,9 +263,9 @@ impl Executable {
     pub fn buffer<'a>(&'a self, memory: Memory, arena: &'a Arena, states: &'a [StateBuffer]) -> &'a wgpu::Buffer {
         match memory {
             Memory::Arena => &arena.buffer.raw,
-            Memory::Own(i) => &self.own[i].raw,
+            Memory::Own(i) | Memory::OwnHalves(i) => &self.own[i].raw,
             Memory::Flags => &self.flags.as_ref().expect("something can fail").raw,
-            Memory::State(i) => match &states[i].place {
+            Memory::State(i) | Memory::StateHalves(i) => match &states[i].place {
                 Place::Alone(buffer) => &buffer.raw,
                 Place::Arena(_) => &arena.buffer.raw,
             },
@@ -280,7 +291,7 @@ impl Executable {
     pub fn poison(&self, world: &World<'_>) {
         for stretch in &self.transient {
             // NaN for floats; far beyond any index.
-            let words = vec![u32::MAX; stretch.len];
+            let words = vec![u32::MAX; Form::of(stretch.memory).words(stretch.len)];
             let buffer = self.buffer(stretch.memory, world.arena, world.states);
             world.gpu.queue.write_buffer(buffer, stretch.start as u64 * WORD, bytemuck::cast_slice(&words));
         }
@@ -291,7 +302,7 @@ impl Executable {
         for (data, stretch) in inputs.iter().zip(&self.inputs) {
             let Some(stretch) = stretch.as_ref().filter(|stretch| stretch.len > 0) else { continue };
             let buffer = self.buffer(stretch.memory, world.arena, world.states);
-            write(world.gpu, buffer, stretch.start, data, words)?;
+            write(world.gpu, buffer, stretch.start, data, Form::of(stretch.memory), words)?;
         }
         Ok(())
     }
@@ -353,9 +364,16 @@ impl Executable {
 }
 
 /// Writes data to a buffer from a word on. It is there before anything that is submitted later.
-pub(crate) fn write(gpu: &Inner, buffer: &wgpu::Buffer, start: usize, data: &Data, words: &mut Vec<u32>) -> Result<()> {
+pub(crate) fn write(
+    gpu: &Inner,
+    buffer: &wgpu::Buffer,
+    start: usize,
+    data: &Data,
+    form: Form,
+    words: &mut Vec<u32>,
+) -> Result<()> {
     words.clear();
-    to_words(data, words)?;
+    to_words(data, form, words)?;
     gpu.queue.write_buffer(buffer, start as u64 * WORD, bytemuck::cast_slice(words));
     Ok(())
 }
@@ -364,6 +382,7 @@ pub(crate) fn write(gpu: &Inner, buffer: &wgpu::Buffer, start: usize, data: &Dat
 fn state_place(states: &[StateBuffer], buffer: usize) -> (Memory, usize) {
     match states[buffer].place {
         Place::Arena(start) => (Memory::Arena, start),
+        Place::Alone(_) if states[buffer].form() == Form::Halves => (Memory::StateHalves(buffer), 0),
         Place::Alone(_) => (Memory::State(buffer), 0),
     }
 }
@@ -382,8 +401,8 @@ fn place(
     if small {
         return Ok((Memory::Arena, parts.arena(world, slot.len)?));
     }
-    parts.own.push(world.storage(slot.len)?);
-    Ok((Memory::Own(parts.own.len() - 1), 0))
+    parts.own.push(world.storage(Form::alone(slot.dtype).words(slot.len))?);
+    Ok((own(slot, parts.own.len() - 1), 0))
 }
 
 /// Writes what a slot holds from the start.
@@ -404,10 +423,10 @@ fn fill(
         _ => return Ok(()),
     };
     let buffer = match memory {
-        Memory::Own(i) => &parts.own[i].raw,
+        Memory::Own(i) | Memory::OwnHalves(i) => &parts.own[i].raw,
         _ => &world.arena.buffer.raw,
     };
-    if data.is_empty() { Ok(()) } else { write(world.gpu, buffer, start, &data, &mut vec![]) }
+    if data.is_empty() { Ok(()) } else { write(world.gpu, buffer, start, &data, Form::of(memory), &mut vec![]) }
 }
 
 impl Parts {

@@ -10,7 +10,7 @@
 //! # Ok::<(), wgrad_wgpu::Error>(())
 //! ```
 //!
-//! Every element takes a word of 32 bits: `memory.rs` says how each type is kept. Numbers below the smallest normal one may
+//! Elements take words of 32 bits, halves 16: `memory.rs` says how each type is kept. Numbers below the smallest normal one may
 //! be taken for 0: WGSL leaves that to the driver. What the gradient of a sequence hands from step to step is 0 from 2^-110 on.
 
 mod backend;

@@ -1,9 +1,9 @@
 //! Memory on the device: words of 32 bits, whole buffers for what is large, and places in one shared buffer, the arena,
 //! for what is small.
 //!
-//! Every element takes a word, whatever its type: f32, u32 and i32 are themselves, a bool is 0 or 1, and an f16 is kept
-//! as the f32 of the same value, rounded when it is stored. That needs no optional feature, loads without conversion, and no
-//! two invocations ever share a word.
+//! An element takes a word: f32, u32 and i32 are themselves, and a bool is 0 or 1. Halves take half a word in buffers of
+//! their own; in the arena, and where kernels hand things on at once, they take a word too, which is the f32 of the same
+//! value. In either form they are rounded when they are stored.
 //!
 //! The arena holds all scalars, the vectors that kernels look up, and constant tables, so that a kernel binds all of
 //! these with one binding. A buffer may be bound once per kernel, and each use of it waits for the last: what is large has
@@ -12,6 +12,7 @@
 use crate::{
     device::Inner,
     error::{Error, Result},
+    wgsl::Memory,
 };
 use std::sync::Arc;
 use wgrad::{DType, Data, f16};
@@ -19,9 +20,39 @@ use wgrad::{DType, Data, f16};
 /// Bytes of a word.
 pub(crate) const WORD: u64 = 4;
 
+/// How elements lie in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Form {
+    /// A word each.
+    Words,
+    /// Halves, two in a word, the first in its lower bits.
+    Halves,
+}
+
+impl Form {
+    /// That of elements in some memory.
+    pub fn of(memory: Memory) -> Self {
+        if memory.holds_halves() { Form::Halves } else { Form::Words }
+    }
+
+    /// That of elements in a buffer of their own.
+    pub fn alone(dtype: DType) -> Self {
+        if dtype == DType::F16 { Form::Halves } else { Form::Words }
+    }
+
+    /// How many words so many elements take.
+    pub fn words(self, len: usize) -> usize {
+        if self == Form::Halves { len.div_ceil(2) } else { len }
+    }
+}
+
 /// The words of some elements, appended.
-pub(crate) fn to_words(data: &Data, words: &mut Vec<u32>) -> Result<()> {
+pub(crate) fn to_words(data: &Data, form: Form, words: &mut Vec<u32>) -> Result<()> {
     match data {
+        Data::F16(v) if form == Form::Halves => {
+            let bits = |pair: &[f16]| pair.iter().rev().fold(0, |word, x| word << 16 | u32::from(x.to_bits()));
+            words.extend(v.chunks(2).map(bits));
+        }
         Data::F64(_) => return Err(Error::Unsupported(DType::F64)),
         Data::F32(v) => words.extend(v.iter().map(|x| x.to_bits())),
         Data::F16(v) => words.extend(v.iter().map(|x| x.to_f32().to_bits())),
@@ -32,9 +63,13 @@ pub(crate) fn to_words(data: &Data, words: &mut Vec<u32>) -> Result<()> {
     Ok(())
 }
 
-/// The elements that words hold.
-pub(crate) fn from_words(dtype: DType, words: &[u32]) -> Data {
+/// The `len` elements that words hold.
+pub(crate) fn from_words(dtype: DType, form: Form, len: usize, words: &[u32]) -> Data {
     match dtype {
+        DType::F16 if form == Form::Halves => {
+            let halves = words.iter().flat_map(|word| [*word as u16, (*word >> 16) as u16]);
+            Data::F16(halves.take(len).map(f16::from_bits).collect())
+        }
         DType::F32 => Data::F32(words.iter().map(|w| f32::from_bits(*w)).collect()),
         DType::F16 => Data::F16(words.iter().map(|w| f16::from_f32(f32::from_bits(*w))).collect()),
         DType::U32 => Data::U32(words.to_vec()),

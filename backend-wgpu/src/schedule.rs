@@ -6,7 +6,7 @@ use crate::{
     lower::{Check, Lowering, can_fail},
     merge::merged,
     wgsl::{
-        Memory, SCRATCH, SHARED, Scratch, Tables, Target, View,
+        Halves, Memory, SCRATCH, SHARED, Scratch, Tables, Target, View,
         body::copy,
         launch::{Dispatch, Launch, Most},
         sequence,
@@ -50,6 +50,8 @@ pub(crate) struct Layout<'a> {
     pub buffers: usize,
     /// What kernels are cut up for.
     pub target: Target,
+    /// How kernels store halves.
+    pub halves: Halves,
     /// For tests: each kernel is a dispatch of its own.
     pub separate: bool,
 }
@@ -87,7 +89,7 @@ impl Schedule {
             let launches = std::mem::take(launches);
             let launches = if layout.separate { launches } else { merged(launches, most) };
             let first = dispatches.len();
-            dispatches.extend(launches.iter().map(Launch::dispatch));
+            dispatches.extend(launches.iter().map(|launch| launch.dispatch(layout.halves)));
             first..dispatches.len()
         };
         let (mut launches, mut stages, mut taps) = (vec![], vec![], vec![]);
@@ -106,12 +108,12 @@ impl Schedule {
             let values = exchange.clone().map(value).collect();
             stages.push((end_stage(&mut launches), Some(Stop { values })));
         }
-        // What is shown as it lies in memory is copied from there; the rest is put in order first.
+        // What is shown as it lies in memory is copied from there; the rest is put in order first, a word for each element.
         let mut end = 0;
         for tap in &plan.taps {
             let view = lowering.view(tap);
             let len = tap.shape.numel();
-            if view.is_contiguous() {
+            if view.is_contiguous() && !view.memory.holds_halves() {
                 taps.push(Stretch { memory: view.memory, start: view.offset, len, dtype: view.dtype });
             } else {
                 let memory = Memory::Own(layout.own + SCRATCH);
@@ -175,6 +177,11 @@ pub(crate) fn small(plan: &Plan) -> Vec<bool> {
     small
 }
 
+/// The memory of a slot in buffer `i` of the program's.
+pub(crate) fn own(slot: &Slot, i: usize) -> Memory {
+    if slot.dtype == DType::F16 { Memory::OwnHalves(i) } else { Memory::Own(i) }
+}
+
 /// How many buffers planners may count with on a device that binds so many: the arena may be one more than they know of.
 pub(crate) fn planned(bindings: usize) -> usize {
     bindings.min(2 * FLOOR) - 1
@@ -196,6 +203,8 @@ pub struct Imagined {
     pub software: bool,
     /// Whether each kernel is a dispatch of its own.
     pub separate: bool,
+    /// Whether it stores integers of 16 bits, and so halves.
+    pub native: bool,
 }
 
 /// For tests: the texts of a program's kernels on a device, in their order. No adapter is needed.
@@ -204,7 +213,7 @@ pub struct Imagined {
 /// If a kernel exceeds what all devices can do.
 #[doc(hidden)]
 pub fn kernels(program: &Program, grouping: &Grouping, device: Imagined) -> Result<Vec<String>> {
-    let Imagined { buffers, software, separate } = device;
+    let Imagined { buffers, software, separate, native } = device;
     let target = if software { Target::Software } else { Target::Hardware };
     let program = program.lowered(grouping.simplify, |op, inputs| sequence::claims(op, inputs, target));
     let plan = &Plan::with(&program, &Grouping { buffers: planned(buffers), ..grouping.clone() });
@@ -216,19 +225,21 @@ pub fn kernels(program: &Program, grouping: &Grouping, device: Imagined) -> Resu
         (Memory::Arena, end - len)
     };
     let slots = plan.slots.iter().filter_map(|slot| match slot.home {
-        Home::State(id) => Some((id, slot.len)),
+        Home::State(id) => Some((id, slot.len, slot.dtype)),
         _ => None,
     });
-    let committed = plan.commits.iter().map(|(id, operand)| (*id, operand.shape.numel()));
+    let committed =
+        plan.commits.iter().map(|(id, operand)| (*id, operand.shape.numel(), plan.slots[operand.slot].dtype));
     let mut states: BTreeMap<usize, (Memory, usize)> = BTreeMap::new();
-    for (id, len) in slots.chain(committed) {
-        let place = || if len <= SMALL { arena(len) } else { (Memory::State(id.index()), 0) };
+    for (id, len, dtype) in slots.chain(committed) {
+        let alone = if dtype == DType::F16 { Memory::StateHalves } else { Memory::State };
+        let place = || if len <= SMALL { arena(len) } else { (alone(id.index()), 0) };
         states.entry(id.index()).or_insert_with(place);
     }
     let place = |(i, (slot, small)): (usize, (&Slot, bool))| match slot.home {
         Home::State(id) => states[&id.index()],
         _ if small => arena(slot.len),
-        _ => (Memory::Own(i), 0),
+        _ => (own(slot, i), 0),
     };
     let places: Vec<(Memory, usize)> = plan.slots.iter().zip(small(plan)).enumerate().map(place).collect();
     let failed = plan.kernels.iter().any(can_fail).then_some(0);
@@ -240,6 +251,7 @@ pub fn kernels(program: &Program, grouping: &Grouping, device: Imagined) -> Resu
         shared: SHARED,
         buffers,
         target,
+        halves: if native { Halves::Native } else { Halves::Packed },
         separate,
     };
     let schedule = Schedule::new(plan, &layout, &mut |_| Ok(0))?;

@@ -25,6 +25,10 @@ const SORTS: &[(&str, &[&str])] = &[
     ("products in large tiles", &["var<workgroup> sa: array<f32, 1024>"]),
     ("random words", &["stream_key("]),
     ("halves", &["round_half("]),
+    ("halves stored as they are", &["enable wgpu_int16;", "array<u16>", "_put("]),
+    ("halves stored in words", &["array<atomic<u32>>", "atomicAnd("]),
+    ("halves read out of words", &["array<u32>;\nfn b", "_at("]),
+    ("halves read in fours", &["array<vec2<u32>>", "_at("]),
     ("an index out of range", &["atomicMax("]),
     ("maps of one workgroup", &["for (var i = lid; i < ", "@workgroup_size(256)"]),
     ("bodies of one workgroup", &["fn body_0(lid: u32)", "storageBarrier();", "u) { body_"]),
@@ -94,6 +98,7 @@ fn a_broken_kernel_is_found() {
         (GOOD.replace("fn main", "fn other"), "other"),
         (format!("{nine}{GOOD}"), "10 storage buffers"),
         (format!("enable f16;\n{}", GOOD.replace("lid] = lid;", "lid] = u32(f16(lid));")), "f16"),
+        (GOOD.replace("lid] = lid;", "lid] = u32(u16(lid));"), "u16"),
         (GOOD.replace("lid] = lid;", "lid] = subgroupAdd(lid);"), "ubgroup"),
     ];
     for (text, why) in broken {

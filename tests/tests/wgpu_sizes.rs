@@ -2,7 +2,7 @@
 //! the whole range of their arguments.
 
 use wgrad::{Array, Conv2d, DType, Data, Store, Tape, Tensor, f16};
-use wgrad_tests::{Machine, gpu, gpus, named};
+use wgrad_tests::{Machine, gpu, gpus, gpus_of_halves, named};
 use wgrad_wgpu::Gpu;
 
 /// Numbers of either sign, of about 1.
@@ -300,7 +300,6 @@ fn powers_are_accurate_and_special_ones_right() {
 /// All halves, what lies half-way between two and on either side of that.
 #[test]
 fn halves_are_rounded_to_the_nearest() {
-    let Some(gpu) = gpu() else { return };
     let mut x: Vec<f32> = vec![];
     for bits in 0..=0x7c00u16 {
         let here = f16::from_bits(bits).to_f32();
@@ -312,46 +311,53 @@ fn halves_are_rounded_to_the_nearest() {
     let negative: Vec<f32> = x.iter().map(|x| -x).collect();
     x.extend(negative);
     let input = Array::new([x.len()], x.clone());
-    let mut machine = Machine::on_gpu(gpu, Store::new());
-    let have = machine.session.eval(&[("x", &input)], |t| t.input_like("x", &input).cast(DType::F16)).unwrap();
-    let Data::F16(have) = have.data() else { panic!("f16") };
-    for (x, have) in x.iter().zip(have) {
-        let want = f16::from_f32(*x);
-        assert!(have.to_bits() == want.to_bits() || have.is_nan() && want.is_nan(), "{x:e}: {have} instead of {want}");
+    for gpu in gpus_of_halves() {
+        let mut machine = Machine::on_gpu(gpu, Store::new());
+        let have = machine.session.eval(&[("x", &input)], |t| t.input_like("x", &input).cast(DType::F16)).unwrap();
+        let Data::F16(have) = have.data() else { panic!("f16") };
+        for (x, have) in x.iter().zip(have) {
+            let want = f16::from_f32(*x);
+            assert!(
+                have.to_bits() == want.to_bits() || have.is_nan() && want.is_nan(),
+                "{x:e}: {have} instead of {want}"
+            );
+        }
     }
 }
 
 /// All 65,536 patterns: as singles, and untouched. Of a NaN it is known that it is one.
 #[test]
 fn every_half_is_itself_as_a_single() {
-    let Some(gpu) = gpu() else { return };
     let x: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
     let input = Array::new([x.len()], x.clone());
-    let mut machine = Machine::on_gpu(gpu, Store::new());
-    let singles = machine.session.eval(&[("x", &input)], |t| t.input_like("x", &input).cast(DType::F32)).unwrap();
-    let same = machine.session.eval(&[("x", &input)], |t| t.input_like("x", &input).flip(&[0]).flip(&[0])).unwrap();
-    let (Data::F32(singles), Data::F16(same)) = (singles.data(), same.data()) else { panic!("f32 and f16") };
-    assert_eq!((singles.len(), same.len()), (1 << 16, 1 << 16));
-    for ((x, single), same) in x.iter().zip(singles).zip(same) {
-        let good = single.to_bits() == x.to_f32().to_bits() && same.to_bits() == x.to_bits();
-        assert!(good || x.is_nan() && single.is_nan() && same.is_nan(), "{x}: {single:e}, {same}");
+    for gpu in gpus_of_halves() {
+        let mut machine = Machine::on_gpu(gpu, Store::new());
+        let singles = machine.session.eval(&[("x", &input)], |t| t.input_like("x", &input).cast(DType::F32)).unwrap();
+        let same = machine.session.eval(&[("x", &input)], |t| t.input_like("x", &input).flip(&[0]).flip(&[0])).unwrap();
+        let (Data::F32(singles), Data::F16(same)) = (singles.data(), same.data()) else { panic!("f32 and f16") };
+        assert_eq!((singles.len(), same.len()), (1 << 16, 1 << 16));
+        for ((x, single), same) in x.iter().zip(singles).zip(same) {
+            let good = single.to_bits() == x.to_f32().to_bits() && same.to_bits() == x.to_bits();
+            assert!(good || x.is_nan() && single.is_nan() && same.is_nan(), "{x}: {single:e}, {same}");
+        }
     }
 }
 
 /// The product of two halves is a single, exactly: what is stored is that, rounded once.
 #[test]
 fn products_of_halves_are_rounded_once() {
-    let Some(gpu) = gpu() else { return };
     let halves = |step: usize| (0..8192usize).map(move |i| f16::from_bits((i * step % 0x7c00) as u16));
     let (x, y): (Vec<f16>, Vec<f16>) = (halves(7919).collect(), halves(5003).collect());
     let [a, b] = [&x, &y].map(|x| Array::new([x.len()], x.clone()));
-    let mut machine = Machine::on_gpu(gpu, Store::new());
-    let have =
-        machine.session.eval(&[("a", &a), ("b", &b)], |t| t.input_like("a", &a) * t.input_like("b", &b)).unwrap();
-    let Data::F16(have) = have.data() else { panic!("f16") };
-    for ((x, y), have) in x.iter().zip(&y).zip(have) {
-        let want = f16::from_f32(x.to_f32() * y.to_f32());
-        assert_eq!(have.to_bits(), want.to_bits(), "{x} * {y}: {have} instead of {want}");
+    for gpu in gpus_of_halves() {
+        let mut machine = Machine::on_gpu(gpu, Store::new());
+        let have =
+            machine.session.eval(&[("a", &a), ("b", &b)], |t| t.input_like("a", &a) * t.input_like("b", &b)).unwrap();
+        let Data::F16(have) = have.data() else { panic!("f16") };
+        for ((x, y), have) in x.iter().zip(&y).zip(have) {
+            let want = f16::from_f32(x.to_f32() * y.to_f32());
+            assert_eq!(have.to_bits(), want.to_bits(), "{x} * {y}: {have} instead of {want}");
+        }
     }
 }
 

@@ -1,8 +1,7 @@
 //! Scalar programs as statements: what is loaded, computed and stored at a point of a kernel's index space.
 
 use super::{
-    Memory, Part, Source, Tables, View, collapse, coordinates, from_word, launch::Launch, position, to_word, type_name,
-    zero,
+    Memory, Part, Source, Tables, View, collapse, coordinates, launch::Launch, load, position, store, type_name, zero,
 };
 use crate::error::Result;
 use std::fmt::Write;
@@ -168,10 +167,7 @@ impl<'a> Emit<'a> {
         let of = |o: usize| format!("v{o}");
         let type_of = |o: usize| self.body.values[o].dtype;
         let expression = match &value.instr {
-            Instr::Load(read) => {
-                let buffer = source.bind_view(&self.reads[*read], false);
-                from_word(dtype, &format!("{buffer}[{}]", self.at(Use::Value(i), at)))
-            }
+            Instr::Load(read) => load(source, &self.reads[*read], &self.at(Use::Value(i), at)),
             Instr::Const(c) => constant(source, dtype, *c),
             Instr::Product => "product".into(),
             Instr::Unary(op, a) => unary(source, *op, type_of(*a), &of(*a)),
@@ -198,14 +194,14 @@ impl<'a> Emit<'a> {
         if *count == 0 {
             return format!("let v{i}: {} = {};\n", type_name(dtype), zero(dtype));
         }
-        let (arena, buffer) = (source.bind(Memory::Arena, false), source.bind_view(read, false));
+        let arena = source.bind(Memory::Arena, false);
         let mut text = format!("let q{i} = {};\n", self.at(Use::Value(i), at));
         text += &search(&arena, place, *count, &format!("q{i}"), &format!("s{i}"));
         let offset = source.param(read.offset as u32);
         let n = *count;
         let id = format!("{arena}[{place} + {}u + s{i}]", 2 * n);
         let element = position(&offset, [(id, read.strides.first().copied().unwrap_or(0))]);
-        let loaded = from_word(dtype, &format!("{buffer}[{element}]"));
+        let loaded = self::load(source, read, &element);
         let inside = format!("q{i} >= {arena}[{place} + s{i}] && q{i} < {arena}[{place} + {n}u + s{i}]");
         writeln!(text, "let v{i}: {} = select({}, {loaded}, {inside});", type_name(dtype), zero(dtype)).unwrap();
         text
@@ -214,12 +210,11 @@ impl<'a> Emit<'a> {
     /// The statement of a store.
     pub fn store(&self, source: &mut Source, k: usize, at: &Coordinates) -> String {
         let write = &self.writes[k];
-        let buffer = source.bind_view(write, true);
-        let word = to_word(source, write.dtype, &format!("v{}", self.body.stores[k]));
-        let guard = self.guard.as_ref().map_or(String::new(), |guard| format!("if ({guard}) "));
-        match guard.is_empty() {
-            true => format!("{buffer}[{}] = {word};\n", self.at(Use::Store(k), at)),
-            false => format!("{guard}{{ {buffer}[{}] = {word}; }}\n", self.at(Use::Store(k), at)),
+        let (at, value) = (self.at(Use::Store(k), at), format!("v{}", self.body.stores[k]));
+        let stored = store(source, write, &at, &value);
+        match &self.guard {
+            None => format!("{stored}\n"),
+            Some(guard) => format!("if ({guard}) {{ {stored} }}\n"),
         }
     }
 }

@@ -30,23 +30,33 @@ fn quotient_i32(a: i32, b: i32) -> i32 {
     let q = a / select(b, 1i, b == 0i || negative);
     return select(select(q, -q, negative), 0i, b == 0i);
 }
-// The nearest half, the even one of two, as f32: what is 65520 or more is infinite, and subnormal halves are kept.
-fn round_half(x: f32) -> f32 {
+// The bits of the nearest half, the even one of two: what is 65520 or more is infinite, and subnormal halves are kept.
+// In integers, since WGSL leaves rounding, overflow and subnormals of its own conversions to the driver.
+fn half_bits(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
-    let sign = bits & 0x80000000u;
     let size = bits & 0x7fffffffu;
-    // Normal: 13 bits fewer.
-    var rounded = (size + 0xfffu + ((size >> 13u) & 1u)) & 0xffffe000u;
-    rounded = select(rounded, 0x7f800000u, rounded >= 0x47800000u);
+    // Normal: 13 bits fewer, and 112 less in the exponent.
+    var half = (size - 0x38000000u + 0xfffu + ((size >> 13u) & 1u)) >> 13u;
+    half = select(half, 0x7c00u, size >= 0x477ff000u);
     if (size < 0x38800000u) {
         // Subnormal: a multiple of 2^-24. Below 2^-25 it is 0; there is no shift by more than 24.
         let e = size >> 23u;
         let shift = min(126u - e, 24u);
         let digits = (size & 0x7fffffu) | 0x800000u;
-        let half = (1u << (shift - 1u)) - 1u;
-        let units = (digits + half + ((digits >> shift) & 1u)) >> shift;
-        rounded = select(bitcast<u32>(f32(units) * 5.9604645e-8f), 0u, e < 102u);
+        let below = (1u << (shift - 1u)) - 1u;
+        half = select((digits + below + ((digits >> shift) & 1u)) >> shift, 0u, e < 102u);
     }
-    rounded = select(rounded, size | 0x400000u, size > 0x7f800000u);
-    return bitcast<f32>(sign | rounded);
+    half = select(half, 0x7e00u | ((size >> 13u) & 0x1ffu), size > 0x7f800000u);
+    return ((bits >> 16u) & 0x8000u) | half;
+}
+// The value of a half, whose bits are the lower 16.
+fn from_half(word: u32) -> f32 {
+    let size = word & 0x7fffu;
+    let wide = (size << 13u) + select(0x38000000u, 0x70000000u, size >= 0x7c00u);
+    let subnormal = bitcast<u32>(f32(size) * 5.9604645e-8f);
+    return bitcast<f32>(((word & 0x8000u) << 16u) | select(wide, subnormal, size < 0x400u));
+}
+// The nearest half, as f32.
+fn round_half(x: f32) -> f32 {
+    return from_half(half_bits(x));
 }

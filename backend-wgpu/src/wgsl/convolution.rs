@@ -1,7 +1,13 @@
 //! Convolutions and their gradients, directly: each element of the result adds up its products. Where results are few and
 //! sums long, as gradients of weights are, a workgroup adds up one element.
 
-use super::{Source, Tables, View, body::WIDTH, from_word, index::MOST_STEPS, launch::Launch, raw_word, to_word};
+use super::{
+    Source, Tables, View,
+    body::WIDTH,
+    index::{MOST_STEPS, unrounded},
+    launch::Launch,
+    load, store,
+};
 use crate::error::Result;
 use std::fmt::Write;
 use wgrad::{Conv2d, op::Op};
@@ -43,7 +49,7 @@ fn split(text: &mut String, linear: &str, parts: &[(&str, usize)]) {
 }
 
 /// The kernels of a convolution, or of one of its gradients. All views are contiguous.
-pub(crate) fn convolution(op: &Op, reads: &[View], out: &View, tables: &Tables<'_>) -> Result<Vec<Launch>> {
+pub(crate) fn convolution(op: &Op, reads: &[View], out: &View, tables: &mut Tables<'_>) -> Result<Vec<Launch>> {
     let (conv, image, weight, result) = match op {
         Op::Conv2d(conv) => (conv, &reads[0].shape, &reads[1].shape, &out.shape),
         Op::ConvInputGrad(conv, _) => (conv, &out.shape, &reads[1].shape, &reads[0].shape),
@@ -98,6 +104,7 @@ pub(crate) fn convolution(op: &Op, reads: &[View], out: &View, tables: &Tables<'
     let lanes = lanes(count, steps);
     let most = MOST_STEPS * lanes as usize;
     let starts: Vec<usize> = if steps == 0 { vec![0] } else { (0..steps).step_by(most).collect() };
+    let sums = unrounded(out, starts.len(), tables);
     let kernel = |&start: &usize| {
         let (first, last) = (start == 0, start + most >= steps);
         let mut source = Source::default();
@@ -107,25 +114,27 @@ pub(crate) fn convolution(op: &Op, reads: &[View], out: &View, tables: &Tables<'
             source.line(format!("if (point >= {count}u) {{ return; }}"));
         }
         source.main += &point;
-        let (x_buffer, y_buffer) = (source.bind_view(&reads[0], false), source.bind_view(&reads[1], false));
-        let o_buffer = source.bind_view(out, true);
         let offset = |source: &mut Source, view: &View| source.param(view.offset as u32);
-        let [xo, yo, oo] = [&reads[0], &reads[1], out].map(|view| offset(&mut source, view));
+        let [xo, yo, oo, so] = [&reads[0], &reads[1], out, &sums].map(|view| offset(&mut source, view));
         let (low, high) = (source.param(start as u32), source.param(steps.min(start + most) as u32));
         source.line("var sum = 0.0;");
         let lane = if wide { " + lid" } else { "" };
         source.line(format!("for (var t = {low}{lane}; t < {high}; t = t + {lanes}u) {{"));
         source.main += &term;
-        let x = from_word(reads[0].dtype, &format!("{x_buffer}[{xo} + {x}]"));
-        let y = from_word(reads[1].dtype, &format!("{y_buffer}[{yo} + {y}]"));
+        let x = load(&mut source, &reads[0], &format!("{xo} + {x}"));
+        let y = load(&mut source, &reads[1], &format!("{yo} + {y}"));
         source.line(format!("if ({condition}) {{ sum = sum + {x} * {y}; }}\n}}"));
         if wide {
             tree(&mut source, "sum", lanes);
         }
-        let at = format!("{o_buffer}[{oo} + point]");
-        let sum = if first { "sum".to_string() } else { format!("({} + sum)", from_word(out.dtype, &at)) };
-        let word = if last { to_word(&mut source, out.dtype, &sum) } else { raw_word(out.dtype, &sum) };
-        source.line(format!("if ({}) {{ {at} = {word}; }}", if wide { "lid == 0u" } else { "true" }));
+        let held = format!("{so} + point");
+        let sum = match first {
+            true => "sum".to_string(),
+            false => format!("({} + sum)", load(&mut source, &sums, &held)),
+        };
+        let (to, at) = if last { (out, format!("{oo} + point")) } else { (&sums, held) };
+        let stored = store(&mut source, to, &at, &sum);
+        source.line(format!("if ({}) {{ {stored} }}", if wide { "lid == 0u" } else { "true" }));
         let (width, groups) = if wide { (lanes, count as u64) } else { (WIDTH, (count as u64).div_ceil(WIDTH.into())) };
         let iterations = steps.min(most).div_ceil(lanes as usize);
         source.finish("a convolution", width, groups, iterations, tables)

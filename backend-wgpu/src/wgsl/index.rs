@@ -1,15 +1,14 @@
 //! Kernels of ops that move elements by index, or along an axis: gathers, scatter-adds, arg-max, cumulative sums, fills.
 
 use super::{
-    MOST_ITERATIONS, Memory, Part, Source, Tables, View,
+    MOST_ITERATIONS, Memory, Part, Scratch, Source, Tables, View,
     body::{WIDTH, binary, search},
     collapse, coordinates, from_word,
     launch::Launch,
-    position, raw_word, to_word, type_name, zero,
+    load, position, raw_word, store, type_name, zero,
 };
 use crate::error::Result;
-use std::fmt::Write;
-use wgrad::{Shape, op::Binary};
+use wgrad::{DType, Shape, op::Binary};
 
 /// The most steps along an axis that a kernel takes at once.
 pub(crate) const MOST_STEPS: usize = MOST_ITERATIONS / 2;
@@ -69,10 +68,11 @@ pub(crate) fn gather(
     source.line(format!("let wanted = {from}[{ii}];"));
     note(&mut source, extent, flag);
     if extent > 0 {
-        let (x_buffer, o_buffer) = (source.bind_view(x, false), source.bind_view(out, true));
         let step = position(&ix, [("found".to_string(), x.strides[axis])]);
         source.line(format!("let found = min(wanted, {}u);", extent - 1));
-        source.line(format!("{o_buffer}[{io}] = {x_buffer}[{step}];"));
+        let element = load(&mut source, x, &step);
+        let stored = store(&mut source, out, &io, &element);
+        source.line(stored);
     }
     finish(source, "a gather", count, 1, tables).map(Some)
 }
@@ -130,7 +130,7 @@ pub(crate) fn scatter_add(
     index: &View,
     out: &View,
     flag: usize,
-    tables: &Tables<'_>,
+    tables: &mut Tables<'_>,
 ) -> Result<Vec<Launch>> {
     let (count, steps) = (out.shape.numel(), x.shape[axis]);
     let mut launches = vec![];
@@ -141,6 +141,7 @@ pub(crate) fn scatter_add(
         return Ok(launches);
     }
     let starts: Vec<usize> = if steps == 0 { vec![0] } else { (0..steps).step_by(MOST_STEPS).collect() };
+    let sums = unrounded(out, starts.len(), tables);
     for (n, &start) in starts.iter().enumerate() {
         let (first, last) = (n == 0, n + 1 == starts.len());
         let end = steps.min(start + MOST_STEPS);
@@ -152,29 +153,38 @@ pub(crate) fn scatter_add(
             (x.offset, without_axis(&x.strides, axis)),
             (index.offset, without_axis(&index.strides, axis)),
             (out.offset, out.strides.clone()),
+            (sums.offset, sums.strides.clone()),
             (0, along),
         ];
-        let [ix, ii, io, own]: [String; 4] =
+        let [ix, ii, io, is, own]: [String; 5] =
             positions(&mut source, &out.shape, &mut views).try_into().expect("one for each view");
-        let o_buffer = source.bind_view(out, true);
         let dtype = out.dtype;
-        let start_value = if first { zero(dtype).to_string() } else { from_word(dtype, &format!("{o_buffer}[{io}]")) };
+        let start_value = if first { zero(dtype).to_string() } else { load(&mut source, &sums, &is) };
         source.line(format!("let own = {own};\nvar sum: {} = {start_value};", type_name(dtype)));
         if steps > 0 {
             let (low, high) = (source.param(start as u32), source.param(end as u32));
-            let (x_buffer, i_buffer) = (source.bind_view(x, false), source.bind_view(index, false));
+            let i_buffer = source.bind_view(index, false);
             let ii = position(&ii, [("n".to_string(), index.strides[axis])]);
             let ix = position(&ix, [("n".to_string(), x.strides[axis])]);
-            let element = from_word(dtype, &format!("{x_buffer}[{ix}]"));
+            let element = load(&mut source, x, &ix);
             source.line(format!("for (var n = {low}; n < {high}; n = n + 1u) {{"));
             source.line(format!("if ({i_buffer}[{ii}] == own) {{ sum = sum + {element}; }}\n}}"));
         }
-        // Sums of halves are rounded when they are complete.
-        let word = if last { to_word(&mut source, dtype, "sum") } else { raw_word(dtype, "sum") };
-        source.line(format!("{o_buffer}[{io}] = {word};"));
+        let (to, at) = if last { (out, &io) } else { (&sums, &is) };
+        let stored = store(&mut source, to, at, "sum");
+        source.line(stored);
         launches.push(finish(source, "a scatter-add", count, end - start, tables)?);
     }
     Ok(launches)
+}
+
+/// Where sums lie that several launches add to, one after the other: those of halves are rounded when they are complete.
+pub(crate) fn unrounded(out: &View, launches: usize, tables: &mut Tables<'_>) -> View {
+    if out.dtype != DType::F16 || launches == 1 {
+        return out.clone();
+    }
+    let memory = (tables.scratch)(Scratch::Parts, out.shape.numel());
+    View { memory, offset: 0, dtype: DType::F32, ..out.contiguous(&out.shape) }
 }
 
 /// The position of the first largest element along an axis; NaN counts as largest.
@@ -194,7 +204,7 @@ pub(crate) fn argmax(axis: usize, x: &View, out: &View, tables: &Tables<'_>) -> 
     let kept = |v: &[isize]| [&v[..axis], &v[axis + 1..]].concat();
     let mut views = [(x.offset, kept(&x.strides)), (out.offset, out.strides.clone())];
     let [ix, io]: [String; 2] = positions(&mut source, &out.shape, &mut views).try_into().expect("one for each view");
-    let (x_buffer, o_buffer) = (source.bind_view(x, false), source.bind_view(out, true));
+    let o_buffer = source.bind_view(out, true);
     let name = type_name(x.dtype);
     let beats = |source: &mut Source, a: &str, b: &str| match name {
         "f32" => {
@@ -204,13 +214,13 @@ pub(crate) fn argmax(axis: usize, x: &View, out: &View, tables: &Tables<'_>) -> 
         "bool" => format!("({a} && !{b})"),
         _ => format!("({a} > {b})"),
     };
-    let element =
-        |at: &str| from_word(x.dtype, &format!("{x_buffer}[{}]", position(&ix, [(at.to_string(), x.strides[axis])])));
+    let [first, now] =
+        ["best", "n"].map(|at| load(&mut source, x, &position(&ix, [(at.to_string(), x.strides[axis])])));
     // Invocations without an element of their own begin with the first: it is the first of all.
-    source.line(format!("var best = select(0u, lane, lane < {extent}u);\nvar most: {name} = {};", element("best")));
+    source.line(format!("var best = select(0u, lane, lane < {extent}u);\nvar most: {name} = {first};"));
     let better = beats(&mut source, "now", "most");
     source.line(format!("for (var n = lane + {lanes}u; n < {extent}u; n = n + {lanes}u) {{"));
-    source.line(format!("let now: {name} = {};\nif ({better}) {{ best = n; most = now; }}\n}}", element("n")));
+    source.line(format!("let now: {name} = {now};\nif ({better}) {{ best = n; most = now; }}\n}}"));
     if lanes > 1 {
         let n = lanes as usize;
         source.shared = 8 * n;
@@ -255,23 +265,28 @@ pub(crate) fn cumsum(axis: usize, reverse: bool, x: &View, out: &View, tables: &
         points(&mut source, lines.numel());
         let mut views = [(x.offset, without_axis(&x.strides, axis)), (out.offset, without_axis(&out.strides, axis))];
         let [ix, io]: [String; 2] = positions(&mut source, &lines, &mut views).try_into().expect("one for each view");
-        let (x_buffer, o_buffer) = (source.bind_view(x, false), source.bind_view(out, true));
         let from = |n: &str| if reverse { format!("({}u - {n})", extent - 1) } else { n.to_string() };
         let at = |base: &str, n: &str, view: &View| position(base, [(from(n), view.strides[axis])]);
         let (low, high) = (source.param(start as u32), source.param(end as u32));
         source.line(format!("let low = {low}; let high = {high};\nvar sum: {} = {};", type_name(dtype), zero(dtype)));
         if start > 0 {
-            let before = from_word(dtype, &format!("{o_buffer}[{}]", at(&io, "(low - 1u)", out)));
+            let before = load(&mut source, out, &at(&io, "(low - 1u)", out));
             source.line(format!("sum = {before};"));
         }
-        let element = from_word(dtype, &format!("{x_buffer}[{}]", at(&ix, "n", x)));
+        let element = load(&mut source, x, &at(&ix, "n", x));
         let sum = binary(&mut source, Binary::Add, dtype, "sum", &element);
-        let word = to_word(&mut source, dtype, "sum");
+        let stored = store(&mut source, out, &at(&io, "n", out), "sum");
         source.line(format!("for (var n = low; n < high; n = n + 1u) {{\nsum = {sum};"));
-        source.line(format!("{o_buffer}[{}] = {word};\n}}", at(&io, "n", out)));
+        source.line(format!("{stored}\n}}"));
         launches.push(finish(source, "a cumulative sum", lines.numel(), end - start, tables)?);
     }
     Ok(launches)
+}
+
+/// The statement that makes an element 0, whatever its type.
+fn cleared(source: &mut Source, out: &View, at: &str) -> String {
+    let buffer = source.bind_view(out, true);
+    if out.memory.holds_halves() { format!("{buffer}_put({at}, 0.0);") } else { format!("{buffer}[{at}] = 0u;") }
 }
 
 /// Zeros in some ranges of memory, counted from a view's first element.
@@ -283,10 +298,11 @@ pub(crate) fn fill(ranges: &[(usize, usize)], out: &View, tables: &mut Tables<'_
     }
     let mut source = Source::default();
     points(&mut source, count);
-    let (out_buffer, offset) = (source.bind_view(out, true), source.param(out.offset as u32));
+    let offset = source.param(out.offset as u32);
     if let [(start, _)] = there[..] {
         let start = source.param(start as u32);
-        source.line(format!("{out_buffer}[{offset} + {start} + i] = 0u;"));
+        let stored = cleared(&mut source, out, &format!("{offset} + {start} + i"));
+        source.line(stored);
     } else {
         // How many zeros come before each range, and where it begins.
         let mut before = 0;
@@ -300,7 +316,8 @@ pub(crate) fn fill(ranges: &[(usize, usize)], out: &View, tables: &mut Tables<'_
         let (arena, place) = (source.bind(Memory::Arena, false), source.param(place as u32));
         let mut text = search(&arena, &place, there.len(), "i", "range");
         let start = format!("{arena}[{place} + {}u + range]", there.len());
-        write!(text, "{out_buffer}[{offset} + {start} + i - {arena}[{place} + range]] = 0u;").unwrap();
+        let at = format!("{offset} + {start} + i - {arena}[{place} + range]");
+        text += &cleared(&mut source, out, &at);
         source.line(text);
     }
     finish(source, "a fill", count, 1, tables).map(Some)

@@ -1,7 +1,7 @@
 //! Kernels that are ready to be compiled: the text around what invocations do, for one body, or for several that one
 //! workgroup runs one after the other.
 
-use super::{MOST_ITERATIONS, Memory, Part};
+use super::{Halves, MOST_ITERATIONS, Memory, Part};
 use std::{collections::BTreeSet, fmt::Write, ops::Range};
 
 /// Stands after what a body's text names outside of its function: it becomes the body's number.
@@ -20,8 +20,57 @@ pub(crate) struct Binding {
     pub memory: Memory,
     pub written: bool,
     /// What its memory is an array of.
-    pub element: &'static str,
+    pub element: Element,
 }
+
+/// What bound memory is an array of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Element {
+    /// A type of WGSL's.
+    Plain(&'static str),
+    /// Halves, one by one: `b_at(i)` is the value of one, and `b_put(i, x)` stores one, of binding `b`.
+    Half,
+    /// Halves that are only read, in fours: `b_at(i)` is the `i`-th vector.
+    FourHalves,
+}
+
+impl Binding {
+    /// The declaration as number `i` of a kernel that uses it so.
+    fn declared(&self, i: usize, halves: Halves, uses: impl Fn(&str) -> bool) -> String {
+        let (element, at) = match (self.element, self.written, halves) {
+            (Element::Plain(element), ..) => (element, None),
+            (Element::FourHalves, ..) => ("vec2<u32>", Some(FOUR_AT)),
+            (Element::Half, false, _) => ("u32", Some("from_half(b[i >> 1u] >> ((i & 1u) << 4u))")),
+            (Element::Half, true, Halves::Native) => ("u16", Some("from_half(u32(b[i]))")),
+            (Element::Half, true, Halves::Packed) => {
+                ("atomic<u32>", Some("from_half(atomicLoad(&b[i >> 1u]) >> ((i & 1u) << 4u))"))
+            }
+        };
+        let access = if self.written { "read_write" } else { "read" };
+        let mut text = format!("@group(0) @binding({}) var<storage, {access}> b{i}: array<{element}>;\n", i + 1);
+        let put = match halves {
+            Halves::Native => "b[i] = u16(half_bits(x));",
+            Halves::Packed => PACKED_PUT,
+        };
+        let own = |text: &str| text.replace("b[", &format!("b{i}["));
+        if let Some(at) = at.filter(|_| uses(&format!("b{i}_at("))) {
+            let value = if self.element == Element::Half { "f32" } else { "vec4<f32>" };
+            writeln!(text, "fn b{i}_at(i: u32) -> {value} {{ return {}; }}", own(at)).unwrap();
+        }
+        if uses(&format!("b{i}_put(")) {
+            writeln!(text, "fn b{i}_put(i: u32, x: f32) {{ {} }}", own(put)).unwrap();
+        }
+        text
+    }
+}
+
+/// Four halves of two words.
+const FOUR_AT: &str =
+    "vec4<f32>(from_half(b[i].x), from_half(b[i].x >> 16u), from_half(b[i].y), from_half(b[i].y >> 16u))";
+
+/// Changes a half of a word, and nothing of the other.
+const PACKED_PUT: &str = "let shift = (i & 1u) << 4u; atomicAnd(&b[i >> 1u], 0xffff0000u >> shift); \
+                          atomicOr(&b[i >> 1u], half_bits(x) << shift);";
 
 /// What the invocations of a workgroup do.
 #[derive(Clone, Debug)]
@@ -153,23 +202,27 @@ impl Launch {
     }
 
     /// The kernel's text, and what it takes to run it.
-    pub fn dispatch(&self) -> Dispatch {
+    pub fn dispatch(&self, halves: Halves) -> Dispatch {
         let bindings = self.bindings().expect("bodies are merged if they agree");
         let params: Vec<u32> = self.bodies.iter().flat_map(|body| body.params.iter().copied()).collect();
         let mut text = String::new();
+        if halves == Halves::Native && bindings.iter().any(|b| b.written && b.element == Element::Half) {
+            text += "enable wgpu_int16;\n";
+        }
         if !params.is_empty() {
             writeln!(text, "@group(0) @binding(0) var<uniform> p: array<vec4<u32>, {}>;", params.len() / 4).unwrap();
         }
-        for (i, Binding { written, element, .. }) in bindings.iter().enumerate() {
-            let access = if *written { "read_write" } else { "read" };
-            writeln!(text, "@group(0) @binding({}) var<storage, {access}> b{i}: array<{element}>;", i + 1).unwrap();
-        }
-        let (mut mains, mut before) = (vec![], 0);
+        let (mut outside, mut mains, mut before) = (String::new(), vec![], 0);
         for (own, body) in self.bodies.iter().enumerate() {
-            text += &body.named(&body.outside, own, &bindings, before);
+            outside += &body.named(&body.outside, own, &bindings, before);
             mains.push(body.named(&body.main, own, &bindings, before));
             before += body.params.len() / 4;
         }
+        for (i, binding) in bindings.iter().enumerate() {
+            let uses = |name: &str| outside.contains(name) || mains.iter().any(|main| main.contains(name));
+            text += &binding.declared(i, halves, uses);
+        }
+        text += &outside;
         let parts: BTreeSet<Part> = self.bodies.iter().flat_map(|body| body.parts.iter().copied()).collect();
         parts.iter().for_each(|part| text += part.text());
         let (width, [x, y, _]) = (self.width(), self.groups);

@@ -11,7 +11,7 @@ pub(crate) mod rows;
 pub(crate) mod sequence;
 
 use crate::error::{Error, Result};
-use launch::{Binding, Body, Launch, OWN, PARAMS};
+use launch::{Binding, Body, Element, Launch, OWN, PARAMS};
 use std::{collections::BTreeSet, fmt::Write, ops::Range};
 use wgrad::{DType, Shape};
 
@@ -32,17 +32,42 @@ pub(crate) enum Memory {
     Arena,
     /// A buffer of the program's, by its number.
     Own(usize),
+    /// The same, of halves: see [`Halves`].
+    OwnHalves(usize),
     /// A state's buffer.
     State(usize),
+    /// The same, of halves.
+    StateHalves(usize),
     /// Where kernels note indices that are out of range.
     Flags,
+}
+
+impl Memory {
+    /// Whether its elements are halves of 16 bits each, not words.
+    pub fn holds_halves(self) -> bool {
+        matches!(self, Memory::OwnHalves(_) | Memory::StateHalves(_))
+    }
+}
+
+/// How kernels store halves of 16 bits. What they read they take out of words, two of which lie in each.
+///
+/// Neither is WGSL's own `f16`: it leaves open how numbers are rounded to it, and whether subnormal ones survive, and there
+/// is no way to its bits on each driver (naga's HLSL converts where it should reinterpret). Integers have neither problem,
+/// and devices that store the one store the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Halves {
+    /// As integers of 16 bits: `wgpu_int16`.
+    Native,
+    /// Two in a word, which is changed atomically: its other half may be another invocation's. That is the same whatever
+    /// the order, and any device can do it.
+    Packed,
 }
 
 /// A strided look at memory.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub memory: Memory,
-    /// The first element's word.
+    /// The first element, counted in elements of the memory: see [`Memory::holds_halves`].
     pub offset: usize,
     pub shape: Shape,
     pub strides: Vec<isize>,
@@ -55,7 +80,7 @@ impl View {
         Self { shape: shape.clone(), strides: shape.strides(), ..self.clone() }
     }
 
-    /// The words from the first to the last that it shows.
+    /// The elements of the memory from the first to the last that it shows.
     pub fn words(&self) -> Range<usize> {
         if self.shape.numel() == 0 {
             return self.offset..self.offset;
@@ -158,7 +183,7 @@ impl Part {
 pub(crate) struct Source {
     /// What is bound, and whether it is written.
     bindings: Vec<(Memory, bool)>,
-    /// What is bound as vectors of four words.
+    /// What is bound as vectors of four elements.
     vectors: Vec<Memory>,
     params: Vec<u32>,
     /// The words of the arena that it reads or writes, apart from constants.
@@ -199,7 +224,7 @@ impl Source {
         (self.bind(Memory::Arena, written), self.param(place as u32))
     }
 
-    /// The name of a binding of vectors of four words, which nobody binds as words and nobody writes.
+    /// The name of a binding of vectors of four elements, which nobody binds as single ones and nobody writes.
     pub fn bind_vectors(&mut self, view: &View) -> String {
         if !self.vectors.contains(&view.memory) {
             self.vectors.push(view.memory);
@@ -246,6 +271,10 @@ impl Source {
         if iterations > MOST_ITERATIONS {
             return Err(Error::TooLong { what, iterations: iterations as u64, limit: MOST_ITERATIONS as u64 });
         }
+        let mut parts = self.parts;
+        if self.bindings.iter().any(|(memory, _)| memory.holds_halves()) {
+            parts.insert(Part::Convert);
+        }
         let x = groups.min(MOST_GROUPS);
         let y = groups.div_ceil(x.max(1));
         if y > MOST_GROUPS {
@@ -259,18 +288,27 @@ impl Source {
         params.resize(params.len().next_multiple_of(4), 0);
         // What a text does not use is no part of its pipeline's layout.
         let used = |(number, &(memory, written)): (usize, &(Memory, bool))| {
-            let element = match memory {
-                Memory::Flags => "atomic<u32>",
-                _ if self.vectors.contains(&memory) => "vec4<u32>",
-                _ => self.element.unwrap_or("u32"),
+            let element = match (memory.holds_halves(), self.vectors.contains(&memory)) {
+                (true, vectors) => {
+                    if vectors {
+                        Element::FourHalves
+                    } else {
+                        Element::Half
+                    }
+                }
+                (false, true) => Element::Plain("vec4<u32>"),
+                (false, false) if memory == Memory::Flags => Element::Plain("atomic<u32>"),
+                (false, false) => Element::Plain(self.element.unwrap_or("u32")),
             };
-            uses(&format!("b{number}{OWN}[")).then_some(Binding { number, memory, written, element })
+            let name = format!("b{number}{OWN}");
+            let used = uses(&format!("{name}[")) || uses(&format!("{name}_"));
+            used.then_some(Binding { number, memory, written, element })
         };
         let body = Body {
             bindings: self.bindings.iter().enumerate().filter_map(used).collect(),
             params,
             touched: self.touched,
-            parts: self.parts,
+            parts,
             shared: self.shared,
             width,
             iterations,
@@ -310,6 +348,25 @@ pub(crate) fn from_word(dtype: DType, word: &str) -> String {
     }
 }
 
+/// The element of a view at a position.
+pub(crate) fn load(source: &mut Source, view: &View, at: &str) -> String {
+    let buffer = source.bind_view(view, false);
+    match view.memory.holds_halves() {
+        true => format!("{buffer}_at({at})"),
+        false => from_word(view.dtype, &format!("{buffer}[{at}]")),
+    }
+}
+
+/// The statement that stores a value at a position of a view.
+pub(crate) fn store(source: &mut Source, view: &View, at: &str, value: &str) -> String {
+    let buffer = source.bind_view(view, true);
+    if view.memory.holds_halves() {
+        return format!("{buffer}_put({at}, {value});");
+    }
+    let word = to_word(source, view.dtype, value);
+    format!("{buffer}[{at}] = {word};")
+}
+
 /// A value as a word; halves as they are.
 pub(crate) fn raw_word(dtype: DType, value: &str) -> String {
     match dtype {
@@ -319,8 +376,8 @@ pub(crate) fn raw_word(dtype: DType, value: &str) -> String {
     }
 }
 
-/// The word that memory of a type holds for a value.
-pub(crate) fn to_word(source: &mut Source, dtype: DType, value: &str) -> String {
+/// The word that memory of words holds for a value of a type.
+fn to_word(source: &mut Source, dtype: DType, value: &str) -> String {
     if dtype == DType::F16 {
         source.part(Part::Convert);
         return format!("bitcast<u32>(round_half({value}))");

@@ -6,9 +6,9 @@ use super::{
     body::{Emit, WIDTH},
     collapse,
     convolution::{lanes, tree},
-    coordinates, from_word,
+    coordinates,
     launch::Launch,
-    position, register,
+    load, position, register,
 };
 use crate::error::Result;
 use std::fmt::Write;
@@ -148,10 +148,9 @@ fn epilogue(
 fn element(source: &mut Source, reads: &[View], side: usize, at: [&str; 2]) -> String {
     let view = &reads[side];
     let r = view.strides.len();
-    let buffer = source.bind_view(view, false);
     let base = ["a_base", "b_base"][side];
     let steps = at.map(String::from).into_iter().zip(view.strides[r - 2..].iter().copied());
-    from_word(view.dtype, &format!("{buffer}[{}]", position(base, steps)))
+    load(source, view, &position(base, steps))
 }
 
 /// Each element by one invocation; where there are few, by a workgroup.

@@ -5,7 +5,7 @@
 //! A workgroup's invocations lie side by side along one side of the product, its lanes, each with several columns (or rows:
 //! the sides may be swapped) in fours; along the other they all have the same few.
 
-use super::{Memory, Source, Tables, View, from_word, launch::Launch, position};
+use super::{Memory, Source, Tables, View, launch::Launch, load, position};
 use crate::error::Result;
 use wgrad::plan::MatMul;
 
@@ -67,13 +67,13 @@ impl<'a> Side<'a> {
         let steps = [(element.to_string(), self.strides[0]), (summand.to_string(), self.strides[1])];
         let at = position(self.base, steps);
         match self.load {
-            Load::Single => {
-                let buffer = source.bind_view(self.view, false);
-                from_word(self.view.dtype, &format!("{buffer}[{at}]"))
-            }
+            Load::Single => load(source, self.view, &at),
             _ => {
                 let buffer = source.bind_vectors(self.view);
-                format!("bitcast<vec4<f32>>({buffer}[({at}) >> 2u])")
+                match self.view.memory.holds_halves() {
+                    true => format!("{buffer}_at(({at}) >> 2u)"),
+                    false => format!("bitcast<vec4<f32>>({buffer}[({at}) >> 2u])"),
+                }
             }
         }
     }

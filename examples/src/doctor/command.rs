@@ -40,6 +40,8 @@ struct Adapter {
     limits: BTreeMap<&'static str, u64>,
     /// What wgrad asks for, and whether it is there.
     features: BTreeMap<String, bool>,
+    /// Whether kernels store halves as integers of 16 bits.
+    native_halves: bool,
     #[serde(flatten)]
     tested: Tested,
 }
@@ -98,6 +100,7 @@ impl Adapter {
                 ("subgroup_max", largest),
             ]),
             features: found.chain(summary.missing.iter().map(|name| (name.clone(), false))).collect(),
+            native_halves: summary.native_halves,
             tested: Tested::new(gpu.map(Place::Gpu).map_err(Error::from)),
             name: summary.name,
             backend: summary.backend,
@@ -114,6 +117,7 @@ impl Adapter {
         let features: Vec<String> =
             self.features.iter().map(|(name, found)| format!("{name} {}", if *found { "yes" } else { "no" })).collect();
         line("features", &features.join(", "));
+        line("halves", if self.native_halves { "stored as integers of 16 bits" } else { "stored two in a word" });
         let limit = |name| self.limits[name];
         line(
             "limits",

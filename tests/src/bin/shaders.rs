@@ -112,18 +112,19 @@ fn prove(text: &str, args: &Args, vulkan: bool, judged: &Judged) -> Result<(), S
         judged.spirv.fetch_add(1, Relaxed);
     }
     if let Some(dxc) = &args.dxc {
-        compile(dxc, &translated.hlsl, &file("hlsl"))?;
+        compile(dxc, &translated, &file("hlsl"))?;
         judged.dxil.fetch_add(1, Relaxed);
     }
     Ok(())
 }
 
 /// Has DXC compile a shader, with wgpu's settings.
-fn compile(dxc: &Path, text: &str, file: &Path) -> Result<(), String> {
+fn compile(dxc: &Path, kernel: &Translated, file: &Path) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", file.display());
-    std::fs::write(file, text).map_err(failed)?;
+    std::fs::write(file, &kernel.hlsl).map_err(failed)?;
     let mut command = Command::new(dxc);
-    command.args(["-T", "cs_6_0", "-E", ENTRY, "-HV", "2018", "-no-warnings", "-Ges"]);
+    let model: &[&str] = if kernel.native { &["cs_6_2", "-enable-16bit-types"] } else { &["cs_6_0"] };
+    command.arg("-T").args(model).args(["-E", ENTRY, "-HV", "2018", "-no-warnings", "-Ges"]);
     let output = command.arg("-Fo").arg(file.with_extension("dxil")).arg(file).output();
     let output = output.map_err(|error| format!("{}: {error}", dxc.display()))?;
     match output.status.success() {

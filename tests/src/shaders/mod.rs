@@ -48,9 +48,10 @@ impl Kernels {
     /// Adds what a program becomes.
     pub fn add(&mut self, name: &str, program: &Program, grouping: &Grouping) {
         self.programs += 1;
-        // For GPUs, and for software renderers; merged, and each by itself.
-        for (software, separate) in [(false, false), (false, true), (true, false), (true, true)] {
-            match wgrad_wgpu::kernels(program, grouping, Imagined { buffers: BUFFERS, software, separate }) {
+        // For GPUs, and for software renderers; merged, and each by itself; with stores of 16 bits, and without.
+        let flags = |device: u32| [0, 1, 2].map(|bit| device >> bit & 1 == 1);
+        for [software, separate, native] in (0..8).map(flags) {
+            match wgrad_wgpu::kernels(program, grouping, Imagined { buffers: BUFFERS, software, separate, native }) {
                 Ok(texts) => texts.into_iter().for_each(|text| {
                     self.texts.entry(text).or_insert_with(|| name.into());
                 }),
@@ -60,8 +61,13 @@ impl Kernels {
     }
 }
 
+/// What a kernel begins with that stores integers of 16 bits: the only optional feature that a kernel may use.
+const NATIVE: &str = "enable wgpu_int16;";
+
 /// A kernel in the languages of the drivers.
 pub struct Translated {
+    /// Whether it stores integers of 16 bits.
+    pub native: bool,
     /// For Vulkan.
     pub spirv: Vec<u32>,
     /// For DX12.
@@ -77,15 +83,16 @@ impl Translated {
     /// If it is no valid WGSL, needs a feature that a device may lack, or exceeds what each offers.
     pub fn new(text: &str) -> Result<Self, String> {
         let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
-        // No optional feature at all.
-        let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
+        let native = text.starts_with(NATIVE);
+        let capabilities = if native { Capabilities::SHADER_INT16 } else { Capabilities::empty() };
+        let info = Validator::new(ValidationFlags::all(), capabilities)
             .validate(&module)
             .map_err(|error| error.emit_to_string(text))?;
         fits(&module)?;
         let spirv = spirv(&module, &info).map_err(|why| format!("SPIR-V: {why}"))?;
-        let hlsl = hlsl(&module, &info).map_err(|why| format!("HLSL: {why}"))?;
+        let hlsl = hlsl(&module, &info, native).map_err(|why| format!("HLSL: {why}"))?;
         let msl = msl(&module, &info).map_err(|why| format!("MSL: {why}"))?;
-        Ok(Self { spirv, hlsl, msl })
+        Ok(Self { native, spirv, hlsl, msl })
     }
 }
 
@@ -132,10 +139,10 @@ fn spirv(module: &naga::Module, info: &ModuleInfo) -> Result<Vec<u32>, String> {
     spv::write_vec(module, info, &options, None).map_err(|why| why.to_string())
 }
 
-/// For shader model 6.0, the first that DXC compiles.
-fn hlsl(module: &naga::Module, info: &ModuleInfo) -> Result<String, String> {
+/// For shader model 6.0, the first that DXC compiles, or 6.2, the first with integers of 16 bits.
+fn hlsl(module: &naga::Module, info: &ModuleInfo, native: bool) -> Result<String, String> {
     let options = hlsl::Options {
-        shader_model: hlsl::ShaderModel::V6_0,
+        shader_model: if native { hlsl::ShaderModel::V6_2 } else { hlsl::ShaderModel::V6_0 },
         zero_initialize_workgroup_memory: false,
         ..hlsl::Options::default()
     };
