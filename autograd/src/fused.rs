@@ -1,66 +1,24 @@
-//! Fused operations: a loop over time in one node. Each is defined by its decomposition into primitives.
+//! Fused operations: much work in one node. Each is defined by its decomposition into primitives.
 //!
 //! The decomposition is the op's meaning, the oracle of every kernel for it, and its derivative of any order: the rule
-//! of a sequence is another fused op, and wherever that does not reach (second derivatives), the decomposition is
+//! of a fused op is another one, and wherever that does not reach (second derivatives), the decomposition is
 //! differentiated instead. A backend that has a kernel claims the op; for one that has not, [`crate::Program::lowered`]
 //! writes the decomposition in its place.
 
+mod attention;
+mod sequence;
+
+pub use attention::Scores;
+pub(crate) use attention::attention;
+pub use sequence::{Cell, Recurrence};
+
 use crate::{
-    DType, Tensor,
+    Tensor,
     grad::sweep,
-    lints::Mark,
     op::{Op, Typed},
 };
 
-/// The kind of a recurrent layer: how `h_t` follows from `z_t`, what comes from the input, and `h_(t-1)`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Cell {
-    /// `h = tanh(z + W_hh h)`, with `z = W_ih x + b` (Elman 1990).
-    Tanh,
-    /// `h = sigmoid(z + W_hh h)`.
-    Sigmoid,
-    /// `h = relu(z + W_hh h)`, meant to start at the identity (Le et al. 2015).
-    Irnn,
-    /// `c = f c + i g`, `h = o tanh(c)`, with the gates i, f, o (sigmoid) and g (tanh) of `z + W_hh h`, in the order
-    /// i, f, g, o (Hochreiter & Schmidhuber 1997; Gers et al. 2000).
-    Lstm,
-    /// `n = tanh(z_n + r (W_hn h + b_hn))`, `h = (1 - u) n + u h`, with the gates r (reset) and u (update) of
-    /// `z + W_hh h + b_hh`, in the order r, u, n (Cho et al. 2014, in PyTorch's variant). Here `z = W_ih x + b_ih`.
-    Gru,
-}
-
-impl Cell {
-    /// The name of the layer's scope.
-    pub fn scope(self) -> &'static str {
-        match self {
-            Cell::Tanh | Cell::Sigmoid | Cell::Irnn => "rnn",
-            Cell::Lstm => "lstm",
-            Cell::Gru => "gru",
-        }
-    }
-
-    /// The name in printed tapes.
-    pub fn name(self) -> &'static str {
-        match self {
-            Cell::Tanh => "tanh",
-            Cell::Sigmoid => "sigmoid",
-            Cell::Irnn => "irnn",
-            Cell::Lstm => "lstm",
-            Cell::Gru => "gru",
-        }
-    }
-
-    /// How many blocks of `hidden` rows its weights have.
-    pub fn gates(self) -> usize {
-        match self {
-            Cell::Tanh | Cell::Sigmoid | Cell::Irnn => 1,
-            Cell::Lstm => 4,
-            Cell::Gru => 3,
-        }
-    }
-}
-
-/// The shape of an input or output of a sequence, in terms of its extents and the number of gates.
+/// The shape of an input or output of a fused op.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// `[time, batch, gates * hidden]`
@@ -75,43 +33,24 @@ pub enum Form {
     Bias,
     /// `[batch, hidden]`
     State,
+    /// `[.., heads, queries, width]`
+    Queries,
+    /// `[.., kv_heads, keys, width]`
+    Keys,
+    /// `[.., kv_heads, keys, value width]`
+    Values,
+    /// `[.., heads, queries, value width]`
+    Attended,
+    /// `[.., heads, queries]`
+    Rows,
 }
 
 /// Named tensors of a fused op, and the form of each.
 pub type Named = &'static [(&'static str, Form)];
 
-/// The inputs and the outputs of a fused op: see [`Op::fused_inputs`].
-fn signature(op: &Op) -> Option<(Cell, Named, Named)> {
-    use Form::{Activated, Bias, Gates, State, Steps, Weight};
-    Some(match op {
-        Op::Sequence { cell, .. } => match cell {
-            Cell::Lstm => (
-                *cell,
-                &[("z", Gates), ("w_hh", Weight), ("h0", State), ("c0", State)],
-                &[("h", Steps), ("c", Steps), ("gates", Activated)],
-            ),
-            Cell::Gru => (
-                *cell,
-                &[("z", Gates), ("w_hh", Weight), ("h0", State), ("b_hh", Bias)],
-                &[("h", Steps), ("gates", Activated)],
-            ),
-            _ => (*cell, &[("z", Gates), ("w_hh", Weight), ("h0", State)], &[("h", Steps)]),
-        },
-        Op::SequenceGrad { cell, .. } => match cell {
-            Cell::Lstm => (
-                *cell,
-                &[("w_hh", Weight), ("c0", State), ("c", Steps), ("gates", Activated), ("dh", Steps), ("dc", Steps)],
-                &[("dz", Gates), ("dh0", State), ("dc0", State)],
-            ),
-            Cell::Gru => (
-                *cell,
-                &[("w_hh", Weight), ("h0", State), ("h", Steps), ("gates", Activated), ("dh", Steps)],
-                &[("dz", Gates), ("dr", Gates), ("dh0", State)],
-            ),
-            _ => (*cell, &[("w_hh", Weight), ("h", Steps), ("dh", Steps)], &[("dz", Gates), ("dh0", State)]),
-        },
-        _ => return None,
-    })
+/// The inputs and the outputs of a fused op.
+fn signature(op: &Op) -> Option<(Named, Named)> {
+    sequence::signature(op).or_else(|| attention::signature(op))
 }
 
 impl Op {
@@ -126,13 +65,16 @@ impl Op {
     /// from the hidden state before the reset gate, `W_hn h + b_hn`. `dz` is the gradient of `z`; a GRU's `dr` that of
     /// `W_hh h + b_hh`, which for every other cell is `dz` too. The last input of an LSTM's gradient, `dc`, may be
     /// missing: nothing flows back to `c`.
+    ///
+    /// Attention's `l` is the logarithm of the sum of the exponentials of a row's scores, in f32 where the rest is f16;
+    /// of a row that sees nothing it is infinite, so that `exp(s - l)` is 0.
     pub fn fused_inputs(&self) -> Named {
-        signature(self).map_or(&[], |(_, inputs, _)| inputs)
+        signature(self).map_or(&[], |(inputs, _)| inputs)
     }
 
     /// The names and forms of a fused op's outputs; none of another's.
     pub fn fused_outputs(&self) -> Named {
-        signature(self).map_or(&[], |(.., outputs)| outputs)
+        signature(self).map_or(&[], |(_, outputs)| outputs)
     }
 
     /// The outputs of a fused op, all of them, written in primitives.
@@ -141,53 +83,26 @@ impl Op {
     /// If the op is not fused, or the inputs do not fit it.
     #[track_caller]
     pub fn decompose<'t>(&self, x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
-        let tape = x[0].tape;
-        tape.at_caller(|| match *self {
-            Op::Sequence { cell, .. } => Recurrence::of(cell, x).decompose(),
-            Op::SequenceGrad { cell: Cell::Lstm, .. } => lstm_grad(x),
-            Op::SequenceGrad { cell: Cell::Gru, .. } => gru_grad(x),
-            Op::SequenceGrad { cell, .. } => plain_grad(cell, x),
-            _ => panic!("{} is a primitive: it has no decomposition", self.name()),
-        })
+        let decomposed = x[0].tape.at_caller(|| sequence::decompose(self, x).or_else(|| attention::decompose(self, x)));
+        decomposed.unwrap_or_else(|| panic!("{} is a primitive: it has no decomposition", self.name()))
     }
 }
 
 /// The shape and type of a fused op's result.
 pub(crate) fn infer(op: &Op, x: &[Typed]) -> Result<Typed, String> {
-    let (cell, inputs, outputs) = signature(op).expect("a fused op");
-    let without_dc = matches!(op, Op::SequenceGrad { cell: Cell::Lstm, .. }) && x.len() + 1 == inputs.len();
-    if x.len() != inputs.len() && !without_dc {
-        return Err(format!("needs {} inputs", inputs.len()));
+    match op {
+        Op::Attention(..) | Op::AttentionGrad(..) => attention::infer(op, x),
+        _ => sequence::infer(op, x),
     }
-    let find = |form: &[Form], rank: usize| {
-        let at = inputs.iter().position(|(_, f)| form.contains(f)).expect("every signature has one");
-        let (name, shape) = (inputs[at].0, &x[at].0);
-        if shape.rank() == rank { Ok(shape) } else { Err(format!("{name} needs {rank} dimensions")) }
-    };
-    let hidden = find(&[Form::Weight], 2)?[1];
-    let steps = find(&[Form::Gates, Form::Steps], 3)?;
-    let (time, batch, wide) = (steps[0], steps[1], cell.gates() * hidden);
-    if time == 0 {
-        return Err("needs at least one time step".into());
+}
+
+/// The number of output nodes, and which one this is; of an op that is not fused there is one.
+pub(crate) fn outputs(op: &Op) -> (usize, usize) {
+    match op {
+        Op::Sequence { out, .. } | Op::SequenceGrad { out, .. } => (op.fused_outputs().len(), *out),
+        Op::Attention(_, out) | Op::AttentionGrad(_, out) => (op.fused_outputs().len(), *out),
+        _ => (1, 0),
     }
-    let shape = |form: Form| match form {
-        Form::Gates => vec![time, batch, wide],
-        Form::Steps => vec![time, batch, hidden],
-        Form::Activated => vec![time, batch, 4 * hidden],
-        Form::Weight => vec![wide, hidden],
-        Form::Bias => vec![wide],
-        Form::State => vec![batch, hidden],
-    };
-    for ((name, form), (have, dtype)) in inputs.iter().zip(x) {
-        let want = crate::Shape::from(shape(*form));
-        if *have != want {
-            return Err(format!("{name} must be {want}, not {have}"));
-        }
-        if *dtype != x[0].1 || !dtype.is_float() {
-            return Err(format!("needs floats of one type, and {name} is {dtype}"));
-        }
-    }
-    Ok((shape(outputs[op.outputs().1].1).into(), x[0].1))
 }
 
 /// Records all outputs of a fused op, one after another.
@@ -202,250 +117,17 @@ fn push_all<'t>(op: impl Fn(usize) -> Op, x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     outputs
 }
 
-/// A recurrent cell and what it runs over.
-#[derive(Clone, Copy, Debug)]
-pub struct Recurrence<'t> {
-    /// The kind.
-    pub cell: Cell,
-    /// What comes from the input, its bias included: `[time, batch, gates * hidden]`, of at least one step.
-    pub z: Tensor<'t>,
-    /// The recurrent weights, `[gates * hidden, hidden]`.
-    pub w_hh: Tensor<'t>,
-    /// The hidden state before the first step, `[batch, hidden]`.
-    pub h0: Tensor<'t>,
-    /// An LSTM's memory before the first step, `[batch, hidden]`; of no other cell.
-    pub c0: Option<Tensor<'t>>,
-    /// A GRU's recurrent bias, `[gates * hidden]`; of no other cell.
-    pub b_hh: Option<Tensor<'t>>,
-}
-
-/// What a cell gives at one time step.
-struct Step<'t> {
-    h: Tensor<'t>,
-    c: Option<Tensor<'t>>,
-    /// The parts of the `gates` output, `[batch, _]` each.
-    gates: Vec<Tensor<'t>>,
-}
-
-impl<'t> Recurrence<'t> {
-    fn width(&self) -> usize {
-        self.h0.shape()[1]
-    }
-
-    /// From the inputs of the op.
-    fn of(cell: Cell, x: &[Tensor<'t>]) -> Self {
-        let last = |of: Cell| (cell == of).then(|| x[3]);
-        Self { cell, z: x[0], w_hh: x[1], h0: x[2], c0: last(Cell::Lstm), b_hh: last(Cell::Gru) }
-    }
-
-    /// The inputs of the op.
-    #[track_caller]
-    fn inputs(&self) -> Vec<Tensor<'t>> {
-        assert!(
-            self.c0.is_some() == (self.cell == Cell::Lstm) && self.b_hh.is_some() == (self.cell == Cell::Gru),
-            "{}: an LSTM, and nothing else, has a memory; a GRU, and nothing else, a recurrent bias",
-            self.cell.name()
-        );
-        [self.z, self.w_hh, self.h0].into_iter().chain(self.c0).chain(self.b_hh).collect()
-    }
-
-    /// Runs over the sequence as one op. Gives the hidden states `[time, batch, hidden]`, and an LSTM's memories.
-    ///
-    /// # Panics
-    /// If the shapes or types do not fit, naming the one that does not.
-    #[track_caller]
-    pub fn run(&self) -> (Tensor<'t>, Option<Tensor<'t>>) {
-        let outputs = push_all(|out| Op::Sequence { cell: self.cell, out }, &self.inputs());
-        outputs.iter().for_each(|x| x.tape.mark(*x, Mark::Recurrent));
-        (outputs[0], (self.cell == Cell::Lstm).then(|| outputs[1]))
-    }
-
-    /// Runs over the sequence step by step, in primitives: the same values, and every step's hidden state (and an
-    /// LSTM's memory), `[batch, hidden]`, is a tensor that the later steps are computed from. As the op that this stands
-    /// for, it is not recorded in another type within [`crate::Tape::autocast`].
-    ///
-    /// # Panics
-    /// As [`Recurrence::run`].
-    #[track_caller]
-    pub fn unrolled(&self) -> Vec<(Tensor<'t>, Option<Tensor<'t>>)> {
-        let (tape, inputs) = (self.z.tape, self.inputs());
-        let typed: Vec<Typed> = inputs.iter().map(|x| (x.shape(), x.dtype())).collect();
-        if let Err(why) = infer(&Op::Sequence { cell: self.cell, out: 0 }, &typed) {
-            panic!("sequence of {inputs:?}: {why}{}", tape.recorded_at());
-        }
-        let steps = tape.at_caller(|| tape.autocast(DType::F32, || self.steps(|_| ())));
-        steps.into_iter().map(|(step, ())| (step.h, step.c)).collect()
-    }
-
-    /// All steps, and what `extra` records within the scope of each.
-    fn steps<R>(&self, extra: impl Fn(&Step<'t>) -> R) -> Vec<(Step<'t>, R)> {
-        let (tape, time) = (self.z.tape, self.z.shape()[0]);
-        let mut steps: Vec<(Step<'t>, R)> = Vec::with_capacity(time);
-        for t in 0..time {
-            let (h, c) = steps.last().map_or((self.h0, self.c0), |(step, _)| (step.h, step.c));
-            steps.push(tape.scoped_turn("step", t, || {
-                let step = self.step(self.z.index(0, t), h, c);
-                tape.mark(step.h, Mark::Recurrent);
-                let more = extra(&step);
-                (step, more)
-            }));
-        }
-        steps
-    }
-
-    /// One time step, given what comes from the input, `[batch, gates * hidden]`.
-    fn step(&self, z: Tensor<'t>, h: Tensor<'t>, c: Option<Tensor<'t>>) -> Step<'t> {
-        let plain = |h: Tensor<'t>| Step { h, c: None, gates: vec![] };
-        let recurrent = h.matmul_t(self.w_hh);
-        match (self.cell, c, self.b_hh) {
-            (Cell::Lstm, Some(c), _) => {
-                let z = z + recurrent;
-                let input_forget = blocks(z, self.width(), 0, 2).sigmoid();
-                let (i, f) = (blocks(input_forget, self.width(), 0, 1), blocks(input_forget, self.width(), 1, 1));
-                let (g, o) = (blocks(z, self.width(), 2, 1).tanh(), blocks(z, self.width(), 3, 1).sigmoid());
-                let c = f * c + i * g;
-                Step { h: o * c.tanh(), c: Some(c), gates: vec![input_forget, g, o] }
-            }
-            (Cell::Gru, _, Some(b_hh)) => {
-                let recurrent = recurrent + b_hh;
-                let reset_update = (blocks(z, self.width(), 0, 2) + blocks(recurrent, self.width(), 0, 2)).sigmoid();
-                let (r, u) = (blocks(reset_update, self.width(), 0, 1), blocks(reset_update, self.width(), 1, 1));
-                let kept = blocks(recurrent, self.width(), 2, 1);
-                let n = (blocks(z, self.width(), 2, 1) + r * kept).tanh();
-                Step { h: n + u * (h - n), c: None, gates: vec![reset_update, n, kept] }
-            }
-            (Cell::Sigmoid, ..) => plain((z + recurrent).sigmoid()),
-            (Cell::Irnn, ..) => plain((z + recurrent).relu()),
-            _ => plain((z + recurrent).tanh()),
-        }
-    }
-
-    /// The outputs of the op.
-    fn decompose(&self) -> Vec<Tensor<'t>> {
-        let gated = self.b_hh.is_some() || self.c0.is_some();
-        let steps = self.steps(|step| gated.then(|| Tensor::concat(&step.gates, 1)));
-        let stack = |parts: Vec<Tensor<'t>>| (!parts.is_empty()).then(|| Tensor::stack(&parts));
-        let h = stack(steps.iter().map(|(step, _)| step.h).collect());
-        let c = stack(steps.iter().filter_map(|(step, _)| step.c).collect());
-        let gates = stack(steps.iter().filter_map(|(_, gates)| *gates).collect());
-        [h, c, gates].into_iter().flatten().collect()
-    }
-}
-
-/// The rows `[batch, hidden]` of `count` gates of `[batch, gates * hidden]`, from gate `first` on.
-fn blocks<'t>(x: Tensor<'t>, width: usize, first: usize, count: usize) -> Tensor<'t> {
-    x.slice(1, first * width, count * width)
-}
-
-// Gradients: the loops backwards. `carry` is what a step sends to the one before it.
-
-/// Records the turns of a loop from the last time step to the first. Each turn is given the carry of the one after it.
-fn backwards<'t, R>(
-    like: Tensor<'t>,
-    mut turn: impl FnMut(usize, Option<Tensor<'t>>) -> (R, Tensor<'t>),
-) -> (Vec<R>, Tensor<'t>) {
-    let (tape, time) = (like.tape, like.shape()[0]);
-    let (mut carry, mut given) = (None, vec![]);
-    for t in (0..time).rev() {
-        let (gives, next) = tape.scoped_turn("step", t, || turn(t, carry));
-        given.push(gives);
-        carry = Some(next);
-    }
-    given.reverse();
-    (given, carry.expect("at least one time step"))
-}
-
-/// `g + carry`.
-fn plus<'t>(g: Tensor<'t>, carry: Option<Tensor<'t>>) -> Tensor<'t> {
-    carry.map_or(g, |carry| g + carry)
-}
-
-/// `dz = dh f'(z)`, the slope being a function of `h = f(z)`; a step sends back `dz W_hh`.
-fn plain_grad<'t>(cell: Cell, x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
-    let [w_hh, h, dh] = *x else { panic!("three inputs") };
-    let (dz, dh0) = backwards(dh, |t, carry| {
-        let (h, dh) = (h.index(0, t), plus(dh.index(0, t), carry));
-        let dz = match cell {
-            Cell::Sigmoid => dh * (h * (1.0 - h)),
-            Cell::Irnn => h.less_equal(0.0).select(dh.zeros_like(), dh),
-            _ => dh * (1.0 - h * h),
-        };
-        (dz, dz.matmul(w_hh))
-    });
-    vec![Tensor::stack(&dz), dh0]
-}
-
-fn lstm_grad<'t>(x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
-    let [w_hh, c0, c, gates, dh] = x[..5] else { panic!("at least five inputs") };
-    let width = w_hh.shape()[1];
-    let mut dc0 = None;
-    let (dz, dh0) = backwards(dh, |t, carry| {
-        let gates = gates.index(0, t);
-        let [i, f, g, o] = [0, 1, 2, 3].map(|gate| blocks(gates, width, gate, 1));
-        let before = if t == 0 { c0 } else { c.index(0, t - 1) };
-        let (squashed, dh) = (c.index(0, t).tanh(), plus(dh.index(0, t), carry));
-        let dc = dh * o * (1.0 - squashed * squashed);
-        let dc = plus(x.get(5).map_or(dc, |given| dc + given.index(0, t)), dc0);
-        let di = dc * g * (i * (1.0 - i));
-        let df = dc * before * (f * (1.0 - f));
-        let dg = dc * i * (1.0 - g * g);
-        let d_o = dh * squashed * (o * (1.0 - o));
-        let dz = Tensor::concat(&[di, df, dg, d_o], 1);
-        dc0 = Some(dc * f);
-        (dz, dz.matmul(w_hh))
-    });
-    vec![Tensor::stack(&dz), dh0, dc0.expect("at least one time step")]
-}
-
-fn gru_grad<'t>(x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
-    let [w_hh, h0, h, gates, dh] = *x else { panic!("five inputs") };
-    let width = w_hh.shape()[1];
-    let (steps, dh0) = backwards(dh, |t, carry| {
-        let gates = gates.index(0, t);
-        let [r, u, n, kept] = [0, 1, 2, 3].map(|gate| blocks(gates, width, gate, 1));
-        let before = if t == 0 { h0 } else { h.index(0, t - 1) };
-        let dh = plus(dh.index(0, t), carry);
-        let dn = dh * (1.0 - u) * (1.0 - n * n);
-        let dr = dn * kept * (r * (1.0 - r));
-        let du = dh * (before - n) * (u * (1.0 - u));
-        let recurrent = Tensor::concat(&[dr, du, dn * r], 1);
-        ((Tensor::concat(&[dr, du, dn], 1), recurrent), recurrent.matmul(w_hh) + dh * u)
-    });
-    let (dz, dr): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
-    vec![Tensor::stack(&dz), Tensor::stack(&dr), dh0]
-}
-
-/// The gradient rule. Of a sequence: its gradient op, and the weights' gradient as one product over all steps. Where a
-/// gradient flows back to its `gates` (which only gradient ops read), and of a gradient op: the decomposition's.
+/// The gradient rule.
 pub(crate) fn vjp<'t>(
     op: &Op,
     y: &[Tensor<'t>],
     x: &[Tensor<'t>],
     g: &[Option<Tensor<'t>>],
 ) -> Vec<Option<Tensor<'t>>> {
-    let Op::Sequence { cell, .. } = *op else { return by_decomposition(op, x, g) };
-    let grad = |x: &[Tensor<'t>]| push_all(|out| Op::SequenceGrad { cell, out }, x);
-    let dh = g[0].unwrap_or_else(|| y[0].zeros_like());
-    let (z, w_hh, h0) = (x[0], x[1], x[2]);
-    let given = match (cell, g) {
-        (Cell::Lstm, [_, dc, None]) => grad(&[w_hh, x[3], y[1], y[2], dh].into_iter().chain(*dc).collect::<Vec<_>>()),
-        (Cell::Gru, [_, None]) => grad(&[w_hh, h0, y[0], y[1], dh]),
-        (Cell::Lstm | Cell::Gru, _) => return by_decomposition(op, x, g),
-        _ => grad(&[w_hh, y[0], dh]),
-    };
-    // The gradient of W_hh h, which is that of z except where a reset gate comes between them.
-    let recurrent = if cell == Cell::Gru { given[1] } else { given[0] };
-    let (shape, hidden) = (z.shape(), h0.shape()[1]);
-    let rows = shape[0] * shape[1];
-    let first = h0.reshape([1, shape[1], hidden]);
-    let before = Tensor::concat(&[first, y[0].slice(0, 0, shape[0] - 1)], 0).reshape([rows, hidden]);
-    let dw = recurrent.reshape([rows, shape[2]]).matmul_with(before, true, false);
-    let rest = match cell {
-        Cell::Lstm => vec![given[1], given[2]],
-        Cell::Gru => vec![given[2], recurrent.sum_axes(&[0, 1])],
-        _ => vec![given[1]],
-    };
-    [given[0], dw].into_iter().chain(rest).map(Some).collect()
+    match op {
+        Op::Attention(..) | Op::AttentionGrad(..) => attention::vjp(op, y, x, g),
+        _ => sequence::vjp(op, y, x, g),
+    }
 }
 
 /// The cotangents of the inputs by way of the decomposition, recorded behind barriers: there the inputs do not depend on

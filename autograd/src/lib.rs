@@ -60,7 +60,7 @@ pub use compose::{Attention, BatchNormed, CrossEntropy, Pool2d, Reduction};
 pub use conv::Conv2d;
 pub use dtype::DType;
 pub use error::{Error, Result};
-pub use fused::{Cell, Form, Named, Recurrence};
+pub use fused::{Cell, Form, Named, Recurrence, Scores};
 pub use grads::{Grads, Scaled, Unscaled};
 pub use half::f16_from_f64;
 pub use hook::Vjp;

@@ -409,18 +409,9 @@ fn probes(walk: &mut Walk<'_>) {
 
 /// Whether an op looks at a gradient: what norms, maxima, means and histograms are made of.
 fn is_look(op: &Op) -> bool {
-    !matches!(
-        op,
-        Op::Const(_)
-            | Op::Input(_)
-            | Op::State(_)
-            | Op::Iota(_)
-            | Op::Table(_)
-            | Op::Random { .. }
-            | Op::MatMul { .. }
-            | Op::Sequence { .. }
-            | Op::SequenceGrad { .. }
-    )
+    let leaf =
+        matches!(op, Op::Const(_) | Op::Input(_) | Op::State(_) | Op::Iota(_) | Op::Table(_) | Op::Random { .. });
+    !leaf && !matches!(op, Op::MatMul { .. }) && !op.is_fused()
 }
 
 /// P38: compositions whose value is finite where their gradient is not.

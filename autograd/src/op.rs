@@ -3,7 +3,7 @@
 //! Every operation is defined by the f64 reference interpreter of `wgrad-cpu`, differentiated by `vjp.rs`,
 //! and printed by `print.rs`; each of these is one `match` over [`Op`].
 
-use crate::{Cell, Conv2d, DType, Shape, StateId, conv, fused};
+use crate::{Cell, Conv2d, DType, Scores, Shape, StateId, conv, fused};
 use std::{
     hash::{Hash, Hasher},
     sync::Arc,
@@ -227,6 +227,10 @@ pub enum Op {
         /// Which output this is.
         out: usize,
     },
+    /// An output of attention by its number: the result of queries, keys and values, and what the gradient needs.
+    Attention(Scores, usize),
+    /// An output of attention's gradient by its number: that of queries, of keys, and of values.
+    AttentionGrad(Scores, usize),
     /// The sum over all ranks, or of bools the largest, element by element; a hash of what must be equal on all of them.
     AllReduce(Reduce, u64),
     // Control: identities that mean something to the reverse sweep.
@@ -261,8 +265,7 @@ impl Op {
     pub fn outputs(&self) -> (usize, usize) {
         match self {
             Op::Custom { outs, out, .. } => (*outs, *out),
-            Op::Sequence { out, .. } | Op::SequenceGrad { out, .. } => (self.fused_outputs().len(), *out),
-            _ => (1, 0),
+            _ => fused::outputs(self),
         }
     }
 
@@ -449,6 +452,7 @@ impl Op {
             }
             Op::Conv2d(_) | Op::ConvInputGrad(..) | Op::ConvWeightGrad(..) => conv::infer(self, x)?,
             Op::Sequence { .. } | Op::SequenceGrad { .. } => fused::infer(self, x)?,
+            Op::Attention(..) | Op::AttentionGrad(..) => fused::infer(self, x)?,
             Op::Detach | Op::Barrier(_) | Op::Recomputed | Op::Hook(_) => (shape(0), dtype(0)),
             Op::Custom { args, out, .. } => (shape(args + out), dtype(args + out)),
         })

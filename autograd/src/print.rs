@@ -96,6 +96,8 @@ impl Op {
             Op::ConvWeightGrad(..) => "conv_weight_grad",
             Op::Sequence { .. } => "sequence",
             Op::SequenceGrad { .. } => "sequence_grad",
+            Op::Attention(..) => "attention",
+            Op::AttentionGrad(..) => "attention_grad",
             Op::Detach => "detach",
             Op::Barrier(_) => "barrier",
             Op::Recomputed => "recomputed",
@@ -125,6 +127,9 @@ impl Op {
             Op::Custom { out, outs, .. } => format!(" output {out} of {outs}"),
             Op::Sequence { cell, out } | Op::SequenceGrad { cell, out } => {
                 format!(" {}: {} of", cell.name(), self.fused_outputs()[*out].0)
+            }
+            Op::Attention(scores, out) | Op::AttentionGrad(scores, out) => {
+                format!("{}: {} of", scores.attributes(), self.fused_outputs()[*out].0)
             }
             _ => String::new(),
         }

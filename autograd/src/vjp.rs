@@ -138,5 +138,6 @@ pub(crate) fn vjp<'t>(
         Op::Custom { .. } | Op::Sequence { .. } | Op::SequenceGrad { .. } => {
             unreachable!("handled above: the rule may want a cotangent of any output")
         }
+        Op::Attention(..) | Op::AttentionGrad(..) => unreachable!("handled above, too"),
     }
 }

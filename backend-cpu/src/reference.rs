@@ -340,7 +340,9 @@ pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f
             taps(conv, shapes[1], shape, |y, i, w| out[w] += x[0][y] * x[1][i]);
             out
         }
-        Op::Sequence { .. } | Op::SequenceGrad { .. } => unreachable!("the caller has decomposed it"),
+        Op::Sequence { .. } | Op::SequenceGrad { .. } | Op::Attention(..) | Op::AttentionGrad(..) => {
+            unreachable!("the caller has decomposed it")
+        }
         Op::MatMul { ta, tb } => {
             let rank = shape.rank();
             let inner = shapes[0][if *ta { rank - 2 } else { rank - 1 }];

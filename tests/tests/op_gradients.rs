@@ -30,7 +30,7 @@ fn listed(op: &Op) -> &'static str {
         Op::SegmentReduce(Reduce::Sum | Reduce::Max | Reduce::Norm, _) => op.name(),
         Op::SegmentBroadcast(_) | Op::MatMul { .. } => op.name(),
         Op::Conv2d(_) | Op::ConvInputGrad(..) | Op::ConvWeightGrad(..) => op.name(),
-        Op::Sequence { .. } | Op::SequenceGrad { .. } => op.name(),
+        Op::Sequence { .. } | Op::SequenceGrad { .. } | Op::Attention(..) | Op::AttentionGrad(..) => op.name(),
         Op::Detach | Op::Barrier(_) | Op::Recomputed | Op::Hook(_) | Op::Custom { .. } => op.name(),
     }
 }
@@ -45,6 +45,8 @@ fn the_catalogue_has_every_op() {
         "add",
         "argmax",
         "assemble",
+        "attention",
+        "attention_grad",
         "barrier",
         "cast",
         "const",

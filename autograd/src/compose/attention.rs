@@ -1,6 +1,10 @@
 //! Scaled dot-product attention.
 
-use crate::{DType, Rng, Tensor, lints::Mark};
+use crate::{
+    DType, Rng, Tensor,
+    fused::{self, Scores},
+    lints::Mark,
+};
 
 /// What [`Tensor::attention`] does besides the plain formula.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,23 +20,35 @@ pub struct Attention<'t> {
     pub dropout: Option<(f64, Rng)>,
 }
 
+impl Attention<'_> {
+    /// What the scores of these queries are multiplied by.
+    fn scale_of(&self, queries: Tensor<'_>) -> f64 {
+        let width = queries.shape().last().map_or(1, |&width| width.max(1));
+        self.scale.unwrap_or_else(|| 1.0 / (width as f64).sqrt())
+    }
+}
+
 impl<'t> Tensor<'t> {
     /// Attention (Vaswani et al. 2017): `softmax(q k^T scale + mask) v`, of queries `[.., heads, queries, width]` (this
     /// tensor), keys `[.., kv_heads, keys, width]` and values `[.., kv_heads, keys, value width]`; gives
     /// `[.., heads, queries, value width]`. Fewer heads of keys and values than of queries are shared by consecutive
     /// heads of queries (Ainslie et al. 2023).
     ///
-    /// A query that may attend to nothing gives 0, and gets no gradient.
+    /// A query that may attend to nothing gives 0, and gets no gradient. Without a mask and dropout, and where
+    /// [`crate::Tape::autocast`] does not turn the products to halves, it is recorded as one op ([`crate::op::Op::Attention`]).
     ///
     /// # Panics
     /// If the shapes or types do not fit.
     #[track_caller]
     pub fn attention(self, keys: Tensor<'t>, values: Tensor<'t>, options: &Attention<'t>) -> Self {
         self.tape.at_caller(|| {
+            let plain = options.mask.is_none() && options.dropout.is_none();
+            if plain && self.tape.autocasts(self, keys).is_none() {
+                return fused::attention(Scores::new(options.causal, options.scale_of(self)), self, keys, values);
+            }
             let weights = self.attention_weights(keys, options);
             let weights = options.dropout.map_or(weights, |(p, rng)| weights.dropout(p, rng));
-            let (w, v) = (weights.shape(), values.shape());
-            let r = w.rank();
+            let (v, r) = (values.shape(), keys.rank());
             assert!(
                 v.rank() == r && v[..r - 1] == keys.shape()[..r - 1],
                 "attention: values of {}{v} for keys of {}{}{}",
@@ -41,12 +57,23 @@ impl<'t> Tensor<'t> {
                 keys.shape(),
                 self.tape.recorded_at()
             );
-            // Heads that share keys and values are rows of one product.
-            let shared = |x: Tensor<'t>, width: usize| {
-                x.reshape([&v[..r - 2], &[w[r - 3] / v[r - 3].max(1) * w[r - 2], width]].concat())
-            };
-            shared(weights, w[r - 1]).matmul(values).reshape(w.with(r - 1, v[r - 1]))
+            weights.attend(values)
         })
+    }
+
+    /// The product of weights `[.., heads, queries, keys]` with values that fit.
+    #[track_caller]
+    pub(crate) fn attend(self, values: Tensor<'t>) -> Self {
+        let (shape, r) = (self.shape(), self.rank());
+        self.shared(values).matmul(values).reshape(shape.with(r - 1, values.shape()[r - 1]))
+    }
+
+    /// Heads `[.., heads, queries, _]` that share some of `[.., kv_heads, _, _]`, as rows of one matrix
+    /// `[.., kv_heads, heads / kv_heads * queries, _]`.
+    #[track_caller]
+    pub(crate) fn shared(self, kv: Tensor<'t>) -> Self {
+        let (x, kv, r) = (self.shape(), kv.shape(), self.rank());
+        self.reshape([&kv[..r - 2], &[x[r - 3] / kv[r - 3].max(1) * x[r - 2], x[r - 1]]].concat())
     }
 
     /// The weights of [`Tensor::attention`] before any are dropped: `[.., heads, queries, keys]`. Each row adds up to 1, or
@@ -56,12 +83,21 @@ impl<'t> Tensor<'t> {
     /// As [`Tensor::attention`].
     #[track_caller]
     pub fn attention_weights(self, keys: Tensor<'t>, options: &Attention<'t>) -> Self {
-        let scores = self.attention_scores(keys, options);
-        let last = scores.rank() - 1;
-        let (e, _) = scores.cast(scores.wide()).shifted_exp(&[last]);
+        self.attention_scores(keys, options).weights().0
+    }
+
+    /// The weights that follow from scores, and the logarithm of the sum of each row's exponentials; of a row that sees
+    /// nothing it is infinite.
+    #[track_caller]
+    pub(crate) fn weights(self) -> (Self, Self) {
+        let last = self.rank() - 1;
+        let (e, shift) = self.cast(self.wide()).shifted_exp(&[last]);
         let sum = e.sum_axes(&[last]);
-        let sum = sum.equals(0.0).select(sum.ones_like(), sum);
-        (e * sum.recip().unreduce(&[last], &scores.shape())).cast(scores.dtype())
+        let nothing = sum.equals(0.0);
+        let sum = nothing.select(sum.ones_like(), sum);
+        let weights = (e * sum.recip().unreduce(&[last], &self.shape())).cast(self.dtype());
+        let infinite = self.tape.full(sum.shape(), f64::INFINITY, sum.dtype());
+        (weights, nothing.select(infinite, sum.log() + shift))
     }
 
     /// The scores of [`Tensor::attention`]: `q k^T scale + mask`, minus infinity where a query may not attend.
@@ -86,11 +122,9 @@ impl<'t> Tensor<'t> {
             keys.dtype(),
             tape.recorded_at()
         );
-        let scale = options.scale.unwrap_or_else(|| 1.0 / (q[r - 1].max(1) as f64).sqrt());
         let (queries, count) = (q[r - 2], k[r - 2]);
-        let folded = [&k[..r - 2], &[q[r - 3] / k[r - 3].max(1) * queries, q[r - 1]]].concat();
         let shape = q.with(r - 1, count);
-        let mut scores = (self * scale).reshape(folded).matmul_t(keys).reshape(&shape);
+        let mut scores = (self * options.scale_of(self)).shared(keys).matmul_t(keys).reshape(&shape);
         let never = tape.full(&shape, f64::NEG_INFINITY, self.dtype());
         if options.causal {
             let later = tape.iota(queries).unsqueeze(1).less(tape.iota(count));

@@ -61,6 +61,17 @@ impl Kernel {
                 let rows = self.writes[0].shape[..2].iter().product::<usize>();
                 2 * rows * self.reads[weights].shape.numel() + written()
             }
+            // Every query meets every key, in two products forwards and five backwards, and each has as many columns as a
+            // key or a value.
+            Kind::Op(op @ (Op::Attention(..) | Op::AttentionGrad(..))) => {
+                let [q, k, v] = [0, 1, 2].map(|i| &self.reads[i].shape);
+                let (last, rows) = (q.rank() - 1, q[..q.rank() - 1].iter().product::<usize>());
+                let columns = match op {
+                    Op::Attention(..) => k[last] + v[last],
+                    _ => 3 * k[last] + 2 * v[last],
+                };
+                2 * rows * k[last - 1] * columns + written()
+            }
             // Every element of the result, or of its cotangent, has met every weight of its group's channels.
             Kind::Op(Op::Conv2d(_)) => 2 * written() * self.reads[1].shape[1..].iter().product::<usize>(),
             Kind::Op(Op::ConvInputGrad(..)) => {

@@ -1,0 +1,159 @@
+//! Attention in one node: no scores are kept from the forward pass for the gradient, which computes them once more.
+//!
+//! ```text
+//! s = q k^T scale, minus infinity where a query may not attend
+//! l = log(sum(exp(s))), per row
+//! p = exp(s - l)             o = p v
+//! delta = sum(do * o), per row
+//! dp = do v^T                ds = p * (dp - delta)
+//! dq = ds k scale            dk = ds^T q scale            dv = p^T do
+//! ```
+//!
+//! (Dao 2023, "FlashAttention-2".) A key that the causal mask takes away has the weight 0; whether it reaches a query all
+//! the same where it is not finite, as `0 * inf`, depends on how much of the scores a kernel leaves out.
+
+use super::{Form, Named, by_decomposition, push_all};
+use crate::{
+    Attention, DType, Shape, Tensor,
+    lints::Mark,
+    op::{Op, Typed},
+};
+
+/// How the scores of attention follow from queries and keys.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Scores {
+    /// Whether query `i` may attend to keys 0 to `i` only.
+    pub causal: bool,
+    /// The bits of what they are multiplied by.
+    scale: u64,
+}
+
+impl Scores {
+    /// Scores that are multiplied by `scale`.
+    pub fn new(causal: bool, scale: f64) -> Self {
+        Self { causal, scale: scale.to_bits() }
+    }
+
+    /// What they are multiplied by.
+    pub fn scale(&self) -> f64 {
+        f64::from_bits(self.scale)
+    }
+
+    /// As options of the composition.
+    fn options<'t>(&self) -> Attention<'t> {
+        Attention { causal: self.causal, scale: Some(self.scale()), ..Attention::default() }
+    }
+
+    /// What tells these scores from others, in printed tapes.
+    pub(crate) fn attributes(&self) -> String {
+        format!("{} scale {}", if self.causal { " causal," } else { "" }, self.scale())
+    }
+}
+
+pub(super) fn signature(op: &Op) -> Option<(Named, Named)> {
+    use Form::{Attended, Keys, Queries, Rows, Values};
+    Some(match op {
+        Op::Attention(..) => (&[("q", Queries), ("k", Keys), ("v", Values)], &[("o", Attended), ("l", Rows)]),
+        Op::AttentionGrad(..) => (
+            &[("q", Queries), ("k", Keys), ("v", Values), ("o", Attended), ("l", Rows), ("do", Attended)],
+            &[("dq", Queries), ("dk", Keys), ("dv", Values)],
+        ),
+        _ => return None,
+    })
+}
+
+/// The shape and type of a result.
+pub(super) fn infer(op: &Op, x: &[Typed]) -> Result<Typed, String> {
+    let (inputs, outputs) = signature(op).expect("an op of attention");
+    if x.len() != inputs.len() {
+        return Err(format!("needs {} inputs", inputs.len()));
+    }
+    let (q, k, v) = (&x[0].0, &x[1].0, &x[2].0);
+    let r = q.rank();
+    let fits = r >= 3
+        && k.rank() == r
+        && q[..r - 3] == k[..r - 3]
+        && (q[r - 3] == k[r - 3] || k[r - 3] > 0 && q[r - 3].is_multiple_of(k[r - 3]))
+        && q[r - 1] == k[r - 1];
+    if !fits {
+        return Err(
+            "needs queries [.., heads, queries, width] and keys [.., kv_heads, keys, width] of one type, with \
+                    heads a multiple of kv_heads"
+                .into(),
+        );
+    }
+    if v.rank() != r || v[..r - 1] != k[..r - 1] {
+        return Err("needs values [.., kv_heads, keys, value width]".into());
+    }
+    let dtype = x[0].1;
+    let typed = |form: Form| -> Typed {
+        match form {
+            Form::Queries => (q.clone(), dtype),
+            Form::Keys => (k.clone(), dtype),
+            Form::Values => (v.clone(), dtype),
+            Form::Attended => (q.with(r - 1, v[r - 1]), dtype),
+            Form::Rows => (Shape::from(&q[..r - 1]), if dtype == DType::F16 { DType::F32 } else { dtype }),
+            _ => unreachable!("forms of sequences"),
+        }
+    };
+    for ((name, form), have) in inputs.iter().zip(x) {
+        let (shape, of) = typed(*form);
+        if have.0 != shape {
+            return Err(format!("{name} must be {shape}, not {}", have.0));
+        }
+        if have.1 != of || !dtype.is_float() {
+            return Err(format!("needs floats of one type, and {name} is {}", have.1));
+        }
+    }
+    Ok(typed(outputs[op.outputs().1].1))
+}
+
+/// Attention without a mask of its own, or dropout: [`Tensor::attention`] as one op.
+#[track_caller]
+pub(crate) fn attention<'t>(scores: Scores, q: Tensor<'t>, k: Tensor<'t>, v: Tensor<'t>) -> Tensor<'t> {
+    let o = push_all(|out| Op::Attention(scores, out), &[q, k, v])[0];
+    o.tape.mark(o, Mark::Attention);
+    o
+}
+
+/// All outputs of an op of attention, in primitives; `None` of another.
+pub(super) fn decompose<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> {
+    Some(match op {
+        Op::Attention(scores, _) => forward(scores, x),
+        Op::AttentionGrad(scores, _) => backward(scores, x),
+        _ => return None,
+    })
+}
+
+fn forward<'t>(scores: &Scores, x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
+    let [q, k, v] = *x else { panic!("three inputs") };
+    let (weights, l) = q.attention_scores(k, &scores.options()).weights();
+    vec![weights.attend(v), l]
+}
+
+fn backward<'t>(scores: &Scores, x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
+    let [q, k, v, o, l, d_o] = *x else { panic!("six inputs") };
+    let s = q.attention_scores(k, &scores.options());
+    let (shape, last, wide) = (s.shape(), s.rank() - 1, l.dtype());
+    let p = (s.cast(wide) - l.unreduce(&[last], &shape)).exp();
+    let delta = (d_o.cast(wide) * o.cast(wide)).sum_axes(&[last]);
+    let dp = d_o.shared(k).matmul_t(v).reshape(&shape);
+    let ds = (p * (dp.cast(wide) - delta.unreduce(&[last], &shape))).cast(q.dtype());
+    let (p, ds) = (p.cast(q.dtype()).shared(k), ds.shared(k));
+    let dq = ds.matmul(k).reshape(q.shape()) * scores.scale();
+    let dk = ds.matmul_with((q * scores.scale()).shared(k), true, false);
+    vec![dq, dk, p.matmul_with(d_o.shared(k), true, false)]
+}
+
+/// The gradient rule. Of attention: its gradient op. Where a gradient flows back to `l` (which only gradient ops read),
+/// and of a gradient op: the decomposition's.
+pub(super) fn vjp<'t>(
+    op: &Op,
+    y: &[Tensor<'t>],
+    x: &[Tensor<'t>],
+    g: &[Option<Tensor<'t>>],
+) -> Vec<Option<Tensor<'t>>> {
+    let (Op::Attention(scores, _), &[Some(d_o), None]) = (op, g) else { return by_decomposition(op, x, g) };
+    let given = push_all(|out| Op::AttentionGrad(*scores, out), &[x[0], x[1], x[2], y[0], y[1], d_o]);
+    given.into_iter().map(Some).collect()
+}
