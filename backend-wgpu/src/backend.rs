@@ -4,9 +4,9 @@ use crate::{
     device::{Arrival, Choice, Gpu, Options},
     error::{Error, Result},
     executor::{Executable, Place, Shown, StateBuffer, World, write},
+    lower::claims,
     memory::{Arena, Buffer, Form, WORD, bytes, from_words},
     schedule::{SMALL, Stretch, planned},
-    wgsl::sequence,
 };
 use std::{collections::VecDeque, sync::Arc};
 use wgrad::{
@@ -363,7 +363,7 @@ impl Backend for WgpuBackend {
     }
 
     fn claims(&self, op: &Op, inputs: &[Typed]) -> bool {
-        sequence::claims(op, inputs, self.gpu.inner.target)
+        claims(op, inputs, self.gpu.inner.target)
     }
 
     fn grouping(&self) -> Grouping {

@@ -3,19 +3,19 @@
 use crate::{
     error::Result,
     wgsl::{
-        Memory, Scratch, Tables, View,
+        Memory, Scratch, Tables, Target, View, attention,
         body::{copy, elementwise, map},
         convolution, index,
         launch::Launch,
         product,
         rows::rows,
-        sequence::sequence,
+        sequence,
     },
 };
 use std::{panic::Location, sync::Arc};
 use wgrad::{
     DType,
-    op::{Op, Segments},
+    op::{Op, Segments, Typed},
     plan::{Body, Home, Instr, Kernel, Kind, Level, Operand, Plan, Value},
 };
 
@@ -35,6 +35,11 @@ pub(crate) struct Lowering<'a> {
     /// The word of the arena that says whether the run has failed, if one can.
     pub failed: Option<usize>,
     pub checks: Vec<Check>,
+}
+
+/// Whether a device is given kernels for an op over such inputs; else it runs the decomposition.
+pub(crate) fn claims(op: &Op, inputs: &[Typed], target: Target) -> bool {
+    sequence::claims(op, inputs, target) || attention::claims(op, inputs, target)
 }
 
 /// Whether a kernel may find an index out of range.
@@ -141,7 +146,8 @@ impl Lowering<'_> {
             Op::Conv2d(_) | Op::ConvInputGrad(..) | Op::ConvWeightGrad(..) => {
                 convolution::convolution(op, reads, write, tables)?
             }
-            Op::Sequence { .. } | Op::SequenceGrad { .. } => sequence(op, reads, writes, tables)?,
+            Op::Sequence { .. } | Op::SequenceGrad { .. } => sequence::sequence(op, reads, writes, tables)?,
+            Op::Attention(..) | Op::AttentionGrad(..) => attention::attention(op, reads, writes, tables)?,
             op => unreachable!("{} is a leaf, a view, a loop, or decomposed: the plan holds no such kernel", op.name()),
         })
     }

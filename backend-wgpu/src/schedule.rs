@@ -3,13 +3,12 @@
 
 use crate::{
     error::{Error, Result},
-    lower::{Check, Lowering, can_fail},
+    lower::{Check, Lowering, can_fail, claims},
     merge::merged,
     wgsl::{
         Halves, Memory, SCRATCH, SHARED, Scratch, Tables, Target, View,
         body::copy,
         launch::{Dispatch, Launch, Most},
-        sequence,
     },
 };
 use std::{cell::RefCell, collections::BTreeMap, ops::Range};
@@ -215,7 +214,7 @@ pub struct Imagined {
 pub fn kernels(program: &Program, grouping: &Grouping, device: Imagined) -> Result<Vec<String>> {
     let Imagined { buffers, software, separate, native } = device;
     let target = if software { Target::Software } else { Target::Hardware };
-    let program = program.lowered(grouping.simplify, |op, inputs| sequence::claims(op, inputs, target));
+    let program = program.lowered(grouping.simplify, |op, inputs| claims(op, inputs, target));
     let plan = &Plan::with(&program, &Grouping { buffers: planned(buffers), ..grouping.clone() });
     representable(plan)?;
     // The arena begins with the word that says whether the run has failed.

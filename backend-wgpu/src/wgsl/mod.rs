@@ -1,6 +1,7 @@
 //! WGSL: what kernels are written of. Texts hold shapes and strides, but no positions in memory: kernels that differ in
 //! those alone are one.
 
+pub(crate) mod attention;
 pub(crate) mod body;
 pub(crate) mod convolution;
 pub(crate) mod index;
@@ -125,7 +126,7 @@ pub(crate) enum Scratch {
     Parts,
     /// What becomes a state's value if nothing has failed.
     Aside,
-    /// What a sequence hands on from step to step.
+    /// What a sequence hands on from step to step, or attention's gradient from kernel to kernel.
     State,
     /// Weights in the order in which a kernel reads them.
     Weights,

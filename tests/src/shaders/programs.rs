@@ -7,8 +7,9 @@ use proptest::{
 };
 use std::sync::Arc;
 use wgrad::{
-    Accumulator, Array, ClipGroups, ClipNorm, Conv2d, DType, DynamicScale, FiniteGuard, LossScaler, Noise, OnGiveUp,
-    Optimizer, ParamSet, Program, Rng, Shape, Store, Tape, Tensor, Weighting, plan::Grouping, testing::grouping,
+    Accumulator, Array, Attention, ClipGroups, ClipNorm, Conv2d, DType, DynamicScale, FiniteGuard, LossScaler, Noise,
+    OnGiveUp, Optimizer, ParamSet, Program, Rng, Shape, Store, Tape, Tensor, Weighting, plan::Grouping,
+    testing::grouping,
 };
 use wgrad_nn::{
     Builder, Cell, Init, Linear, Recurrent, RecurrentInit,
@@ -22,11 +23,36 @@ pub(super) type Each<'a> = dyn FnMut(&str, &Program, &Grouping) + 'a;
 pub(super) fn each(tapes: u32, f: &mut Each<'_>) {
     operations(f);
     sizes(f);
+    attention(f);
     types(f);
     indices(f);
     updates(f);
     models(f);
     random_tapes(tapes, f);
+}
+
+/// Attention and its gradient in tiles: full ones and others, skipped ones, heads that share keys, in either float type.
+fn attention(f: &mut Each<'_>) {
+    for (queries, keys, width, values) in [(64, 64, 64, 64), (8, 3, 1, 2), (40, 70, 33, 17), (33, 40, 128, 128)] {
+        for (causal, dtype) in [(false, DType::F32), (true, DType::F32), (true, DType::F16)] {
+            for heads in [1, 4] {
+                let program = recorded(|t| {
+                    // Positions before heads, as a layer gives them.
+                    let input = |name: &str, heads: usize, rows: usize, columns: usize| {
+                        t.input(name, [2, rows, heads, columns], dtype).permute(&[0, 2, 1, 3])
+                    };
+                    let q = input("q", heads, queries, width);
+                    let (k, v) =
+                        (input("k", heads.div_ceil(2), keys, width), input("v", heads.div_ceil(2), keys, values));
+                    let o = q.attention(k, v, &Attention { causal, ..Attention::default() });
+                    let g = (o * o).cast(DType::F32).sum().grad_wrt(&[q, k, v]);
+                    t.tap("result", o);
+                    g.into_iter().for_each(|g| t.tap("gradient", g.expect("reached")));
+                });
+                f(&format!("attention {queries} {keys} {width} {values} of {dtype}"), &program, &Grouping::default());
+            }
+        }
+    }
 }
 
 /// The types that the device has.
