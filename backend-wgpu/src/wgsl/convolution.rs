@@ -1,12 +1,14 @@
-//! Convolutions and their gradients, directly: each element of the result adds up its products. Where results are few and
-//! sums long, as gradients of weights are, a workgroup adds up one element.
+//! Convolutions and their gradients: in registers where kernels are small, else directly: each element of the result adds up
+//! its products. Where results are few and sums long, as gradients of weights are, a workgroup adds up one element.
 
 use super::{
     Source, Tables, View,
     body::WIDTH,
+    correlation::correlation,
     index::{MOST_STEPS, unrounded},
     launch::Launch,
     load, store,
+    weights::weight_gradient,
 };
 use crate::error::Result;
 use std::fmt::Write;
@@ -56,6 +58,13 @@ pub(crate) fn convolution(op: &Op, reads: &[View], out: &View, tables: &mut Tabl
         Op::ConvWeightGrad(conv, _) => (conv, &reads[1].shape, &out.shape, &reads[0].shape),
         _ => unreachable!("no convolution"),
     };
+    if out.shape.numel() > 0 {
+        let in_registers = correlation(op, [image, weight, result].map(|shape| &shape[..]), reads, out, tables)
+            .or_else(|| weight_gradient(op, [image, weight, result].map(|shape| &shape[..]), reads, out, tables));
+        if let Some(launches) = in_registers {
+            return launches;
+        }
+    }
     let Conv2d { stride, padding, dilation, groups } = *conv;
     let (channels, filters) = (weight[1], weight[0] / groups);
     let (mut point, mut term) = (String::new(), String::new());

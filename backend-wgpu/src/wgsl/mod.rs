@@ -4,12 +4,14 @@
 pub(crate) mod attention;
 pub(crate) mod body;
 pub(crate) mod convolution;
+pub(crate) mod correlation;
 pub(crate) mod index;
 pub(crate) mod launch;
 pub(crate) mod product;
 pub(crate) mod register;
 pub(crate) mod rows;
 pub(crate) mod sequence;
+pub(crate) mod weights;
 
 use crate::error::{Error, Result};
 use launch::{Binding, Body, Element, Launch, OWN, PARAMS};
