@@ -273,7 +273,7 @@ impl Backend for CpuBackend {
     }
 
     fn claims(&self, op: &Op, inputs: &[Typed]) -> bool {
-        matches!(op, Op::Sequence { .. } | Op::SequenceGrad { .. }) && matches!(inputs[0].1, DType::F32 | DType::F64)
+        op.is_fused() && matches!(inputs[0].1, DType::F32 | DType::F64)
     }
 
     fn grouping(&self) -> Grouping {

@@ -335,6 +335,22 @@ pub(crate) unsafe fn multiply<T: Element>(
     }
 }
 
+/// `out = lhs rhs`, or `out += lhs rhs`, for shape `[m, k, n]`, the rows of the result lying `stride` elements apart.
+pub(crate) fn product<T: Element>(
+    shape: [usize; 3],
+    lhs: Matrix<T>,
+    rhs: Matrix<T>,
+    out: &mut [T],
+    stride: usize,
+    add: bool,
+) {
+    if shape[0] * shape[2] > 0 {
+        let place = Place { data: out.as_mut_ptr(), len: out.len(), start: 0, strides: [stride as isize, 1] };
+        // SAFETY: `out` is borrowed mutably.
+        unsafe { multiply(shape, lhs, rhs, place, add) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::part;

@@ -33,6 +33,8 @@ pub(crate) struct Sizes {
     pub resident: usize,
     /// Elements of the copies of images that a convolution makes at a time, about: half of a cache of the second level.
     pub packed: usize,
+    /// Queries and keys that attention compares at a time.
+    pub attended: [usize; 2],
     /// Weighted elements below which a kernel runs on the calling thread: about 20 us of work.
     pub serial: usize,
 }
@@ -48,11 +50,22 @@ impl Sizes {
         chunks: 32,
         resident: 1 << 16,
         packed: 1 << 17,
+        attended: [32, 512],
         serial: 1 << 16,
     };
     /// For tests: the smallest spaces are cut up, too.
-    pub const TINY: Sizes =
-        Sizes { block: 16, long: 24, narrow: 5, square: 4, chunk: 12, chunks: 5, resident: 20, packed: 300, serial: 0 };
+    pub const TINY: Sizes = Sizes {
+        block: 16,
+        long: 24,
+        narrow: 5,
+        square: 4,
+        chunk: 12,
+        chunks: 5,
+        resident: 20,
+        packed: 300,
+        attended: [2, 3],
+        serial: 0,
+    };
 }
 
 /// Parts of a tile whose rows are segments.

@@ -2,6 +2,7 @@
 
 use crate::{
     arrange::arranged,
+    attention::Attention,
     contract::Product,
     conv::Convolution,
     cut::Sizes,
@@ -25,6 +26,7 @@ enum Body {
     Product(Box<Product>),
     Single(Box<Single>),
     Sequence(Box<Recurrence>),
+    Attention(Box<Attention>),
     Convolution(Box<Convolution>),
 }
 
@@ -70,7 +72,10 @@ impl Compiled {
             Kind::Op(fused) if fused.is_fused() => {
                 op = fused.name();
                 let dtype = dtype.expect("it has outputs");
-                Body::Sequence(Box::new(Recurrence::new(fused, kernel, &source, dtype, files)))
+                match Attention::new(fused, kernel, &source, dtype, sizes, files) {
+                    Some(attention) => Body::Attention(Box::new(attention)),
+                    None => Body::Sequence(Box::new(Recurrence::new(fused, kernel, &source, dtype, files))),
+                }
             }
             Kind::Op(single) => {
                 op = single.name();
@@ -93,6 +98,7 @@ impl Compiled {
             Body::Loop(body) => body.run(env, workers, pool),
             Body::Product(product) => product.run(env, workers, pool),
             Body::Sequence(sequence) => sequence.run(env, workers),
+            Body::Attention(attention) => attention.run(env, workers, pool),
             Body::Convolution(convolution) => convolution.run(env, workers, pool),
             Body::Single(single) => {
                 let outside = |OutOfRange { index, extent }| Error::IndexOutOfRange {

@@ -8,6 +8,7 @@ pub mod reference_plan;
 pub mod sequence;
 
 mod arrange;
+mod attention;
 mod backend;
 mod chain;
 mod contract;

@@ -41,7 +41,7 @@ kinds! {
     Sum ReduceMax Norm ArgMax CumSum
     Reshape Permute Expand Slice Windows Concat Pad Assemble
     Gather ScatterAdd SegmentSum SegmentBroadcast
-    MatMul Convolution Sequence
+    MatMul Convolution Sequence Attention
     Detach Barrier Hook Checkpoint Custom
 }
 

@@ -2,7 +2,7 @@
 
 use super::recipe::{Kind, Recipe, Step};
 use crate::{
-    Cell, Conv2d, DType, Recurrence, Shape, Tensor,
+    Attention, Cell, Conv2d, DType, Recurrence, Shape, Tensor,
     op::{Place, Segments},
     tape::Tape,
 };
@@ -191,6 +191,7 @@ impl<'t> Player<'t> {
             Kind::MatMul => return self.matmul(step, x, b),
             Kind::Convolution => return self.convolution(step, x, b),
             Kind::Sequence => self.sequence(step, x, b),
+            Kind::Attention => self.attention(step, x),
             Kind::Detach => (self.freeze(x), b),
             Kind::Barrier if self.mode == Mode::Plain => (x.barrier(), b),
             Kind::Barrier => (x, b),
@@ -423,6 +424,18 @@ impl<'t> Player<'t> {
             (_, 1) => (h.index(0, time - 1), bound),
             _ => (h, bound),
         }
+    }
+
+    /// Attention of one or two heads to as many, or to one, of up to four queries to up to three keys. Scores are small.
+    fn attention(&mut self, step: &Step, x: Tensor<'t>) -> (Tensor<'t>, f64) {
+        let [n0, n1, n2, n3] = step.n.map(usize::from);
+        let ((k, _), (v, bound)) = (self.pick(step.b), self.pick(step.n[3]));
+        let (shared, group, width) = (1 + n0 % 2, 1 + n0 / 2 % 2, 1 + n2 % 3);
+        let (queries, keys) = (1 + n1 % 4, (1 + n1 / 4) % 4);
+        let q = resize(x.tanh(), &[shared * group, queries, width].into());
+        let k = resize(k.tanh(), &[shared, keys, width].into());
+        let v = resize(v, &[shared, keys, 1 + n2 / 3 % 2].into());
+        (q.attention(k, v, &Attention { causal: n3 % 2 == 1, ..Attention::default() }), bound)
     }
 
     fn hook(&mut self, step: &Step, x: Tensor<'t>) -> Tensor<'t> {

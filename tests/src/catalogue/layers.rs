@@ -115,6 +115,7 @@ pub(super) fn pooling() -> Vec<Row> {
 pub(super) fn attention() -> Vec<Row> {
     let qkv = |q: [usize; 4], k: [usize; 4], v: [usize; 4]| Gradcheck::new([q, k, v].map(Shape::from));
     let square = || qkv([1, 2, 3, 2], [1, 2, 3, 2], [1, 2, 3, 2]);
+    let causal = |row: Row| Row { weighs: true, ..row };
     let allowed = Array::new([1, 2, 3, 3], [1u32, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0, 0, 0, 1].to_vec());
     vec![
         row("attention", square(), |x| x[0].attention(x[1], x[2], &Attention::default())),
@@ -127,15 +128,15 @@ pub(super) fn attention() -> Vec<Row> {
         row("attention: to nothing", qkv([1, 1, 2, 2], [1, 1, 0, 2], [1, 1, 0, 3]), |x| {
             x[0].attention(x[1], x[2], &Attention::default())
         }),
-        row("attention: causal", square(), |x| {
+        causal(row("attention: causal", square(), |x| {
             x[0].attention(x[1], x[2], &Attention { causal: true, ..Attention::default() })
-        }),
+        })),
         row("attention: across, scaled", qkv([2, 1, 2, 3], [2, 1, 5, 3], [2, 1, 5, 1]), |x| {
             x[0].attention(x[1], x[2], &Attention { scale: Some(0.7), ..Attention::default() })
         }),
-        row("attention: grouped heads", qkv([1, 4, 2, 2], [1, 2, 3, 2], [1, 2, 3, 2]), |x| {
+        causal(row("attention: grouped heads", qkv([1, 4, 2, 2], [1, 2, 3, 2], [1, 2, 3, 2]), |x| {
             x[0].attention(x[1], x[2], &Attention { causal: true, ..Attention::default() })
-        }),
+        })),
         row("attention: masked", square().indices(vec![allowed]), |x| {
             let mask = Some(x[3].cast(DType::Bool));
             x[0].attention(x[1], x[2], &Attention { mask, ..Attention::default() })

@@ -25,8 +25,8 @@ pub struct Row {
     pub check: Gradcheck,
     /// The operation.
     pub f: Function,
-    /// Whether the arguments after the first are weights that may be multiplied with padding: what NaN and infinities
-    /// among them give is left open, and so is what they give in gradients.
+    /// Whether the arguments after the first are weights that may be multiplied with padding, or what a causal mask takes
+    /// away: what NaN and infinities among them give is left open, and so is what they give in gradients.
     pub weighs: bool,
 }
 

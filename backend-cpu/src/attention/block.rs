@@ -1,0 +1,56 @@
+//! What forward and backward have in common: blocks of queries turned round, and the scores of a block.
+
+use super::{Extents, ROWS, Real};
+use crate::contract::{Matrix, product};
+use std::ops::Range;
+
+/// A number for each query of a block. Where there are fewer queries, the rest is of no meaning.
+pub(super) type Row<T> = [T; ROWS];
+
+/// A matrix in rows.
+pub(super) fn rows<T>(data: &[T], width: usize) -> Matrix<'_, T> {
+    Matrix { data, start: 0, strides: [width as isize, 1] }
+}
+
+/// A matrix of scores, with its queries as rows.
+pub(super) fn queries<T>(scores: &[Row<T>]) -> Matrix<'_, T> {
+    Matrix { data: scores.as_flattened(), start: 0, strides: [1, ROWS as isize] }
+}
+
+/// Turns a matrix of few rows round, and multiplies it.
+#[inline(always)]
+pub(super) fn turned<T: Real>(from: &[T], width: usize, factor: T, to: &mut [Row<T>]) {
+    for (i, from) in from.chunks_exact(width.max(1)).enumerate() {
+        for (to, &x) in to.iter_mut().zip(from) {
+            to[i] = x * factor;
+        }
+    }
+}
+
+impl Extents {
+    /// What scores are multiplied by.
+    pub(super) fn scale<T: Real>(&self) -> T {
+        T::from_f64(self.scores.scale())
+    }
+
+    /// The scores of some keys and the queries of a block, which are given turned round and multiplied.
+    #[inline(always)]
+    pub(super) fn scores<T: Real>(
+        &self,
+        keys: &Range<usize>,
+        k: &[T],
+        queries: &Range<usize>,
+        turned: &[Row<T>],
+        scores: &mut [Row<T>],
+    ) {
+        let shape = [keys.len(), self.width, queries.len()];
+        let k = rows(&k[keys.start * self.width..], self.width);
+        product(shape, k, rows(turned.as_flattened(), ROWS), scores.as_flattened_mut(), ROWS, false);
+        if self.scores.causal {
+            for (key, scores) in keys.clone().zip(scores) {
+                let hidden = key.saturating_sub(queries.start).min(ROWS);
+                scores[..hidden].fill(T::LEAST);
+            }
+        }
+    }
+}
