@@ -67,6 +67,9 @@ pub struct TrainerConfig {
     pub check_loss: bool,
     /// After more than this many updates in a row that were not finite the run ends with an error; `None`: never.
     pub give_up: Option<u32>,
+    /// Whether each update tells the norm of every parameter's gradient, and of what the optimizer is given: two more walks
+    /// over the gradients.
+    pub profile: bool,
     /// Decides the noise.
     pub seed: u64,
 }
@@ -88,6 +91,7 @@ impl Default for TrainerConfig {
             ema: None,
             check_loss: true,
             give_up: Some(100),
+            profile: false,
             seed: 0,
         }
     }
@@ -153,7 +157,7 @@ impl<'t> From<Tensor<'t>> for Loss<'t> {
 type LossFn = Box<dyn for<'t> Fn(&Inputs<'t>) -> Loss<'t>>;
 
 /// What an update did.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Update {
     /// The number of the run that made it: see [`Taps::run`].
     pub run: u64,
@@ -167,6 +171,18 @@ pub struct Update {
     pub taken: bool,
     /// The scale that the loss was multiplied by; 1 without one.
     pub loss_scale: f64,
+    /// What [`TrainerConfig::profile`] asks for.
+    pub profile: Option<Profile>,
+}
+
+/// The gradient of an update, part by part and after all passes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Profile {
+    /// The norm of the gradient of each parameter that has one, in the order of declaration, at the same place as
+    /// [`Update::grad_norm`].
+    pub norms: Vec<f64>,
+    /// The norm of what the optimizer is given.
+    pub applied_norm: f64,
 }
 
 /// Sums over the micro-batches of a window.
@@ -437,6 +453,9 @@ impl Trainer {
             g = g.skip_if_not_finite(guard);
         }
         self.tap(tape, "grad_norm", g.norm());
+        if c.profile {
+            self.tap(tape, "norms", g.segment_norms());
+        }
         if let Some((noise, rng)) = self.noise {
             g = g.add_noise(noise, rng);
         }
@@ -451,6 +470,9 @@ impl Trainer {
         }
         if let Some(bound) = c.clip_value {
             g = g.clip_by_value(bound);
+        }
+        if c.profile {
+            self.tap(tape, "applied_norm", g.norm());
         }
         let verdict = g.verdict().expect("unscaling checks");
         self.tap(tape, "taken", verdict);
@@ -534,7 +556,11 @@ impl Trainer {
         let (loss, grad_norm) = (scalar("loss")?, scalar("grad_norm")?);
         let clipped = self.config.clip_norm.and_then(|_| taps.scalar("clip_by_global_norm/clipped"));
         let loss_scale = scalar("loss_scale").or(self.scaler.scale_value()).unwrap_or(1.0);
-        Some(Update { run: taps.run, loss, grad_norm, clipped: clipped.map(|c| c != 0.0), taken, loss_scale })
+        let norms = taps.get(&format!("{}/norms", self.config.name));
+        let profile = norms.zip(scalar("applied_norm"));
+        let profile = profile.map(|(norms, applied_norm)| Profile { norms: norms.to_f64(), applied_norm });
+        let clipped = clipped.map(|clipped| clipped != 0.0);
+        Some(Update { run: taps.run, loss, grad_norm, clipped, taken, loss_scale, profile })
     }
 
     #[track_caller]

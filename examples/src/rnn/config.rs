@@ -1,6 +1,11 @@
 //! What a run is: the healthy configuration of a task, then what a case breaks, then what a cure mends.
 
-use crate::{Error, Result, cli::RnnArgs, report::Metric};
+use crate::{
+    Error, Result,
+    cli::RnnArgs,
+    report::Metric,
+    run::{Cure, cured, name_of},
+};
 use clap::ValueEnum;
 use wgrad_nn::{
     Cell, Init, RecurrentInit,
@@ -71,11 +76,6 @@ impl CellName {
     }
 }
 
-/// The name of a flag's value, as the command line has it.
-pub(crate) fn name_of(value: impl ValueEnum) -> String {
-    value.to_possible_value().expect("every value has a name").get_name().to_string()
-}
-
 /// How parameters are updated.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Update {
@@ -127,13 +127,11 @@ pub struct Config {
 }
 
 /// Which cures a case has, the default one first.
-fn cures(case: Case) -> &'static [Fix] {
-    match case {
-        Case::Healthy => &[],
-        Case::Exploding => &[Fix::ClipNorm, Fix::MetaClip],
-        Case::Vanishing => &[Fix::Omega, Fix::Lstm],
-    }
-}
+pub(crate) const CURES: &[Cure<Case, Fix>] = &[
+    (Case::Healthy, &[]),
+    (Case::Exploding, &[Fix::ClipNorm, Fix::MetaClip]),
+    (Case::Vanishing, &[Fix::Omega, Fix::Lstm]),
+];
 
 /// Where a learned bound begins: so small that with it nothing else is learned.
 pub(crate) const BAD_BOUND: f64 = 1e-3;
@@ -148,18 +146,7 @@ impl Config {
     pub fn new(args: &RnnArgs, steps: Option<usize>) -> Result<Self> {
         let usage = |text: String| Err(Error::Usage(text));
         let RnnArgs { case, fix, task, .. } = *args;
-        if fix != Fix::None && !cures(case).contains(&fix) {
-            let allowed: Vec<String> = cures(case).iter().map(|f| name_of(*f)).collect();
-            return usage(match case {
-                Case::Healthy => format!("--fix {} needs a case to cure: --case exploding or vanishing", name_of(fix)),
-                _ => format!(
-                    "--fix {} does not cure --case {}: use {}",
-                    name_of(fix),
-                    name_of(case),
-                    allowed.join(" or ")
-                ),
-            });
-        }
+        cured(CURES, case, fix)?;
         if case != Case::Healthy && (task != TaskName::TemporalOrder || args.cell.is_some_and(|c| c != CellName::Rnn)) {
             return usage(format!("--case {} is about --task temporal-order with --cell rnn", name_of(case)));
         }
