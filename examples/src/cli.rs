@@ -87,6 +87,9 @@ pub struct RnnArgs {
     /// The bound of clip-norm; or where that of meta-clip begins; default: 1, and 0.001
     #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
     pub max_norm: Option<f64>,
+    /// How it is trained
+    #[command(flatten)]
+    pub training: Training,
 }
 
 /// Options of `wgrad rnn`.

@@ -74,7 +74,7 @@ pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
         return Err(Error::Usage("--dot and --json do not go together: a graph is no JSON object".into()));
     }
     let (example, (store, program)) = match &args.example {
-        TapeExample::Rnn(args) => ("rnn", rnn::program(&rnn::Config::new(args, common.steps)?, common.seed)),
+        TapeExample::Rnn(args) => ("rnn", rnn::step(&rnn::Config::new(args, common.steps)?, common.seed)?),
         TapeExample::Passes => ("passes", passes(common.seed)),
     };
     if args.plan {

@@ -2,7 +2,7 @@
 
 use crate::{
     Error, Result,
-    cli::RnnArgs,
+    cli::{RnnArgs, Training},
     report::Metric,
     run::{Cure, cured, name_of},
 };
@@ -114,6 +114,8 @@ pub struct Config {
     pub learn_clip: bool,
     /// The weight of Pascanu's regulariser.
     pub omega: Option<f64>,
+    /// How batches are cut and what is computed in.
+    pub training: Training,
     /// The most training steps.
     pub steps: usize,
     /// Steps between evaluations on held-out data; also between saves.
@@ -175,6 +177,10 @@ impl Config {
         (config.case, config.fix) = (case, fix);
         config.break_with(case);
         config.mend_with(fix, args.max_norm);
+        args.training.check(config.batch)?;
+        if config.learn_clip && args.training.accumulate > 1 {
+            return usage("--fix meta-clip learns from the batch of an update: leave out --accumulate".into());
+        }
         Ok(config)
     }
 
@@ -197,6 +203,7 @@ impl Config {
             clip: Some(1.0),
             learn_clip: false,
             omega: None,
+            training: args.training.clone(),
             steps: 8000,
             evaluate_every: 250,
             held_out: 1000,

@@ -7,5 +7,5 @@ mod model;
 
 pub use command::train;
 pub use config::{Case, CellName, Config, Fix, TaskName};
-pub use example::program;
+pub use example::step;
 pub use model::Model;

@@ -4,6 +4,7 @@
 //! here. Most are a [`Network`] behind a [`wgrad_nn::Trainer`].
 
 mod cases;
+mod data;
 mod example;
 mod network;
 mod show;
@@ -12,8 +13,9 @@ mod train;
 
 pub(crate) use cases::name_of;
 pub use cases::{Cure, cured};
+pub use data::{Data, Feed, Tasks};
 pub use example::{Example, Names, Runnable, Settings};
-pub use network::{Network, Plan, open, program, weights};
+pub use network::{LOSS, Network, Plan, open, program};
 pub use show::{Asked, Beside, line, show};
 pub use table::{Column, table};
 pub use train::{Files, Finished, Watch, check, run};

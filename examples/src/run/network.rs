@@ -1,21 +1,29 @@
-//! Networks behind a trainer: batches of a data set, micro-batches, held-out data, and what hooks see of the layers.
+//! Networks behind a trainer: micro-batches, held-out data, and what hooks see of the layers.
 
-use super::{Example, Names, Settings};
+use super::{Data, Example, Feed, Names, Settings, data::split};
 use crate::{Result, cli::Training, device::Place, history::Observed};
-use wgrad::{Array, Layout, Lint, Optimizer, Param, ParamSet, Program, Session, Store, Tape, Taps, Tensor};
-use wgrad_nn::{
-    Loss, Trainer, TrainerConfig,
-    checkpoint::Metadata,
-    data::{Batch, Dataset, Loader, LoaderConfig, Position},
-};
+use wgrad::{Array, DType, Layout, Lint, Optimizer, Param, ParamSet, Program, Session, Store, Tape, Taps, Tensor};
+use wgrad_nn::{Loss, Trainer, TrainerConfig, checkpoint::Metadata, data::Batch};
 
 /// A model with its loss and its metric.
 pub trait Network: Clone + 'static {
-    /// The mean loss of a batch in training.
+    /// What a batch is trained on: the mean loss, or what is to be minimised instead, where the mean loss is tapped as
+    /// [`LOSS`].
     fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t>;
 
     /// The mean metric of a batch of held-out data.
     fn metric<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t>;
+
+    /// The gradient `g` of an activation's input that is probed as `z`, as the table of flows has it: a number, or one for each
+    /// time step.
+    fn flow<'t>(&self, g: Tensor<'t>) -> Tensor<'t> {
+        g.abs().mean()
+    }
+
+    /// Adds to a trainer what its configuration has no word for.
+    fn train(&self, trainer: Trainer) -> Trainer {
+        trainer
+    }
 
     /// Lines to show after a run that has ended; `held_out` is a batch of held-out data.
     ///
@@ -25,6 +33,9 @@ pub trait Network: Clone + 'static {
         Ok(vec![])
     }
 }
+
+/// The tap of a loss that is not what is minimised.
+pub const LOSS: &str = "example/loss";
 
 /// How a network is trained.
 pub struct Plan<D> {
@@ -52,48 +63,27 @@ struct Trained<N> {
     names: Names,
     accumulate: usize,
     trainer: Trainer,
-    loader: Loader,
-    /// Opens the loader again, at another position.
-    reopen: Box<dyn Fn(Position) -> wgrad_nn::Result<Loader>>,
+    feed: Box<dyn Feed>,
     held_out: Vec<Batch>,
     /// The weights whose gradients' norms are shown, by their place among those of all parameters.
     weights: Vec<usize>,
     /// What the last micro-batch has shown of the layers, as the loss scale has it.
     flow: Vec<f64>,
+    /// Mean losses of micro-batches of the update under way, where they are tapped.
+    losses: Vec<f64>,
     lints: Vec<Lint>,
 }
 
 /// The prefix of taps of mean |dL/dz|.
 const FLOW: &str = "flow/";
 
-/// Taps mean |dL/dz| of each activation's input, in f32 whatever its type.
-fn watch_flow<'t>(path: &str, z: Tensor<'t>) -> Tensor<'t> {
-    let Some(layer) = path.strip_suffix("/z").map(str::to_string) else { return z };
-    z.on_grad(move |g| {
-        g.tape().tap(&format!("{FLOW}{layer}"), g.cast(wgrad::DType::F32).abs().mean());
-        g
-    })
-}
-
 /// The parameters with at least two dimensions: their places among `params`, and their paths.
-pub fn weights(layout: &Layout, params: &[Param]) -> (Vec<usize>, Vec<String>) {
+fn weights(layout: &Layout, params: &[Param]) -> (Vec<usize>, Vec<String>) {
     let of = |(at, param): (usize, &Param)| {
         let decl = layout.param(*param);
         (decl.shape.rank() >= 2).then(|| (at, decl.path.clone()))
     };
     params.iter().enumerate().filter_map(of).unzip()
-}
-
-/// The parts of a batch that are micro-batches.
-///
-/// # Panics
-/// If they do not divide it.
-fn parts(batch: &Batch, count: usize) -> Vec<Batch> {
-    let part = |array: &Array, at: usize| {
-        let (shape, size) = (array.shape(), array.shape().numel() / count);
-        Array::new(shape.with(0, shape[0] / count), array.data().slice(at * size..(at + 1) * size))
-    };
-    (0..count).map(|at| Batch { x: part(&batch.x, at), y: part(&batch.y, at) }).collect()
 }
 
 /// The trainer of a network.
@@ -114,26 +104,55 @@ fn trainer<N: Network, D>(
         seed: plan.seed,
         ..plan.trainer.clone()
     };
+    let trained = network.clone();
+    network.train(Trainer::new(store, params, optimizer, config, move |batch| {
+        let watched = trained.clone();
+        let loss = || trained.loss(batch.get("x"), batch.get("y"));
+        Loss::from(batch.tape().with_probe(move |path, z| watch_flow(&watched, path, z), loss))
+    }))
+}
+
+/// Taps what a network tells of the gradient of each activation's input, in f32 whatever its type.
+fn watch_flow<'t, N: Network>(network: &N, path: &str, z: Tensor<'t>) -> Tensor<'t> {
+    let Some(layer) = path.strip_suffix("z").map(|path| path.trim_end_matches('/').to_string()) else { return z };
     let network = network.clone();
-    Trainer::new(store, params, optimizer, config, move |batch| {
-        let loss = || network.loss(batch.get("x"), batch.get("y"));
-        Loss::from(batch.tape().with_probe(watch_flow, loss))
+    z.on_grad(move |g| {
+        g.tape().tap(&format!("{FLOW}{layer}"), network.flow(g.cast(DType::F32)));
+        g
     })
 }
 
+/// What the numbers of a program's flows stand for, first to last: the sweep meets the last layer first.
+fn flows(program: &Program) -> Vec<String> {
+    let taps = program.taps().iter().rev().filter_map(|tap| Some((tap.name.strip_prefix(FLOW)?, tap.node)));
+    let named = taps.flat_map(|(layer, node)| match program.node(node).shape.numel() {
+        1 => vec![layer.to_string()],
+        steps => (1..=steps).map(|step| step.to_string()).collect(),
+    });
+    named.collect()
+}
+
 /// Records one update of a network: its program, and the store that it is over.
-pub fn program<N: Network, D: Dataset>(
+///
+/// # Errors
+/// If the data has no batch.
+pub fn program<N: Network, D: Data>(
     mut store: Store,
     network: &N,
     params: &ParamSet,
     optimizer: Box<dyn Optimizer>,
-    plan: &Plan<D>,
-) -> (Store, Program) {
-    let trainer = trainer(&mut store, network, params, optimizer, plan);
-    let samples: Vec<usize> = (0..plan.settings.batch).collect();
-    let micro = parts(&plan.data.batch(&samples, 0), plan.training.accumulate).remove(0);
-    let program = record(&store, &trainer, &micro);
-    (store, program)
+    plan: Plan<D>,
+) -> Result<(Store, Program)> {
+    let trainer = trainer(&mut store, network, params, optimizer, &plan);
+    let mut feed = plan.data.feed(plan.settings.batch, plan.seed)?;
+    let program = record(&store, &trainer, &first(&mut *feed, plan.training.accumulate)?);
+    Ok((store, program))
+}
+
+/// The first micro-batch.
+fn first(feed: &mut dyn Feed, accumulate: usize) -> Result<Batch> {
+    let batch = feed.next()?;
+    Ok(split(&batch, feed.axis(), accumulate).remove(0))
 }
 
 /// Records a micro-batch, and the update where it takes more of them.
@@ -150,7 +169,7 @@ fn record(store: &Store, trainer: &Trainer, micro: &Batch) -> Program {
 ///
 /// # Errors
 /// If the data has no batch, or the device fails.
-pub fn open<N: Network, D: Dataset + Clone>(
+pub fn open<N: Network, D: Data>(
     mut store: Store,
     network: N,
     params: &ParamSet,
@@ -160,18 +179,13 @@ pub fn open<N: Network, D: Dataset + Clone>(
 ) -> Result<(Box<dyn Example>, Session)> {
     let trainer = trainer(&mut store, &network, params, optimizer, &plan);
     let Plan { settings, identity, training, data, held_out, seed, .. } = plan;
-    let config = LoaderConfig { batch: settings.batch, keep_last: false, seed, ..LoaderConfig::default() };
-    let reopen = Box::new(move |position| Loader::new(data.clone(), config, position));
-    let mut loader = reopen(Position::default())?;
     let accumulate = training.accumulate;
-    let first = parts(&loader.next().expect("a loader has no end"), accumulate).remove(0);
-    loader = reopen(Position::default())?;
-    let recorded = record(&store, &trainer, &first);
+    let mut feed = data.feed(settings.batch, seed)?;
+    let recorded = record(&store, &trainer, &first(&mut *feed, accumulate)?);
+    feed.resume(&Metadata::new(), 0)?;
     let reached: Vec<Param> = params.iter().filter(|param| !recorded.unreached().contains(param)).collect();
     let (weights, weight_names) = weights(store.layout(), &reached);
-    // The backward sweep meets the last layer first.
-    let flow = recorded.taps().iter().rev().filter_map(|tap| tap.name.strip_prefix(FLOW)).map(str::to_string);
-    let names = Names { flow: flow.collect(), weights: weight_names };
+    let names = Names { flow: flows(&recorded), weights: weight_names };
     let session = place.session(store)?;
     let flow = vec![f64::NAN; names.flow.len()];
     let lints = recorded.lints().to_vec();
@@ -182,11 +196,11 @@ pub fn open<N: Network, D: Dataset + Clone>(
         names,
         accumulate,
         trainer,
-        loader,
-        reopen,
+        feed,
         held_out,
         weights,
         flow,
+        losses: vec![],
         lints,
     };
     Ok((Box::new(trained), session))
@@ -206,26 +220,29 @@ impl<N: Network> Example for Trained<N> {
     }
 
     fn step(&mut self, session: &mut Session) -> Result<()> {
-        let batch = self.loader.next().expect("a loader has no end");
-        for micro in parts(&batch, self.accumulate) {
+        let batch = self.feed.next()?;
+        for micro in split(&batch, self.feed.axis(), self.accumulate) {
             self.trainer.step(session, &[("x", &micro.x), ("y", &micro.y)])?;
         }
         Ok(())
     }
 
     fn observe(&mut self, taps: &Taps, tell: &mut dyn FnMut(Observed<'_>)) {
-        for (value, layer) in self.flow.iter_mut().zip(&self.names.flow) {
-            if let Some(flow) = taps.scalar(&format!("{FLOW}{layer}")) {
-                *value = flow;
-            }
+        let mut told: Vec<&Array> = taps.iter().filter(|(name, _)| name.starts_with(FLOW)).map(|(_, g)| g).collect();
+        told.reverse();
+        if !told.is_empty() {
+            self.flow = told.iter().flat_map(|g| g.to_f64()).collect();
         }
+        self.losses.extend(taps.scalar(LOSS));
         for update in self.trainer.updates(std::slice::from_ref(taps)) {
             let profile = update.profile.expect("it is asked for");
             // A scale that was too large is no norm of the gradient: such a step is not taken, and a smaller one follows.
             let overflow = !update.taken && update.loss_scale != 1.0;
             let known = |value: f64| if overflow { 0.0 } else { value };
+            let losses = std::mem::take(&mut self.losses);
+            let mean = losses.iter().sum::<f64>() / losses.len() as f64;
             tell(Observed {
-                loss: update.loss,
+                loss: if losses.is_empty() { update.loss } else { mean },
                 grad_norm: known(update.grad_norm),
                 applied_norm: if update.taken { profile.applied_norm } else { 0.0 },
                 flow: &self.flow.iter().map(|value| value / update.loss_scale).collect::<Vec<_>>(),
@@ -244,7 +261,7 @@ impl<N: Network> Example for Trained<N> {
         session.wait()?;
         let means = session.taps()?;
         let of = means.iter().filter_map(|taps| taps.scalar("metric")).zip(&self.held_out);
-        let sized = of.map(|(mean, batch)| (mean, batch.x.shape()[0] as f64));
+        let sized = of.map(|(mean, batch)| (mean, batch.y.shape()[0] as f64));
         let (sum, count) = sized.fold((0.0, 0.0), |(sum, count), (mean, size)| (sum + mean * size, count + size));
         Ok(sum / count)
     }
@@ -254,12 +271,11 @@ impl<N: Network> Example for Trained<N> {
     }
 
     fn position(&self) -> Metadata {
-        [("position".to_string(), self.loader.position().to_string())].into()
+        self.feed.position()
     }
 
-    fn resume(&mut self, metadata: &Metadata, _steps: usize) -> Result<()> {
-        let position = metadata.get("position").cloned().unwrap_or_default().parse()?;
-        self.loader = (self.reopen)(position)?;
+    fn resume(&mut self, metadata: &Metadata, steps: usize) -> Result<()> {
+        self.feed.resume(metadata, steps)?;
         self.trainer.resume();
         Ok(())
     }
