@@ -18,3 +18,8 @@ pub mod verify;
 mod error;
 
 pub use error::{Error, Result};
+
+/// All cases of all examples.
+pub fn cases() -> Vec<run::Case> {
+    run::cases("rnn", rnn::CURES)
+}

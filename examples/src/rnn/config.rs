@@ -129,7 +129,7 @@ pub struct Config {
 }
 
 /// Which cures a case has, the default one first.
-pub(crate) const CURES: &[Cure<Case, Fix>] = &[
+pub const CURES: &[Cure<Case, Fix>] = &[
     (Case::Healthy, &[]),
     (Case::Exploding, &[Fix::ClipNorm, Fix::MetaClip]),
     (Case::Vanishing, &[Fix::Omega, Fix::Lstm]),

@@ -6,6 +6,6 @@ mod example;
 mod model;
 
 pub use command::train;
-pub use config::{Case, CellName, Config, Fix, TaskName};
+pub use config::{CURES, Case, CellName, Config, Fix, TaskName};
 pub use example::step;
 pub use model::Model;

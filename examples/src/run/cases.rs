@@ -11,6 +11,27 @@ pub(crate) fn name_of(value: impl ValueEnum) -> String {
     value.to_possible_value().expect("every value has a name").get_name().to_string()
 }
 
+/// A case of an example by name, with its cures.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Case {
+    /// The example.
+    pub example: &'static str,
+    /// The case.
+    pub case: String,
+    /// Its cures, the default one first; none of the healthy case.
+    pub cures: Vec<String>,
+}
+
+/// The cases of an example.
+pub fn cases<C: ValueEnum + Copy, F: ValueEnum + Copy>(example: &'static str, table: &[Cure<C, F>]) -> Vec<Case> {
+    let of = |(case, cures): &Cure<C, F>| Case {
+        example,
+        case: name_of(*case),
+        cures: cures.iter().map(|fix| name_of(*fix)).collect(),
+    };
+    table.iter().map(of).collect()
+}
+
 /// The cures of a case, the default one first, where `fix` is one of them or the default value, which is no cure.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ mod table;
 mod train;
 
 pub(crate) use cases::name_of;
-pub use cases::{Cure, cured};
+pub use cases::{Case, Cure, cases, cured};
 pub use data::{Data, Feed, Tasks};
 pub use example::{Example, Names, Runnable, Settings};
 pub use network::{LOSS, Network, Plan, open, program};
