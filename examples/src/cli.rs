@@ -1,12 +1,15 @@
 //! The command line.
 
 use crate::{
+    Error, Result,
     device::Device,
     rnn::{Case, CellName, Fix, TaskName},
+    run::Files,
     verify::KINDS,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::{path::PathBuf, time::Duration};
+use wgrad_nn::Precision;
 
 /// Vanishing and exploding gradients, and their cures, on CPU and GPU. Without a subcommand: the tour.
 #[derive(Parser, Debug)]
@@ -84,6 +87,9 @@ pub struct RnnArgs {
     /// The bound of clip-norm; or where that of meta-clip begins; default: 1, and 0.001
     #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
     pub max_norm: Option<f64>,
+    /// How it is trained
+    #[command(flatten)]
+    pub training: Training,
 }
 
 /// Options of `wgrad rnn`.
@@ -92,37 +98,103 @@ pub struct RnnRunArgs {
     /// What the run is
     #[command(flatten)]
     pub settings: RnnArgs,
+    /// Its files
+    #[command(flatten)]
+    pub files: FileArgs,
+}
+
+/// Where a run is saved, and where it goes on from.
+#[derive(Args, Clone, PartialEq, Debug, Default)]
+pub struct FileArgs {
     /// Save the run here when it ends, when it is interrupted, and now and then
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
-    /// Go on from a file that --save has written; task, length, cell and seed must be the same, case and cure may differ
+    /// Go on from a file that --save has written; model, data and seed must be the same, case and cure may differ
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
+}
+
+impl From<FileArgs> for Files {
+    fn from(FileArgs { save, resume }: FileArgs) -> Self {
+        Self { save, resume }
+    }
+}
+
+/// How an example is trained.
+#[derive(Args, Clone, PartialEq, Debug)]
+pub struct Training {
+    /// f16: matrix products and convolutions in half precision, with a loss scale that adapts itself
+    #[arg(long, value_enum, default_value_t = PrecisionName::F32, value_name = "TYPE")]
+    pub precision: PrecisionName,
+    /// Cut each batch into K micro-batches, whose gradients add up to one update
+    #[arg(long, default_value_t = 1, value_name = "K")]
+    pub accumulate: usize,
+    /// Compute what is within blocks again in the backward sweep, instead of keeping it
+    #[arg(long)]
+    pub checkpoint: bool,
+}
+
+impl Default for Training {
+    fn default() -> Self {
+        Self { precision: PrecisionName::F32, accumulate: 1, checkpoint: false }
+    }
+}
+
+impl Training {
+    /// Refuses a number of micro-batches that does not divide the batch.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] then.
+    pub fn check(&self, batch: usize) -> Result<()> {
+        let accumulate = self.accumulate;
+        if accumulate == 0 || !batch.is_multiple_of(accumulate) {
+            return Err(Error::Usage(format!(
+                "--accumulate {accumulate}: expected a divisor of the batch, which is {batch}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// A precision by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum PrecisionName {
+    /// Everything in f32.
+    #[default]
+    F32,
+    /// Matrix products and convolutions in f16.
+    F16,
+}
+
+impl From<PrecisionName> for Precision {
+    fn from(name: PrecisionName) -> Self {
+        match name {
+            PrecisionName::F32 => Precision::F32,
+            PrecisionName::F16 => Precision::F16,
+        }
+    }
 }
 
 /// Options of `wgrad tape`.
 #[derive(Args, Debug)]
 pub struct TapeArgs {
-    /// The example
-    #[arg(value_enum)]
-    pub example: TapeExample,
     /// Graphviz instead of text, for `dot -Tsvg`
-    #[arg(long)]
+    #[arg(long, global = true)]
     pub dot: bool,
     /// What the device is given: kernels, the memory they share, bytes read and written, arithmetic
-    #[arg(long, conflicts_with = "dot")]
+    #[arg(long, global = true, conflicts_with = "dot")]
     pub plan: bool,
-    /// Which run's step
-    #[command(flatten)]
-    pub rnn: RnnArgs,
+    /// The example
+    #[command(subcommand)]
+    pub example: TapeExample,
 }
 
-/// The examples that have a step to print.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+/// The examples that have a step to print; each takes the options that decide it.
+#[derive(Subcommand, Clone, PartialEq, Debug)]
 pub enum TapeExample {
-    /// The recurrent network.
-    Rnn,
-    /// A small network with every pass between its loss and its parameters.
+    /// The recurrent network
+    Rnn(RnnArgs),
+    /// A small network with every pass between its loss and its parameters
     Passes,
 }
 
@@ -160,7 +232,7 @@ pub struct BenchArgs {
 /// The longest budget, in seconds.
 const LONGEST: f64 = 86_400.0;
 
-fn seconds(text: &str) -> Result<Duration, String> {
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.0..=LONGEST).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("expected seconds, 0 to {LONGEST}"))
 }

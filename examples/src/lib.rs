@@ -5,10 +5,12 @@ pub mod bench;
 pub mod cli;
 pub mod device;
 pub mod doctor;
+pub mod history;
 pub mod interrupt;
 pub mod output;
 pub mod report;
 pub mod rnn;
+pub mod run;
 pub mod tape;
 pub mod tour;
 pub mod verify;
@@ -16,3 +18,8 @@ pub mod verify;
 mod error;
 
 pub use error::{Error, Result};
+
+/// All cases of all examples.
+pub fn cases() -> Vec<run::Case> {
+    run::cases("rnn", rnn::CURES)
+}

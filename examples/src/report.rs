@@ -1,6 +1,7 @@
 //! The measures that a run is judged by, and the judgement.
 
-use serde::{Deserialize, Serialize};
+use crate::history::History;
+use serde::Serialize;
 use std::fmt;
 
 /// What became of a run: the first of these that holds.
@@ -57,169 +58,6 @@ impl Metric {
     /// Whether a value is as good as a bound; NaN never is.
     pub fn reaches(&self, value: f64, bound: f64) -> bool {
         if self.rising { value >= bound } else { value <= bound }
-    }
-}
-
-/// What a run remembers of each step. It is saved with a checkpoint, bit for bit.
-#[derive(Clone, Default, Debug, PartialEq, Serialize, Deserialize)]
-pub struct History {
-    /// The bits of each step's loss, as f32.
-    losses: Vec<u32>,
-    /// The bits of each step's flow ratio, as f32.
-    ratios: Vec<u32>,
-    /// The bits of each step's mean |dL/dz| per layer or time step, as f32, for the last tenth of steps or more.
-    flows: std::collections::VecDeque<Vec<u32>>,
-    /// The same at the step of the largest gradient norm.
-    flow_at_peak: Vec<u32>,
-    /// The bits of the largest global norm before all passes, as f64.
-    grad_norm_max: u64,
-    /// The bits of the largest global norm after all passes, as f64.
-    applied_norm_max: u64,
-    /// How many steps were clipped.
-    pub clipped: usize,
-}
-
-/// What one step has shown.
-#[derive(Clone, Copy, Debug)]
-pub struct Observed<'a> {
-    /// The loss.
-    pub loss: f64,
-    /// The global gradient norm before all passes.
-    pub grad_norm: f64,
-    /// The global gradient norm that the optimizer was given.
-    pub applied_norm: f64,
-    /// Mean |dL/dz| per layer or time step, first to last.
-    pub flow: &'a [f64],
-}
-
-/// The mean of the first third over the mean of the last third.
-pub fn flow_ratio(flow: &[f64]) -> f64 {
-    let third = (flow.len() / 3).max(1);
-    let sum = |part: &[f64]| part.iter().sum::<f64>();
-    sum(&flow[..third]) / sum(&flow[flow.len() - third..])
-}
-
-/// Raises a maximum, kept as bits, and says whether it rose. NaN counts as largest.
-fn raise(max: &mut u64, value: f64) -> bool {
-    let known = f64::from_bits(*max);
-    let rises = !known.is_nan() && (value.is_nan() || value > known);
-    if rises {
-        *max = value.to_bits();
-    }
-    rises
-}
-
-fn bits(values: &[f64]) -> Vec<u32> {
-    values.iter().map(|v| (*v as f32).to_bits()).collect()
-}
-
-fn values(bits: &[u32]) -> Vec<f64> {
-    bits.iter().map(|b| f32::from_bits(*b) as f64).collect()
-}
-
-/// The middle value of those that are not NaN; NaN if there is none.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.retain(|v| !v.is_nan());
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-impl History {
-    /// Reads what a checkpoint says, where each step's flow has this many values. `None` if it is no history, or one
-    /// that contradicts itself.
-    pub fn restore(text: &str, flow: usize) -> Option<Self> {
-        let history: Self = serde_json::from_str(text).ok()?;
-        let steps = history.len();
-        let fits = history.ratios.len() == steps
-            && history.clipped <= steps
-            && history.flows.len() <= steps
-            && history.flows.is_empty() == (steps == 0)
-            && history.flows.iter().all(|values| values.len() == flow)
-            // No step's norm has been above 0.
-            && (history.flow_at_peak.len() == flow || history.flow_at_peak.is_empty());
-        fits.then_some(history)
-    }
-
-    /// Adds a step.
-    pub fn push(&mut self, step: Observed<'_>) {
-        self.losses.push((step.loss as f32).to_bits());
-        self.ratios.push((flow_ratio(step.flow) as f32).to_bits());
-        self.flows.push_back(bits(step.flow));
-        // Half as many again as the last tenth, so that nothing is lost when the run ends.
-        while self.flows.len() > self.losses.len() / 5 + 1 {
-            self.flows.pop_front();
-        }
-        if raise(&mut self.grad_norm_max, step.grad_norm) {
-            self.flow_at_peak = bits(step.flow);
-        }
-        raise(&mut self.applied_norm_max, step.applied_norm);
-        self.clipped += (step.applied_norm < step.grad_norm) as usize;
-    }
-
-    /// The number of steps.
-    pub fn len(&self) -> usize {
-        self.losses.len()
-    }
-
-    /// Whether no step has been made.
-    pub fn is_empty(&self) -> bool {
-        self.losses.is_empty()
-    }
-
-    /// The largest global norm before all passes.
-    pub fn grad_norm_max(&self) -> f64 {
-        f64::from_bits(self.grad_norm_max)
-    }
-
-    /// The largest global norm after all passes.
-    pub fn applied_norm_max(&self) -> f64 {
-        f64::from_bits(self.applied_norm_max)
-    }
-
-    /// The last step's loss.
-    pub fn last_loss(&self) -> Option<f64> {
-        self.losses.last().map(|bits| f32::from_bits(*bits) as f64)
-    }
-
-    /// Every step's loss.
-    pub fn losses(&self) -> Vec<f64> {
-        values(&self.losses)
-    }
-
-    fn last_tenth<T>(&self, of: &[T]) -> usize {
-        of.len() - self.len().div_ceil(10).min(of.len())
-    }
-
-    /// Mean and standard deviation of the loss over the last tenth of steps.
-    pub fn recent_loss(&self) -> (f64, f64) {
-        let recent = values(&self.losses[self.last_tenth(&self.losses)..]);
-        let n = recent.len() as f64;
-        let mean = recent.iter().sum::<f64>() / n;
-        let variance = recent.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / n;
-        (mean, variance.sqrt())
-    }
-
-    /// Whether the loss spreads no more than its mean over the last tenth of steps.
-    pub fn settled(&self) -> bool {
-        let (mean, deviation) = self.recent_loss();
-        deviation <= mean
-    }
-
-    /// The median flow ratio over the last tenth of steps.
-    pub fn flow_ratio(&self) -> f64 {
-        median(values(&self.ratios[self.last_tenth(&self.ratios)..]))
-    }
-
-    /// The median of mean |dL/dz| over the last tenth of steps, per layer or time step.
-    pub fn typical_flow(&self) -> Vec<f64> {
-        let recent: Vec<Vec<f64>> = self.flows.iter().rev().take(self.len().div_ceil(10)).map(|f| values(f)).collect();
-        let width = recent.first().map_or(0, Vec::len);
-        (0..width).map(|t| median(recent.iter().map(|flow| flow[t]).collect())).collect()
-    }
-
-    /// Mean |dL/dz| at the step of the largest gradient norm.
-    pub fn flow_at_peak(&self) -> Vec<f64> {
-        values(&self.flow_at_peak)
     }
 }
 
@@ -337,11 +175,12 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Observed;
 
     fn report(losses: &[f64], norm: f64, flow: &[f64], value: f64) -> Report {
         let mut history = History::default();
         for &loss in losses {
-            history.push(Observed { loss, grad_norm: norm, applied_norm: norm, flow });
+            history.push(Observed { loss, grad_norm: norm, applied_norm: norm, flow, weights: &[] });
         }
         let metric = Metric { name: "accuracy", target: 0.9, rising: true };
         let ending = Ending { metric, value, finite_params: true, ms_per_step: 1.0 };
@@ -369,50 +208,6 @@ mod tests {
         ] {
             let report = report(losses, norm, flow, value);
             assert_eq!(report.verdict, want, "{report:?}");
-        }
-    }
-
-    #[test]
-    fn a_nan_norm_is_not_forgotten() {
-        let mut history = History::default();
-        for norm in [1.0, f64::NAN, 2.0] {
-            history.push(Observed { loss: 1.0, grad_norm: norm, applied_norm: 1.0, flow: &[1.0] });
-        }
-        assert!(history.grad_norm_max().is_nan());
-    }
-
-    #[test]
-    fn history_survives_json_bit_for_bit() {
-        let mut history = History::default();
-        for step in 0..37 {
-            let flow = [0.1 * step as f64, f64::INFINITY, 3.0];
-            history.push(Observed { loss: 1.0 / (step as f64 - 5.0), grad_norm: 0.3, applied_norm: 0.1, flow: &flow });
-        }
-        let text = serde_json::to_string(&history).expect("serializes");
-        assert_eq!(History::restore(&text, 3).expect("it fits"), history);
-    }
-
-    #[test]
-    fn a_history_that_contradicts_itself_is_not_restored() {
-        let mut history = History::default();
-        assert_eq!(History::restore(&serde_json::to_string(&history).expect("serializes"), 2), Some(history.clone()));
-        for _ in 0..10 {
-            history.push(Observed { loss: 1.0, grad_norm: 0.3, applied_norm: 0.1, flow: &[1.0, 2.0] });
-        }
-        let good = serde_json::to_value(&history).expect("serializes");
-        assert!(History::restore(&good.to_string(), 2).is_some());
-        assert!(History::restore(&good.to_string(), 3).is_none(), "the flow of another network");
-        for (field, value) in [
-            ("ratios", serde_json::json!([0])),
-            ("flows", serde_json::json!([])),
-            ("flows", serde_json::json!([[0, 0], [0]])),
-            ("flows", serde_json::json!(vec![[0, 0]; 11])),
-            ("flow_at_peak", serde_json::json!([0])),
-            ("clipped", serde_json::json!(usize::MAX)),
-        ] {
-            let mut bad = good.clone();
-            bad[field] = value;
-            assert!(History::restore(&bad.to_string(), 2).is_none(), "{bad}");
         }
     }
 }

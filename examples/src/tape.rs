@@ -2,7 +2,7 @@
 
 use crate::{
     Error, Result,
-    cli::{Common, RnnArgs, TapeArgs, TapeExample},
+    cli::{Common, TapeArgs, TapeExample},
     device::Place,
     output::json,
     rnn, say,
@@ -73,11 +73,8 @@ pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
     if args.dot && common.json {
         return Err(Error::Usage("--dot and --json do not go together: a graph is no JSON object".into()));
     }
-    let (example, (store, program)) = match args.example {
-        TapeExample::Rnn => ("rnn", rnn::program(&rnn::Config::new(&args.rnn, common.steps)?, common.seed)),
-        TapeExample::Passes if args.rnn != RnnArgs::default() => {
-            return Err(Error::Usage("the step of `passes` has no options of its own: leave out those of rnn".into()));
-        }
+    let (example, (store, program)) = match &args.example {
+        TapeExample::Rnn(args) => ("rnn", rnn::step(&rnn::Config::new(args, common.steps)?, common.seed)?),
         TapeExample::Passes => ("passes", passes(common.seed)),
     };
     if args.plan {

@@ -4,8 +4,10 @@ use crate::{
     Result,
     cli::{Common, RnnArgs},
     device::Place,
+    history::History,
     report::Report,
-    rnn::{Case, Config, Files, Finished, Fix, FlowColumn, Watch, flow_table, run},
+    rnn::{Case, Config, Fix},
+    run::{Column, Files, Finished, Watch, line, run, table},
 };
 use std::time::Instant;
 
@@ -85,13 +87,13 @@ pub fn tour(common: &Common) -> Result<Vec<Report>> {
         ));
     }
     say("(flow ratio: mean |dL/dz| of the first third of time steps over that of the last third)");
-    let columns = |flow: fn(&Finished) -> Vec<f64>| -> Vec<FlowColumn> {
-        runs.iter().map(|(stop, run)| FlowColumn { name: stop.title.into(), flow: flow(run) }).collect()
+    let columns = |flow: fn(&History) -> Vec<f64>| -> Vec<Column> {
+        runs.iter().map(|(stop, run)| Column::new(stop.title, &run.names.flow, flow(&run.history))).collect()
     };
     say("\nMean |dL/dz| per time step, at the step of the largest gradient:");
-    say(&flow_table(&columns(|run| run.history.flow_at_peak())));
+    say(&table("step", &columns(History::flow_at_peak)));
     say("Mean |dL/dz| per time step, the median over the last tenth of steps:");
-    say(&flow_table(&columns(|run| run.history.typical_flow())));
+    say(&table("step", &columns(History::typical_flow)));
     let (device, seconds) = (&runs[0].1.report.device, start.elapsed().as_secs_f64());
     say(&format!(
         "On {device}, in {seconds:.1} seconds. The recorded step, clip and optimizer included: wgrad tape rnn"
@@ -104,16 +106,4 @@ fn config(stop: &Stop, common: &Common) -> Result<Config> {
     let args = RnnArgs { case: stop.case, fix: stop.fix, ..RnnArgs::default() };
     let failing = (stop.fix == Fix::None).then_some(FAILING_STEPS);
     Config::new(&args, common.steps.or(failing))
-}
-
-/// A run in one line.
-pub fn line(Finished { report: r, history, seconds, .. }: &Finished) -> String {
-    let (recent, _) = history.recent_loss();
-    let speed =
-        if r.ms_per_step.is_nan() { "no new ones".to_string() } else { format!("{:.2} ms a step", r.ms_per_step) };
-    format!(
-        "{}: {} {:.3} after {} steps ({seconds:.1} s, {speed}); loss {:.3} at first, {recent:.3} over the last \
-         tenth; largest applied norm {:.1e}",
-        r.verdict, r.metric_name, r.metric, r.steps, r.loss_first, r.applied_norm_max
-    )
 }

@@ -13,7 +13,8 @@ use wgrad_examples::{
     Error,
     cli::{Cli, Common},
     device::Place,
-    rnn::{Config, Files, Finished, Watch, run},
+    rnn::Config,
+    run::{Files, Finished, Watch, run},
     verify::{Outcome, rows},
 };
 use wgrad_wgpu::{Choice, Gpu, Options};

@@ -84,7 +84,7 @@ pub use resnet::{BlockKind, ResNet, ResNetBlock, ResNetConfig, Stem, Unit};
 pub use scale::Scale;
 pub use schedule::Schedule;
 pub use summary::{Row, Summary};
-pub use trainer::{Inputs, Loss, LossScale, Precision, Trainer, TrainerConfig, Update};
+pub use trainer::{Inputs, Loss, LossScale, Precision, Profile, Trainer, TrainerConfig, Update};
 pub use transformer::{BlockConfig, FeedForward, NormPlace, TransformerBlock};
 pub use two_tower::{Bridge, TwoTower, TwoTowerConfig};
 pub use watch::ClipWatch;

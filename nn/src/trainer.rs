@@ -1,5 +1,9 @@
 //! The trainer: everything between a loss and the parameters, in the right order, from a configuration.
 
+mod config;
+
+pub use config::{LossScale, Precision, TrainerConfig};
+
 use crate::{
     buffers::{Buffers, Remembered},
     optim::{Ema, EmaConfig},
@@ -10,88 +14,6 @@ use wgrad::{
     OnGiveUp, Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps, Tensor,
     Weighting,
 };
-
-/// What contractions are computed in.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Precision {
-    /// Everything in f32.
-    #[default]
-    F32,
-    /// Matrix products and convolutions in f16, everything else in f32, parameters and optimizer state too: see
-    /// [`Tape::autocast`].
-    F16,
-}
-
-/// What the loss is multiplied by.
-#[derive(Clone, PartialEq, Default, Debug)]
-pub enum LossScale {
-    /// A dynamic scale in half precision, none otherwise.
-    #[default]
-    Auto,
-    /// None.
-    None,
-    /// A constant.
-    Fixed(f64),
-    /// A scale that adapts itself.
-    Dynamic(DynamicScale),
-}
-
-/// What a [`Trainer`] does to gradients. The default does nothing but refuse a step that is not finite.
-#[derive(Clone, PartialEq, Debug)]
-pub struct TrainerConfig {
-    /// The prefix of its states' and taps' names; each trainer of a store needs its own.
-    pub name: String,
-    /// How many micro-batches make an update; at least 1.
-    pub accumulate: usize,
-    /// How micro-batches are weighted. By tokens, the loss must say how many there are: [`Loss::over_tokens`].
-    pub weighting: Weighting,
-    /// What contractions are computed in.
-    pub precision: Precision,
-    /// What the loss is multiplied by.
-    pub loss_scale: LossScale,
-    /// Noise added to the gradient, drawn from `seed`.
-    pub noise: Option<Noise>,
-    /// Whether rows of weights lose their mean.
-    pub centralize: bool,
-    /// The factor of adaptive clipping, unit by unit; 0.01 is the paper's.
-    pub agc: Option<f64>,
-    /// The output layer, which adaptive clipping leaves alone; and what centralization leaves alone as well.
-    pub head: ParamSet,
-    /// The bound on the norm of all gradients together.
-    pub clip_norm: Option<f64>,
-    /// The bound on each element.
-    pub clip_value: Option<f64>,
-    /// The decay rate of an average of the parameters.
-    pub ema: Option<f64>,
-    /// Whether a loss that is not finite ends the run with an error ([`wgrad::Pitfall::P37`]), its update being skipped.
-    pub check_loss: bool,
-    /// After more than this many updates in a row that were not finite the run ends with an error; `None`: never.
-    pub give_up: Option<u32>,
-    /// Decides the noise.
-    pub seed: u64,
-}
-
-impl Default for TrainerConfig {
-    fn default() -> Self {
-        Self {
-            name: "trainer".into(),
-            accumulate: 1,
-            weighting: Weighting::Mean,
-            precision: Precision::F32,
-            loss_scale: LossScale::Auto,
-            noise: None,
-            centralize: false,
-            agc: None,
-            head: ParamSet::default(),
-            clip_norm: None,
-            clip_value: None,
-            ema: None,
-            check_loss: true,
-            give_up: Some(100),
-            seed: 0,
-        }
-    }
-}
 
 /// The inputs of a micro-batch on a tape.
 pub struct Inputs<'t> {
@@ -151,9 +73,11 @@ impl<'t> From<Tensor<'t>> for Loss<'t> {
 }
 
 type LossFn = Box<dyn for<'t> Fn(&Inputs<'t>) -> Loss<'t>>;
+type PassesFn = Box<dyn for<'t> Fn(Grads<'t>) -> Grads<'t>>;
+type AfterFn = Box<dyn for<'t> Fn(&Inputs<'t>)>;
 
 /// What an update did.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Update {
     /// The number of the run that made it: see [`Taps::run`].
     pub run: u64,
@@ -167,6 +91,18 @@ pub struct Update {
     pub taken: bool,
     /// The scale that the loss was multiplied by; 1 without one.
     pub loss_scale: f64,
+    /// What [`TrainerConfig::profile`] asks for.
+    pub profile: Option<Profile>,
+}
+
+/// The gradient of an update, part by part and after all passes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Profile {
+    /// The norm of the gradient of each parameter that has one, in the order of declaration, at the same place as
+    /// [`Update::grad_norm`].
+    pub norms: Vec<f64>,
+    /// The norm of what the optimizer is given.
+    pub applied_norm: f64,
 }
 
 /// Sums over the micro-batches of a window.
@@ -242,6 +178,8 @@ pub struct Trainer {
     noise: Option<(Noise, Rng)>,
     ema: Option<Ema>,
     loss: LossFn,
+    passes: Option<PassesFn>,
+    after: Option<AfterFn>,
     micro_batches: Vec<Compiled>,
     /// Of a full window, and of one that the data cut short; each with the parameters that micro-batches had reached when
     /// it was recorded, and the number of buffers they had moved.
@@ -315,10 +253,33 @@ impl Trainer {
             noise,
             ema,
             loss,
+            passes: None,
+            after: None,
             micro_batches,
             updates,
             present,
         }
+    }
+
+    /// With passes of one's own: the optimizer is given what they make of the gradient after those of the configuration.
+    #[must_use]
+    pub fn with_passes(self, passes: impl for<'t> Fn(Grads<'t>) -> Grads<'t> + 'static) -> Self {
+        Self { passes: Some(Box::new(passes)), ..self }
+    }
+
+    /// Records more after each update, on its tape: parameters are by then what the optimizer has made of them, and gradients
+    /// flow through that.
+    ///
+    /// # Panics
+    /// If more than one micro-batch makes an update, which has no inputs then.
+    #[must_use]
+    #[track_caller]
+    pub fn after_update(self, record: impl for<'t> Fn(&Inputs<'t>) + 'static) -> Self {
+        assert!(
+            self.window.is_none(),
+            "trainer: the update of several micro-batches has no inputs to record more with"
+        );
+        Self { after: Some(Box::new(record)), ..self }
     }
 
     /// The configuration.
@@ -354,6 +315,9 @@ impl Trainer {
             Precision::F16 => tape.autocast(DType::F16, || (self.loss)(&inputs)),
         };
         tape.at_site(self.site, || self.record_gradient(loss, before.moved(tape)));
+        if let Some(after) = &self.after {
+            after(&inputs);
+        }
     }
 
     /// From a micro-batch's loss, and the buffers that it has moved, to the window, or to the parameters.
@@ -437,6 +401,9 @@ impl Trainer {
             g = g.skip_if_not_finite(guard);
         }
         self.tap(tape, "grad_norm", g.norm());
+        if c.profile {
+            self.tap(tape, "norms", g.segment_norms());
+        }
         if let Some((noise, rng)) = self.noise {
             g = g.add_noise(noise, rng);
         }
@@ -451,6 +418,12 @@ impl Trainer {
         }
         if let Some(bound) = c.clip_value {
             g = g.clip_by_value(bound);
+        }
+        if let Some(passes) = &self.passes {
+            g = passes(g);
+        }
+        if c.profile {
+            self.tap(tape, "applied_norm", g.norm());
         }
         let verdict = g.verdict().expect("unscaling checks");
         self.tap(tape, "taken", verdict);
@@ -534,7 +507,11 @@ impl Trainer {
         let (loss, grad_norm) = (scalar("loss")?, scalar("grad_norm")?);
         let clipped = self.config.clip_norm.and_then(|_| taps.scalar("clip_by_global_norm/clipped"));
         let loss_scale = scalar("loss_scale").or(self.scaler.scale_value()).unwrap_or(1.0);
-        Some(Update { run: taps.run, loss, grad_norm, clipped: clipped.map(|c| c != 0.0), taken, loss_scale })
+        let norms = taps.get(&format!("{}/norms", self.config.name));
+        let profile = norms.zip(scalar("applied_norm"));
+        let profile = profile.map(|(norms, applied_norm)| Profile { norms: norms.to_f64(), applied_norm });
+        let clipped = clipped.map(|clipped| clipped != 0.0);
+        Some(Update { run: taps.run, loss, grad_norm, clipped, taken, loss_scale, profile })
     }
 
     #[track_caller]

@@ -1,6 +1,11 @@
 //! What a run is: the healthy configuration of a task, then what a case breaks, then what a cure mends.
 
-use crate::{Error, Result, cli::RnnArgs, report::Metric};
+use crate::{
+    Error, Result,
+    cli::{RnnArgs, Training},
+    report::Metric,
+    run::{Cure, cured, name_of},
+};
 use clap::ValueEnum;
 use wgrad_nn::{
     Cell, Init, RecurrentInit,
@@ -71,11 +76,6 @@ impl CellName {
     }
 }
 
-/// The name of a flag's value, as the command line has it.
-pub(crate) fn name_of(value: impl ValueEnum) -> String {
-    value.to_possible_value().expect("every value has a name").get_name().to_string()
-}
-
 /// How parameters are updated.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Update {
@@ -114,6 +114,8 @@ pub struct Config {
     pub learn_clip: bool,
     /// The weight of Pascanu's regulariser.
     pub omega: Option<f64>,
+    /// How batches are cut and what is computed in.
+    pub training: Training,
     /// The most training steps.
     pub steps: usize,
     /// Steps between evaluations on held-out data; also between saves.
@@ -127,13 +129,11 @@ pub struct Config {
 }
 
 /// Which cures a case has, the default one first.
-fn cures(case: Case) -> &'static [Fix] {
-    match case {
-        Case::Healthy => &[],
-        Case::Exploding => &[Fix::ClipNorm, Fix::MetaClip],
-        Case::Vanishing => &[Fix::Omega, Fix::Lstm],
-    }
-}
+pub const CURES: &[Cure<Case, Fix>] = &[
+    (Case::Healthy, &[]),
+    (Case::Exploding, &[Fix::ClipNorm, Fix::MetaClip]),
+    (Case::Vanishing, &[Fix::Omega, Fix::Lstm]),
+];
 
 /// Where a learned bound begins: so small that with it nothing else is learned.
 pub(crate) const BAD_BOUND: f64 = 1e-3;
@@ -148,18 +148,7 @@ impl Config {
     pub fn new(args: &RnnArgs, steps: Option<usize>) -> Result<Self> {
         let usage = |text: String| Err(Error::Usage(text));
         let RnnArgs { case, fix, task, .. } = *args;
-        if fix != Fix::None && !cures(case).contains(&fix) {
-            let allowed: Vec<String> = cures(case).iter().map(|f| name_of(*f)).collect();
-            return usage(match case {
-                Case::Healthy => format!("--fix {} needs a case to cure: --case exploding or vanishing", name_of(fix)),
-                _ => format!(
-                    "--fix {} does not cure --case {}: use {}",
-                    name_of(fix),
-                    name_of(case),
-                    allowed.join(" or ")
-                ),
-            });
-        }
+        cured(CURES, case, fix)?;
         if case != Case::Healthy && (task != TaskName::TemporalOrder || args.cell.is_some_and(|c| c != CellName::Rnn)) {
             return usage(format!("--case {} is about --task temporal-order with --cell rnn", name_of(case)));
         }
@@ -188,6 +177,10 @@ impl Config {
         (config.case, config.fix) = (case, fix);
         config.break_with(case);
         config.mend_with(fix, args.max_norm);
+        args.training.check(config.batch)?;
+        if config.learn_clip && args.training.accumulate > 1 {
+            return usage("--fix meta-clip learns from the batch of an update: leave out --accumulate".into());
+        }
         Ok(config)
     }
 
@@ -210,6 +203,7 @@ impl Config {
             clip: Some(1.0),
             learn_clip: false,
             omega: None,
+            training: args.training.clone(),
             steps: 8000,
             evaluate_every: 250,
             held_out: 1000,

@@ -2,12 +2,10 @@
 
 mod command;
 mod config;
+mod example;
 mod model;
-mod table;
-mod train;
 
 pub use command::train;
-pub use config::{Case, CellName, Config, Fix, TaskName};
+pub use config::{CURES, Case, CellName, Config, Fix, TaskName};
+pub use example::step;
 pub use model::Model;
-pub use table::{FlowColumn, flow_table};
-pub use train::{Files, Finished, Watch, program, run};

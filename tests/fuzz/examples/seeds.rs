@@ -2,7 +2,7 @@
 //! `cargo run --manifest-path tests/fuzz/Cargo.toml --example seeds`.
 
 use std::{fs, io, path::PathBuf};
-use wgrad_examples::report::{History, Observed};
+use wgrad_examples::history::{History, Observed};
 use wgrad_nn::checkpoint::{Metadata, save};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut history = History::default();
     for loss in [3.0, 2.0, f64::NAN] {
-        history.push(Observed { loss, grad_norm: 2.0, applied_norm: 1.0, flow: &[0.5, 1.0] });
+        history.push(Observed { loss, grad_norm: 2.0, applied_norm: 1.0, flow: &[0.5, 1.0], weights: &[3.0] });
     }
     fs::write(path("history", "three")?, serde_json::to_string(&history)?)?;
 

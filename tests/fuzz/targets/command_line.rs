@@ -5,7 +5,7 @@
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
 use wgrad_examples::{
-    cli::{Cli, Command},
+    cli::{Cli, Command, TapeArgs, TapeExample},
     device::Device,
     rnn::Config,
 };
@@ -17,7 +17,7 @@ fuzz_target!(|text: &str| {
     let Ok(cli) = Cli::try_parse_from(std::iter::once("wgrad").chain(text.lines())) else { return };
     let args = match &cli.command {
         Some(Command::Rnn(args)) => &args.settings,
-        Some(Command::Tape(args)) => &args.rnn,
+        Some(Command::Tape(TapeArgs { example: TapeExample::Rnn(args), .. })) => args,
         _ => return,
     };
     if let Ok(config) = Config::new(args, cli.common.steps) {

@@ -1,6 +1,7 @@
 //! The `cargo xtask` command: what the project runs on itself, with no dependency so that it works before all else.
 
 mod apt;
+mod cases;
 mod check;
 mod command;
 mod core_crate;
@@ -30,6 +31,9 @@ Subcommands:
                     fuzz everything that reads bytes, each reader for N minutes (10); needs a nightly compiler
   shaders [<files>] prove the kernels of the wgpu backend, or WGSL files, for Vulkan, DX12 and Metal: validate, translate,
                     and have spirv-val and DXC judge; `shaders --help` lists the arguments
+  cases [--seeds N] [<examples>]
+                    run every case of the examples without and with each of its cures; fail if a verdict is not as it
+                    should be
   floor             run the tests of the wgpu backend on the least of what devices offer
   widths            run the tests of the wgpu backend with subgroups of 4, 8 and 16 invocations
   size              check how small and how self-contained automatic differentiation is; list long files
@@ -39,7 +43,7 @@ Exit status: that of the command that failed, 1 for a failed check, 2 for wrong 
 ";
 
 /// The subcommands, for whoever names another.
-const SUBCOMMANDS: &str = "test, check, fuzz, shaders, floor, widths, size or help";
+const SUBCOMMANDS: &str = "test, check, fuzz, shaders, cases, floor, widths, size or help";
 
 /// One subcommand with its arguments.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,6 +56,8 @@ enum Task {
     Fuzz(Fuzz),
     /// Prove all kernels, or as these arguments say.
     Shaders(Vec<OsString>),
+    /// Run every case and cure of the examples, or as these arguments say.
+    Cases(Vec<OsString>),
     /// Run the tests of the wgpu backend on the least of what devices offer.
     Floor,
     /// Run them with subgroups of several widths.
@@ -67,7 +73,7 @@ impl Task {
     fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self> {
         let mut args = args.into_iter();
         let Some(name) = args.next() else {
-            return Err(Error::Usage("a subcommand is missing: expected test, check, fuzz, size or help".into()));
+            return Err(Error::Usage(format!("a subcommand is missing: expected {SUBCOMMANDS}")));
         };
         let mut rest: Vec<OsString> = args.collect();
         let task = match name.to_str() {
@@ -79,6 +85,7 @@ impl Task {
             }
             Some("fuzz") => return Fuzz::parse(rest).map(Task::Fuzz),
             Some("shaders") => return Ok(Task::Shaders(rest)),
+            Some("cases") => return Ok(Task::Cases(rest)),
             Some("check") => Task::Check,
             Some("floor") => Task::Floor,
             Some("widths") => Task::Widths,
@@ -104,6 +111,7 @@ impl Task {
             Task::Check => check::run(&command::workspace_root()?),
             Task::Fuzz(fuzz) => fuzz.run(&command::workspace_root()?),
             Task::Shaders(args) => shaders::run(&command::workspace_root()?, &args),
+            Task::Cases(args) => cases::run(&command::workspace_root()?, &args),
             Task::Floor => gpu::floor(&command::workspace_root()?),
             Task::Widths => gpu::widths(&command::workspace_root()?),
             Task::Size => size::run(&command::workspace_root()?),

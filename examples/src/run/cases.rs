@@ -1,0 +1,61 @@
+//! Which cures go with which case.
+
+use crate::{Error, Result};
+use clap::ValueEnum;
+
+/// Some cases, and the cures of each, the default one first. The first entry is the healthy case, which has none.
+pub type Cure<C, F> = (C, &'static [F]);
+
+/// The name of a flag's value, as the command line has it.
+pub(crate) fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().expect("every value has a name").get_name().to_string()
+}
+
+/// A case of an example by name, with its cures.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Case {
+    /// The example.
+    pub example: &'static str,
+    /// The case.
+    pub case: String,
+    /// Its cures, the default one first; none of the healthy case.
+    pub cures: Vec<String>,
+}
+
+/// The cases of an example.
+pub fn cases<C: ValueEnum + Copy, F: ValueEnum + Copy>(example: &'static str, table: &[Cure<C, F>]) -> Vec<Case> {
+    let of = |(case, cures): &Cure<C, F>| Case {
+        example,
+        case: name_of(*case),
+        cures: cures.iter().map(|fix| name_of(*fix)).collect(),
+    };
+    table.iter().map(of).collect()
+}
+
+/// The cures of a case, the default one first, where `fix` is one of them or the default value, which is no cure.
+///
+/// # Errors
+/// [`Error::Usage`] if it cures another case, or none.
+pub fn cured<C, F>(table: &[Cure<C, F>], case: C, fix: F) -> Result<&'static [F]>
+where
+    C: ValueEnum + Copy + PartialEq,
+    F: ValueEnum + Copy + PartialEq + Default,
+{
+    let cures = table.iter().find(|(of, _)| *of == case).map_or(&[][..], |(_, cures)| cures);
+    if fix == F::default() || cures.contains(&fix) {
+        return Ok(cures);
+    }
+    let fix = name_of(fix);
+    let or = |names: Vec<String>| match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+        None => String::new(),
+    };
+    Err(Error::Usage(if cures.is_empty() {
+        let cases = table.iter().filter(|(_, cures)| !cures.is_empty()).map(|(case, _)| name_of(*case));
+        format!("--fix {fix} needs a case to cure: --case {}", or(cases.collect()))
+    } else {
+        let allowed = cures.iter().map(|fix| name_of(*fix)).collect();
+        format!("--fix {fix} does not cure --case {}: use {}", name_of(case), or(allowed))
+    }))
+}

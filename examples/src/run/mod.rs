@@ -1,0 +1,21 @@
+//! Runs: what all examples have in common, from the first batch to the verdict.
+//!
+//! An example says what it is ([`Runnable`], [`Example`]); how it is trained, watched, saved, gone on with, judged and shown is
+//! here. Most are a [`Network`] behind a [`wgrad_nn::Trainer`].
+
+mod cases;
+mod data;
+mod example;
+mod network;
+mod show;
+mod table;
+mod train;
+
+pub(crate) use cases::name_of;
+pub use cases::{Case, Cure, cases, cured};
+pub use data::{Data, Feed, Tasks};
+pub use example::{Example, Names, Runnable, Settings};
+pub use network::{LOSS, Network, Plan, open, program};
+pub use show::{Asked, Beside, line, show};
+pub use table::{Column, table};
+pub use train::{Files, Finished, Watch, check, run};

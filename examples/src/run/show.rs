@@ -1,0 +1,106 @@
+//! What the command prints of a run, and of the one that it is shown beside.
+
+use super::{Column, Files, Finished, Names, Runnable, Watch, check, run, table};
+use crate::{Result, cli::Common, device::Place, history::History, output::json, say};
+
+/// A run that another is shown beside.
+pub struct Beside {
+    /// How it differs, such as `without the cure`.
+    pub title: &'static str,
+    /// Its settings.
+    pub run: Box<dyn Runnable>,
+}
+
+/// What the command line asks for.
+pub struct Asked<'a> {
+    /// The run.
+    pub run: &'a dyn Runnable,
+    /// What it is shown beside.
+    pub beside: Option<Beside>,
+    /// The heading of its column beside another.
+    pub title: &'static str,
+    /// What the numbers of the flow are of: `step`, `layer`.
+    pub what: &'static str,
+    /// The default cure, where a case is run without one.
+    pub cure: Option<String>,
+}
+
+/// Runs what is asked for, after what it is shown beside, and prints it.
+///
+/// # Errors
+/// As [`run`].
+pub fn show(asked: &Asked<'_>, common: &Common, files: &Files) -> Result<()> {
+    let place = Place::open(common)?;
+    let watch = if common.quiet { Watch::Silent } else { Watch::Bar };
+    let mut beside = None;
+    if let Some(other) = asked.beside.as_ref().filter(|_| !common.json && !common.quiet) {
+        check(asked.run, common, &place, files)?;
+        say!("First {}, for the comparison:", other.title);
+        let run = run(&*other.run, common, &place, &Files::default(), watch)?;
+        say!("{}", line(&run));
+        if run.interrupted {
+            say!("Interrupted before the run itself: nothing is saved");
+            return Ok(());
+        }
+        say!("\nNow as asked:");
+        beside = Some((other.title, run));
+    }
+    let finished = run(asked.run, common, &place, files, watch)?;
+    if common.json {
+        json(&finished.report);
+        return Ok(());
+    }
+    if finished.interrupted {
+        let steps = finished.report.steps;
+        match &files.save {
+            Some(path) => say!("Interrupted after {steps} steps and saved: go on with --resume {}", path.display()),
+            None => say!("Interrupted after {steps} steps; nothing is saved without --save FILE"),
+        }
+    }
+    say!("{}", line(&finished));
+    if !common.quiet {
+        tables(asked, beside, &finished);
+    }
+    Ok(())
+}
+
+/// The gradients by layer, what else there is to say, and the verdict.
+fn tables(asked: &Asked<'_>, beside: Option<(&'static str, Finished)>, finished: &Finished) {
+    let title = if beside.is_some() { asked.title } else { "" };
+    let runs: Vec<(&str, &Finished)> =
+        beside.iter().map(|(title, run)| (*title, run)).chain([(title, finished)]).collect();
+    let columns = |names: fn(&Names) -> &Vec<String>, numbers: fn(&History) -> Vec<f64>| {
+        let column = |(title, run): &(&str, &Finished)| Column::new(*title, names(&run.names), numbers(&run.history));
+        runs.iter().map(column).collect::<Vec<_>>()
+    };
+    let flow: fn(&Names) -> &Vec<String> = |names| &names.flow;
+    let weights: fn(&Names) -> &Vec<String> = |names| &names.weights;
+    let (peak, late) = ("at the step of the largest gradient", "the median over the last tenth of steps");
+    let of = asked.what;
+    say!("\nMean |dL/dz| per {of}, {peak}:\n{}", table(of, &columns(flow, History::flow_at_peak)));
+    say!("Mean |dL/dz| per {of}, {late}:\n{}", table(of, &columns(flow, History::typical_flow)));
+    say!("Norm of dL/dW per weight, {peak}:\n{}", table("weight", &columns(weights, History::weights_at_peak)));
+    say!("Norm of dL/dW per weight, {late}:\n{}", table("weight", &columns(weights, History::typical_weights)));
+    for (title, run) in &runs {
+        let title = if title.is_empty() { String::new() } else { format!("{title}: ") };
+        let report = &run.report;
+        let ratio = format!("flow ratio, first third over last third, {:.1e}", report.flow_ratio);
+        say!("{title}{ratio}; verdict: {}", report.verdict);
+    }
+    finished.remarks.iter().for_each(|remark| say!("{remark}"));
+    if let Some(cure) = &asked.cure {
+        say!("The cure is one flag away: --fix {cure}");
+    }
+}
+
+/// A run in one line.
+pub fn line(Finished { report: r, history, seconds, .. }: &Finished) -> String {
+    let (recent, _) = history.recent_loss();
+    let speed =
+        if r.ms_per_step.is_nan() { "no new ones".to_string() } else { format!("{:.2} ms a step", r.ms_per_step) };
+    format!(
+        "{}: {} {:.3} after {} steps ({seconds:.1} s, {speed}); loss {:.3} at first, {recent:.3} over the last \
+         tenth; largest applied norm {:.1e}",
+        r.verdict, r.metric_name, r.metric, r.steps, r.loss_first, r.applied_norm_max
+    )
+}

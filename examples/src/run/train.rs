@@ -1,0 +1,326 @@
+//! Training: one recorded step, run until the task is solved, the steps are used up, or somebody stops it.
+
+use super::{Example, Names, Runnable, Settings};
+use crate::{
+    Error, Result,
+    cli::Common,
+    device::Place,
+    history::History,
+    interrupt,
+    report::{Ending, Identity, Report},
+};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+use wgrad::{Session, Severity};
+use wgrad_nn::{ClipWatch, checkpoint};
+
+/// Where a run is saved, and where it goes on from.
+#[derive(Clone, Default, Debug)]
+pub struct Files {
+    /// Written when the run ends or is interrupted, and at every evaluation.
+    pub save: Option<PathBuf>,
+    /// Read before the first step.
+    pub resume: Option<PathBuf>,
+}
+
+/// A run that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// The judgement.
+    pub report: Report,
+    /// What it is based on.
+    pub history: History,
+    /// What the numbers of the history stand for.
+    pub names: Names,
+    /// What the example has to say at the end.
+    pub remarks: Vec<String>,
+    /// How long it took, without building and evaluation of the model before the first step.
+    pub seconds: f64,
+    /// Whether Ctrl-C ended it.
+    pub interrupted: bool,
+}
+
+/// Whether a run shows its progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Watch {
+    /// Warnings on standard error, unless the result is JSON; and a progress bar, if that is a terminal.
+    Bar,
+    /// Nothing.
+    Silent,
+}
+
+/// Fails if a checkpoint cannot be put there. What is there stays as it is.
+fn probe(path: &Path) -> io::Result<()> {
+    let text = path.to_string_lossy();
+    if path.is_dir() || text.ends_with(std::path::is_separator) {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    // A checkpoint is written beside the path, then renamed.
+    let beside = path.with_file_name(format!(".wgrad-{}", std::process::id()));
+    File::create_new(&beside)?;
+    fs::remove_file(&beside)
+}
+
+/// A run in progress.
+struct Run<'a> {
+    common: &'a Common,
+    example: Box<dyn Example>,
+    settings: Settings,
+    session: Session,
+    history: History,
+    /// The steps that were made, of which the history has all that have arrived.
+    made: usize,
+    /// After how many steps this process has saved last.
+    saved: Option<usize>,
+    /// Time per training step made by this process.
+    times: Vec<Duration>,
+    /// How often this process has clipped.
+    clips: ClipWatch,
+}
+
+/// Opens and reads all that a run needs, so that nothing is trained for one that cannot start or cannot be saved.
+///
+/// # Errors
+/// As [`run`].
+pub fn check(asked: &dyn Runnable, common: &Common, place: &Place, files: &Files) -> Result<()> {
+    Run::open(asked, common, place, files).map(drop)
+}
+
+/// Trains, and judges.
+///
+/// # Errors
+/// If a file cannot be read or written, or the device fails: [`Error::Saved`] where the run can be gone on with.
+pub fn run(asked: &dyn Runnable, common: &Common, place: &Place, files: &Files, watch: Watch) -> Result<Finished> {
+    let mut run = Run::open(asked, common, place, files)?;
+    let finished = run.finish(files, watch);
+    finished.map_err(|error| match (run.saved, &files.save) {
+        (Some(steps), Some(path)) => Error::Saved { source: Box::new(error), steps, path: path.clone() },
+        _ => error,
+    })
+}
+
+impl<'a> Run<'a> {
+    /// Trains to the end.
+    fn finish(&mut self, files: &Files, watch: Watch) -> Result<Finished> {
+        let warns = watch == Watch::Bar && !self.common.json;
+        if warns {
+            let lints = self.example.lints();
+            lints.iter().filter(|lint| lint.severity == Severity::Warning).for_each(|lint| eprintln!("{lint}"));
+        }
+        let bar = self.bar(watch);
+        let start = Instant::now();
+        let mut value = f64::NAN;
+        let mut interrupted = false;
+        loop {
+            // Before the first step too: a run that goes on from its own end has nothing left to do.
+            if self.due() {
+                value = self.evaluate()?;
+                if let Some(path) = files.save.as_ref().filter(|_| self.has_moved()) {
+                    self.save(path)?;
+                }
+                if self.settings.metric.reaches(value, self.settings.solved) && self.history.settled() {
+                    break;
+                }
+            }
+            // A loss that is not a number has no way back.
+            if self.made >= self.settings.steps || self.history.last_loss().is_some_and(|loss| !loss.is_finite()) {
+                break;
+            }
+            if interrupt::requested() && self.made > 0 {
+                interrupted = true;
+                break;
+            }
+            self.step()?;
+            self.show(&bar, value);
+        }
+        bar.finish_and_clear();
+        self.arrive()?;
+        if self.history.is_empty() {
+            let path = files.resume.as_ref().map_or(String::new(), |path| path.display().to_string());
+            return Err(Error::Usage(format!("{path} holds no step, and none was asked for")));
+        }
+        let evaluated = self.due();
+        if !evaluated {
+            value = self.evaluate()?;
+        }
+        if let Some(path) = files.save.as_ref().filter(|_| !evaluated || !self.has_moved()) {
+            self.save(path)?;
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let ending = Ending {
+            metric: self.settings.metric,
+            value,
+            finite_params: self.finite_params()?,
+            ms_per_step: self.ms_per_step(),
+        };
+        let report = Report::new(self.identity(), &self.history, &ending);
+        let remarks = if interrupted { vec![] } else { self.example.remarks(&mut self.session)? };
+        if let Some(lint) = self.clips.lint().filter(|_| warns) {
+            eprintln!("{lint}");
+        }
+        let (history, names) = (std::mem::take(&mut self.history), self.example.names().clone());
+        Ok(Finished { report, names, remarks, history, seconds, interrupted })
+    }
+
+    fn open(asked: &dyn Runnable, common: &'a Common, place: &Place, files: &Files) -> Result<Self> {
+        let (example, session) = asked.open(common, place)?;
+        let settings = example.settings().clone();
+        let mut run = Self {
+            common,
+            example,
+            settings,
+            session,
+            history: History::default(),
+            made: 0,
+            saved: None,
+            times: vec![],
+            clips: ClipWatch::default(),
+        };
+        if let Some(path) = &files.resume {
+            run.resume(path)?;
+        }
+        if let Some(path) = &files.save {
+            let probed = probe(path);
+            probed.map_err(|source| wgrad_nn::Error::Io { action: "write", path: path.clone(), source })?;
+        }
+        Ok(run)
+    }
+
+    /// Whether the run is at a step after which it is evaluated and saved.
+    fn due(&self) -> bool {
+        let steps = self.made;
+        steps > 0 && (steps.is_multiple_of(self.settings.evaluate_every) || steps == self.settings.steps)
+    }
+
+    /// Whether this process has made a step.
+    fn has_moved(&self) -> bool {
+        !self.times.is_empty()
+    }
+
+    /// Makes one step, and takes in what has arrived of those so far.
+    fn step(&mut self) -> Result<()> {
+        let start = Instant::now();
+        self.example.step(&mut self.session)?;
+        self.made += 1;
+        self.times.push(start.elapsed());
+        self.observe()
+    }
+
+    /// Takes in what has arrived of the steps. A GPU may be a step or two beyond one whose loss is not a number: they do
+    /// not count.
+    fn observe(&mut self) -> Result<()> {
+        for taps in self.session.taps()? {
+            self.clips.observe(&taps);
+            let history = &mut self.history;
+            self.example.observe(&taps, &mut |observed| {
+                if history.last_loss().is_none_or(f64::is_finite) {
+                    history.push(observed);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Waits for all steps so far.
+    fn arrive(&mut self) -> Result<()> {
+        self.session.wait()?;
+        self.observe()
+    }
+
+    /// The metric on held-out data.
+    fn evaluate(&mut self) -> Result<f64> {
+        self.arrive()?;
+        self.example.evaluate(&mut self.session)
+    }
+
+    fn finite_params(&mut self) -> Result<bool> {
+        let layout = self.session.layout().clone();
+        for (arena, _) in layout.states().filter(|(id, _)| layout.is_arena(*id)) {
+            if self.session.read(arena)?.to_f64().iter().any(|v| !v.is_finite()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn ms_per_step(&self) -> f64 {
+        let mut times = self.times.clone();
+        times.sort_unstable();
+        times.get(times.len() / 2).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+    }
+
+    fn identity(&self) -> Identity {
+        Identity {
+            example: self.settings.example,
+            case: self.settings.case.clone(),
+            fix: self.settings.fix.clone(),
+            device: self.session.device(),
+            seed: self.common.seed,
+        }
+    }
+
+    // Files.
+
+    fn save(&mut self, path: &PathBuf) -> Result<()> {
+        let history = serde_json::to_string(&self.history).expect("integers serialize");
+        let mut metadata = self.example.position();
+        let entries = self.example.identity().into_iter().chain([("history", history)]);
+        metadata.extend(entries.map(|(key, value)| (key.to_string(), value)));
+        checkpoint::save(&mut self.session, path, &metadata)?;
+        self.saved = Some(self.history.len());
+        Ok(())
+    }
+
+    fn resume(&mut self, path: &PathBuf) -> Result<()> {
+        let metadata = checkpoint::load(&mut self.session, path)?;
+        let entry = |key: &str| metadata.get(key).cloned().unwrap_or_default();
+        for (what, wanted) in self.example.identity() {
+            let saved = entry(what);
+            if saved != wanted {
+                return Err(Error::OtherRun { path: path.display().to_string(), what, saved, wanted });
+            }
+        }
+        let Names { flow, weights } = self.example.names();
+        let history = History::restore(&entry("history"), flow.len(), weights.len());
+        self.history = history.ok_or_else(|| Error::OtherRun {
+            path: path.display().to_string(),
+            what: "history",
+            saved: "none that can be read".into(),
+            wanted: "to go on from it".into(),
+        })?;
+        self.made = self.history.len();
+        self.example.resume(&metadata, self.made)
+    }
+
+    // Progress.
+
+    fn bar(&self, watch: Watch) -> ProgressBar {
+        let target = if watch == Watch::Bar { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(self.settings.steps as u64), target);
+        let style = ProgressStyle::with_template("{bar:20.cyan} {pos}/{len}  {wide_msg}");
+        bar.set_style(style.expect("the template is sound"));
+        bar.set_position(self.history.len() as u64);
+        bar.reset_eta();
+        bar
+    }
+
+    fn show(&self, bar: &ProgressBar, value: f64) {
+        if bar.is_hidden() {
+            return;
+        }
+        bar.set_position(self.history.len() as u64);
+        let (loss, _) = self.history.recent_loss();
+        let clipped = 100.0 * self.history.clipped as f64 / self.history.len() as f64;
+        let (norm, rate) = (self.history.grad_norm_max(), bar.per_sec() * self.settings.batch as f64);
+        // Unknown before the first evaluation.
+        let metric = if value.is_nan() { String::new() } else { format!("  {} {value:.3}", self.settings.metric.name) };
+        bar.set_message(format!(
+            "{rate:.0} samples/s  loss {loss:.4}{metric}  largest norm {norm:.1e}  clipped {clipped:.0} %"
+        ));
+    }
+}
