@@ -81,13 +81,20 @@ fn tables(asked: &Asked<'_>, beside: Option<(&'static str, Finished)>, finished:
     say!("Mean |dL/dz| per {of}, {late}:\n{}", table(of, &columns(flow, History::typical_flow)));
     say!("Norm of dL/dW per weight, {peak}:\n{}", table("weight", &columns(weights, History::weights_at_peak)));
     say!("Norm of dL/dW per weight, {late}:\n{}", table("weight", &columns(weights, History::typical_weights)));
-    for (title, run) in &runs {
-        let title = if title.is_empty() { String::new() } else { format!("{title}: ") };
-        let report = &run.report;
-        let ratio = format!("flow ratio, first third over last third, {:.1e}", report.flow_ratio);
-        say!("{title}{ratio}; verdict: {}", report.verdict);
+    let report = &finished.report;
+    match &beside {
+        None => say!("flow ratio, first third over last third: {:.1e}", report.flow_ratio),
+        Some((other, run)) => {
+            let width = other.len().max(title.len());
+            say!("{:<width$}  flow ratio  verdict", "");
+            for (title, report) in [(*other, &run.report), (title, report)] {
+                say!("{title:<width$}  {:>10.1e}  {}", report.flow_ratio, report.verdict);
+            }
+            say!("(flow ratio: mean |dL/dz| of the first third over that of the last third)");
+        }
     }
     finished.remarks.iter().for_each(|remark| say!("{remark}"));
+    say!("verdict: {}", report.verdict);
     if let Some(cure) = &asked.cure {
         say!("The cure is one flag away: --fix {cure}");
     }

@@ -40,6 +40,7 @@ pub fn table(what: &str, columns: &[Column]) -> String {
     columns.iter().for_each(|column| {
         let _ = write!(out, "  {:>width$}", column.name);
     });
+    out.truncate(out.trim_end().len());
     out.push('\n');
     for name in names {
         out.push_str(&number(name, right));

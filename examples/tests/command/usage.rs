@@ -45,8 +45,8 @@ fn values_that_do_not_exist() {
         ("rnn --case", &["--case", "healthy", "exploding", "vanishing"]),
         ("rnn --no-such-flag", &["--no-such-flag"]),
         ("frobnicate", &["frobnicate", "--help"]),
-        ("tape chess", &["chess", "rnn"]),
-        ("tape", &["EXAMPLE"]),
+        ("tape chess", &["chess", "--help"]),
+        ("tape", &["rnn", "passes"]),
     ] {
         let outcome = wgrad(args);
         assert_eq!((outcome.status, outcome.stdout.as_str()), (Some(2), ""), "{outcome:#?}");
