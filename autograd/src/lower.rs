@@ -8,7 +8,6 @@ use crate::{
     simplify::simplified,
     tape::{NodeId, ScopeId},
 };
-use std::collections::HashMap;
 
 /// A program on its way from one tape to another, node by node.
 struct Lowering<'p, 't, F> {
@@ -20,9 +19,6 @@ struct Lowering<'p, 't, F> {
     scopes: Vec<ScopeId>,
     /// What each node has become; of those that are used, once they have been visited.
     made: Vec<Option<Tensor<'t>>>,
-    /// What decompositions have recorded: what two of them have in common, as attention and its gradient have the scores, is
-    /// computed once.
-    common: HashMap<(Op, Box<[NodeId]>), NodeId>,
 }
 
 impl Program {
@@ -41,8 +37,8 @@ impl Program {
             scopes.push(tape.child_scope(scopes[scope.parent.0 as usize], &scope.name, scope.turn));
         }
         let used = self.used();
-        let (made, common) = (vec![None; self.nodes.len()], HashMap::new());
-        let mut lowering = Lowering { program: self, tape: &tape, claims, simplify, scopes, made, common };
+        let mut lowering =
+            Lowering { program: self, tape: &tape, claims, simplify, scopes, made: vec![None; self.nodes.len()] };
         let mut starts = Vec::with_capacity(self.nodes.len() + 1);
         for (i, used) in used.into_iter().enumerate() {
             starts.push(tape.len());
@@ -92,26 +88,6 @@ impl<'t, F: Fn(&Op, &[Typed]) -> bool> Lowering<'_, 't, F> {
         (self.claims)(op, &typed)
     }
 
-    /// The outputs of a decomposition recorded from `start` on, without what another has recorded already.
-    fn shared(&mut self, start: usize, outputs: Vec<Tensor<'t>>) -> Vec<Tensor<'t>> {
-        if !self.simplify {
-            return outputs;
-        }
-        let mut same = HashMap::new();
-        let nodes = &mut self.tape.inner.borrow_mut().nodes;
-        for (i, node) in nodes.iter_mut().enumerate().skip(start) {
-            for input in &mut node.inputs {
-                *input = same.get(input).copied().unwrap_or(*input);
-            }
-            let id = NodeId(i as u32);
-            let known = *self.common.entry((node.op.clone(), node.inputs.clone())).or_insert(id);
-            if known != id {
-                same.insert(id, known);
-            }
-        }
-        outputs.into_iter().map(|y| Tensor { id: same.get(&y.id).copied().unwrap_or(y.id), ..y }).collect()
-    }
-
     /// Records what a node becomes. Its inputs have been visited.
     fn node(&mut self, id: NodeId) {
         if self.made[id.index()].is_some() {
@@ -124,8 +100,7 @@ impl<'t, F: Fn(&Op, &[Typed]) -> bool> Lowering<'_, 't, F> {
         tape.in_scope(self.scopes[node.scope.0 as usize], || {
             tape.at_site(node.site, || {
                 if node.op.is_fused() && !self.is_claimed(&node.op, &x) {
-                    let start = tape.len();
-                    let outputs = self.shared(start as usize, node.op.decompose(&x));
+                    let outputs = node.op.decompose(&x);
                     let first = id.index() - node.op.outputs().1;
                     outputs.into_iter().enumerate().for_each(|(k, y)| self.made[first + k] = Some(y));
                 } else if let Some(simple) = self.simplify.then(|| simplified(&node.op, &x)).flatten() {

@@ -252,17 +252,6 @@ fn first_derivatives_need_no_decomposition() {
 }
 
 #[test]
-fn scores_are_computed_once_where_both_ops_are_decomposed() {
-    let program = Case::square(2, 5, 4).fused(1);
-    let products = |simplify| {
-        let lowered = program.lowered(simplify, |_, _| false);
-        lowered.nodes().iter().zip(lowered.live()).filter(|(node, live)| *live && node.op.name() == "matmul").count()
-    };
-    // Scores and result; scores, the gradient of the weights, and those of q, k and v.
-    assert_eq!((products(false), products(true)), (7, 6));
-}
-
-#[test]
 fn halves_and_what_is_masked_or_dropped_are_decomposed() {
     let case = Case::square(2, 4, 3);
     assert_eq!(kernels(&case.fused(1)), 2);
