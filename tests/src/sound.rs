@@ -3,7 +3,7 @@
 use wgrad::{
     Program,
     op::Op,
-    plan::{Body, Grouping, Home, Instr, Kernel, Kind, Operand, Plan},
+    plan::{Body, Grouping, Home, Instr, Kernel, Kind, Level, Operand, Plan, Value},
 };
 
 /// Checks the plan of a program.
@@ -17,6 +17,7 @@ pub fn sound(program: &Program, options: &Grouping) -> Result<(), String> {
     for (k, kernel) in plan.kernels.iter().enumerate() {
         reads_and_writes(plan, kernel, &mut written).map_err(|why| format!("kernel {k} {why}"))?;
         width(plan, kernel, options).map_err(|why| format!("kernel {k} {why}"))?;
+        levels(kernel).map_err(|why| format!("kernel {k} {why}"))?;
     }
     let ends = || plan.taps.iter().chain(plan.commits.iter().map(|(_, read)| read));
     if let Some(read) = ends().find(|read| plan.slots[read.slot].home == Home::Transient && !written[read.slot]) {
@@ -43,6 +44,18 @@ fn in_place(program: &Program, plan: &Plan, options: &Grouping) -> Result<(), St
     let alike =
         plan.kernels.iter().map(|kernel| &kernel.nodes).eq(elsewhere.kernels.iter().map(|kernel| &kernel.nodes));
     if alike { states_in_place(plan, &elsewhere) } else { Ok(()) }
+}
+
+/// What has one element for each row follows from such values, or is combined over the row.
+fn levels(kernel: &Kernel) -> Result<(), String> {
+    let Kind::Loop(body) = &kernel.kind else { return Ok(()) };
+    let of_row = |value: &&Value| value.level == Level::Row && !matches!(value.instr, Instr::Reduce(..));
+    for value in body.values.iter().filter(of_row) {
+        if let Some(x) = value.instr.operands().find(|x| body.values[*x].level != Level::Row) {
+            return Err(format!("computes {value:?}, of a row, from value {x}, of elements"));
+        }
+    }
+    Ok(())
 }
 
 /// What is read has been written; what is written is read, if at all, element by element as it is written.

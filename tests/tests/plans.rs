@@ -68,3 +68,27 @@ fn nothing_is_read_from_a_later_group() {
         agree(&have, &point.reference(), &point, Tolerance::F64).unwrap_or_else(|why| panic!("{why}"));
     }
 }
+
+/// A root that members look at as elements of rows, and others, by a slice, as values of rows: where a row has one element the
+/// two look alike, and are not the same value of a kernel.
+#[test]
+fn what_is_computed_of_elements_is_computed_again_for_rows() {
+    let t = Tape::default();
+    let x = t.input("x", [1, 1], DType::F64);
+    let double = x + x;
+    let again = double.slice_step(0, 0, 1, -1) + x;
+    let sums = (again + x).sum_axes(&[1]);
+    t.tap("sums", sums);
+    t.tap("others", x.sum_axes(&[1]).tanh().reshape([1, 1]) + double * 0.5);
+    t.tap("last", again.slice_step(0, 0, 1, -1) + (sums.tanh().reshape([1, 1]) + x * 0.5).tanh());
+    let program = t.finish();
+    let inputs = [("x".to_string(), Array::new([1, 1], vec![0.7f64]))];
+    let point = Point { program: &program, states: &[], inputs: &inputs };
+    let defaults = Grouping::default();
+    for grouping in [Grouping { maps: false, epilogues: false, row_limit: 3, ..defaults.clone() }, defaults] {
+        sound(&program, &grouping).unwrap_or_else(|why| panic!("{why}\n{program}"));
+        let plan = Plan::with(&program, &grouping);
+        let have = reference_plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
+        agree(&have, &point.reference(), &point, Tolerance::F64).expect("the plan is right");
+    }
+}

@@ -207,7 +207,9 @@ impl<'a> Emitter<'a> {
         }
         let (level, operand) = self.look(&view.operand, frame, chain).expect("checked when the node joined the group");
         let key = (root, Some((level, operand.offset, operand.strides.clone())));
-        if let Some(&value) = self.known.get(&key) {
+        // Where a row has one element, what members compute of elements looks the same, and is no value of rows.
+        let fits = |value: usize| frame == Level::Element || self.values[value].level == Level::Row;
+        if let Some(value) = self.known.get(&key).copied().filter(|value| fits(*value)) {
             return value;
         }
         let mut chain_to_root = self.groups.chain(input);
