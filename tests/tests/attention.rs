@@ -123,9 +123,9 @@ impl Case {
     }
 }
 
-/// Numbers of either sign, another one for each element.
+/// Numbers of either sign, another one for each element. (In f32 the arguments of hundreds of elements would be too coarse.)
 fn weights(y: Tensor<'_>) -> Tensor<'_> {
-    (y.tape().iota(y.numel()).cast(y.dtype()) * 0.7 + 0.3).cos().reshape(y.shape())
+    (y.tape().iota(y.numel()).cast(DType::F64) * 0.7 + 0.3).cos().cast(y.dtype()).reshape(y.shape())
 }
 
 fn run(mut machine: Machine, program: &Program, inputs: &[(String, Array)]) -> Outputs {
