@@ -67,8 +67,8 @@ struct Trained<N> {
     held_out: Vec<Batch>,
     /// The weights whose gradients' norms are shown, by their place among those of all parameters.
     weights: Vec<usize>,
-    /// What the last micro-batch has shown of the layers, as the loss scale has it.
-    flow: Vec<f64>,
+    /// What each micro-batch of the update under way has shown of the layers, as the loss scale has it.
+    flows: Vec<Vec<f64>>,
     /// Mean losses of micro-batches of the update under way, where they are tapped.
     losses: Vec<f64>,
     lints: Vec<Lint>,
@@ -187,7 +187,6 @@ pub fn open<N: Network, D: Data>(
     let (weights, weight_names) = weights(store.layout(), &reached);
     let names = Names { flow: flows(&recorded), weights: weight_names };
     let session = place.session(store)?;
-    let flow = vec![f64::NAN; names.flow.len()];
     let lints = recorded.lints().to_vec();
     let trained = Trained {
         network,
@@ -199,11 +198,17 @@ pub fn open<N: Network, D: Data>(
         feed,
         held_out,
         weights,
-        flow,
+        flows: vec![],
         losses: vec![],
         lints,
     };
     Ok((Box::new(trained), session))
+}
+
+/// Mean |dL/dz| of a batch from those of its micro-batches, each of which had a loss of its own that was multiplied by a scale.
+fn mean(flows: &[Vec<f64>], width: usize, scale: f64) -> Vec<f64> {
+    let count = flows.len() as f64;
+    (0..width).map(|at| flows.iter().map(|flow| flow[at]).sum::<f64>() / (count * count * scale)).collect()
 }
 
 impl<N: Network> Example for Trained<N> {
@@ -231,7 +236,7 @@ impl<N: Network> Example for Trained<N> {
         let mut told: Vec<&Array> = taps.iter().filter(|(name, _)| name.starts_with(FLOW)).map(|(_, g)| g).collect();
         told.reverse();
         if !told.is_empty() {
-            self.flow = told.iter().flat_map(|g| g.to_f64()).collect();
+            self.flows.push(told.iter().flat_map(|g| g.to_f64()).collect());
         }
         self.losses.extend(taps.scalar(LOSS));
         for update in self.trainer.updates(std::slice::from_ref(taps)) {
@@ -240,12 +245,12 @@ impl<N: Network> Example for Trained<N> {
             let overflow = !update.taken && update.loss_scale != 1.0;
             let known = |value: f64| if overflow { 0.0 } else { value };
             let losses = std::mem::take(&mut self.losses);
-            let mean = losses.iter().sum::<f64>() / losses.len() as f64;
+            let loss = losses.iter().sum::<f64>() / losses.len() as f64;
             tell(Observed {
-                loss: if losses.is_empty() { update.loss } else { mean },
+                loss: if losses.is_empty() { update.loss } else { loss },
                 grad_norm: known(update.grad_norm),
                 applied_norm: if update.taken { profile.applied_norm } else { 0.0 },
-                flow: &self.flow.iter().map(|value| value / update.loss_scale).collect::<Vec<_>>(),
+                flow: &mean(&std::mem::take(&mut self.flows), self.names.flow.len(), update.loss_scale),
                 weights: &self.weights.iter().map(|at| profile.norms[*at]).collect::<Vec<_>>(),
             });
         }

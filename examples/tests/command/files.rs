@@ -7,7 +7,12 @@ use tempfile::TempDir;
 #[test]
 fn a_run_in_two_halves_is_the_run_in_one() {
     // Plain descent and Adam, whose moments and step count are to survive; the second half also on other threads.
-    for args in ["--case vanishing", "--case exploding", "--cell lstm", "--task adding --cell gru"] {
+    for args in [
+        "--case vanishing",
+        "--case exploding",
+        "--cell lstm --accumulate 4",
+        "--task adding --cell gru --precision f16",
+    ] {
         let dir = TempDir::new().expect("a directory");
         let run = |more: &str| {
             numbers(wgrad_in(dir.path(), &format!("rnn {args} --length 20 --seed 2 --json {more}")).json())

@@ -18,6 +18,22 @@ fn an_exploding_run_explodes_and_clipping_heals_it() {
     assert_eq!(numbers(healed), healthy);
 }
 
+/// Micro-batches add up to the batch, and what is computed again is what was kept: the same run but for rounding.
+#[test]
+fn how_a_batch_is_computed_is_not_what_is_learned() {
+    let run = |args: &str| wgrad(&format!("rnn --length 20 --steps 20 --threads 1 --json {args}")).json();
+    let whole = run("");
+    let all = ["loss_first", "loss_last", "grad_norm_max", "flow_ratio"];
+    for (args, fields) in [("--accumulate 4", &all[..]), ("--checkpoint", &all), ("--precision f16", &all[..1])] {
+        let other = run(args);
+        for field in fields {
+            let [have, want] = [&other, &whole].map(|report| report[*field].as_f64().expect("a number"));
+            assert!((have - want).abs() <= 1e-3 * want.abs(), "{args}: {field} {have}, not {want}");
+        }
+    }
+    assert_ne!(run("--precision f16")["loss_last"], whole["loss_last"], "half precision is another one");
+}
+
 #[test]
 fn a_bound_that_is_learned_beats_the_bad_one_that_it_begins_with() {
     let run =
