@@ -9,6 +9,7 @@ pub mod history;
 pub mod interrupt;
 pub mod output;
 pub mod report;
+pub mod resnet;
 pub mod rnn;
 pub mod run;
 pub mod tape;
