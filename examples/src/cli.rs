@@ -3,6 +3,7 @@
 use crate::{
     Error, Result,
     device::Device,
+    resnet::{ResNetArgs, ResNetRunArgs},
     rnn::{Case, CellName, Fix, TaskName},
     run::Files,
     verify::KINDS,
@@ -52,6 +53,8 @@ pub struct Common {
 pub enum Command {
     /// Train a recurrent network on a task over sequences
     Rnn(RnnRunArgs),
+    /// Train a residual network, or a plain one, on images
+    Resnet(ResNetRunArgs),
     /// Print one recorded step: forward, backward, passes, optimizer
     Tape(TapeArgs),
     /// Run golden vectors, whose expected values another framework has computed
@@ -194,6 +197,8 @@ pub struct TapeArgs {
 pub enum TapeExample {
     /// The recurrent network
     Rnn(RnnArgs),
+    /// The network for images
+    Resnet(ResNetArgs),
     /// A small network with every pass between its loss and its parameters
     Passes,
 }

@@ -9,6 +9,7 @@ pub mod history;
 pub mod interrupt;
 pub mod output;
 pub mod report;
+pub mod resnet;
 pub mod rnn;
 pub mod run;
 pub mod tape;
@@ -21,5 +22,5 @@ pub use error::{Error, Result};
 
 /// All cases of all examples.
 pub fn cases() -> Vec<run::Case> {
-    run::cases("rnn", rnn::CURES)
+    [run::cases("rnn", rnn::CURES), run::cases("resnet", resnet::CURES)].concat()
 }

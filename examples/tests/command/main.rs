@@ -9,6 +9,7 @@ mod gpu;
 mod interrupts;
 mod output;
 mod reports;
+mod resnet;
 mod tape;
 mod usage;
 mod verify;

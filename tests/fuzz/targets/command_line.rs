@@ -5,9 +5,9 @@
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
 use wgrad_examples::{
-    cli::{Cli, Command, TapeArgs, TapeExample},
+    cli::{Cli, Command, RnnRunArgs, TapeArgs, TapeExample},
     device::Device,
-    rnn::Config,
+    resnet, rnn,
 };
 
 fuzz_target!(|text: &str| {
@@ -15,12 +15,25 @@ fuzz_target!(|text: &str| {
         assert_eq!(device.to_string().parse(), Ok(device));
     }
     let Ok(cli) = Cli::try_parse_from(std::iter::once("wgrad").chain(text.lines())) else { return };
-    let args = match &cli.command {
-        Some(Command::Rnn(args)) => &args.settings,
-        Some(Command::Tape(TapeArgs { example: TapeExample::Rnn(args), .. })) => args,
-        _ => return,
-    };
-    if let Ok(config) = Config::new(args, cli.common.steps) {
-        assert!(config.steps > 0 && config.length > 0, "{config:?}");
+    let steps = cli.common.steps;
+    match &cli.command {
+        Some(
+            Command::Rnn(RnnRunArgs { settings: args, .. })
+            | Command::Tape(TapeArgs { example: TapeExample::Rnn(args), .. }),
+        ) => {
+            if let Ok(config) = rnn::Config::new(args, steps) {
+                assert!(config.steps > 0 && config.length > 0, "{config:?}");
+            }
+        }
+        Some(
+            Command::Resnet(resnet::ResNetRunArgs { settings: args, .. })
+            | Command::Tape(TapeArgs { example: TapeExample::Resnet(args), .. }),
+        ) => {
+            if let Ok(config) = resnet::Config::new(args, steps) {
+                let whole = config.batch.is_multiple_of(config.training.accumulate);
+                assert!(config.steps > 0 && config.depth >= 8 && whole, "{config:?}");
+            }
+        }
+        _ => {}
     }
 });
