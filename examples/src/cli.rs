@@ -6,6 +6,7 @@ use crate::{
     resnet::{ResNetArgs, ResNetRunArgs},
     rnn::{Case, CellName, Fix, TaskName},
     run::Files,
+    two_tower::{TwoTowerArgs, TwoTowerRunArgs},
     verify::KINDS,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -55,6 +56,8 @@ pub enum Command {
     Rnn(RnnRunArgs),
     /// Train a residual network, or a plain one, on images
     Resnet(ResNetRunArgs),
+    /// Train a decoder of text behind an encoder of images to describe digits
+    TwoTower(TwoTowerRunArgs),
     /// Print one recorded step: forward, backward, passes, optimizer
     Tape(TapeArgs),
     /// Run golden vectors, whose expected values another framework has computed
@@ -199,6 +202,8 @@ pub enum TapeExample {
     Rnn(RnnArgs),
     /// The network for images
     Resnet(ResNetArgs),
+    /// The encoder of images and the decoder of text
+    TwoTower(TwoTowerArgs),
     /// A small network with every pass between its loss and its parameters
     Passes,
 }

@@ -9,7 +9,7 @@ use wgrad_examples::{
     doctor, interrupt,
     output::json,
     report::Report,
-    resnet, rnn, say, tape, tour, verify,
+    resnet, rnn, say, tape, tour, two_tower, verify,
 };
 
 fn main() -> ExitCode {
@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         None => the_tour(&cli.common).map(done),
         Some(Command::Rnn(args)) => rnn::train(args, &cli.common).map(done),
         Some(Command::Resnet(args)) => resnet::train(args, &cli.common).map(done),
+        Some(Command::TwoTower(args)) => two_tower::train(args, &cli.common).map(done),
         Some(Command::Tape(args)) => tape::tape(args, &cli.common).map(done),
         Some(Command::Verify(args)) => verify::verify(args, &cli.common),
         Some(Command::Doctor) => doctor::doctor(&cli.common),

@@ -5,7 +5,7 @@ use crate::{
     cli::{Common, TapeArgs, TapeExample},
     device::Place,
     output::json,
-    resnet, rnn, say,
+    resnet, rnn, say, two_tower,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -76,6 +76,9 @@ pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
     let (example, (store, program)) = match &args.example {
         TapeExample::Rnn(args) => ("rnn", rnn::step(&rnn::Config::new(args, common.steps)?, common.seed)?),
         TapeExample::Resnet(args) => ("resnet", resnet::step(&resnet::Config::new(args, common.steps)?, common.seed)?),
+        TapeExample::TwoTower(args) => {
+            ("two-tower", two_tower::step(&two_tower::Config::new(args, common.steps)?, common.seed)?)
+        }
         TapeExample::Passes => ("passes", passes(common.seed)),
     };
     if args.plan {

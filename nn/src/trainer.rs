@@ -129,9 +129,9 @@ type Compiled = (Vec<(String, Shape, DType)>, Step);
 /// How many shapes of micro-batches are kept compiled.
 const SHAPES: usize = 64;
 
-/// Trains: loss, loss scale, accumulation, all-reduce over the ranks that train together, unscaling, finite check, noise, centralization, adaptive clip, clips,
-/// optimizer, average, scale update, in this order, which is that of [`wgrad::PassState`]'s rules. All of it is on the
-/// tape: a step waits for nothing.
+/// Trains: loss, loss scale, accumulation, all-reduce over the ranks that train together, unscaling, finite check, factors of
+/// some parameters, noise, centralization, adaptive clip, clips, optimizer, average, scale update, in this order, which is
+/// that of [`wgrad::PassState`]'s rules. All of it is on the tape: a step waits for nothing.
 ///
 /// Buffers, such as running statistics ([`crate::Buffers`]), move in each micro-batch. Where the step is not taken they are
 /// what they were before it, and must be declared before the trainer; over several ranks they become their mean.
@@ -403,6 +403,9 @@ impl Trainer {
         self.tap(tape, "grad_norm", g.norm());
         if c.profile {
             self.tap(tape, "norms", g.segment_norms());
+        }
+        for (params, factor) in &c.scale_grad {
+            g = g.scale_grad(params, *factor);
         }
         if let Some((noise, rng)) = self.noise {
             g = g.add_noise(noise, rng);

@@ -65,34 +65,49 @@ impl TwoTower {
         Self { vision, norm, scale, projection, text: Gpt::new(b.at("text"), &config.text), config: config.clone() }
     }
 
-    /// Maps images `[batch, channels, height, width]` and the symbols so far, u32 `[batch, time]`, to the logits of the
-    /// symbols that follow the image and each symbol, `[batch, 1 + time, vocabulary]`.
-    ///
-    /// What the encoder gives is probed as `features`; what enters the projection, as `projection/x`.
+    /// What the encoder gives of images `[batch, channels, height, width]`: `[batch, features]`, probed as `features`.
     ///
     /// # Panics
-    /// As [`ResNet::forward`] and [`Gpt::forward`].
+    /// As [`ResNet::forward`].
     #[track_caller]
-    pub fn forward<'t>(&self, images: Tensor<'t>, symbols: Tensor<'t>, training: bool) -> Tensor<'t> {
-        let tape = images.tape();
+    pub fn encode<'t>(&self, images: Tensor<'t>, training: bool) -> Tensor<'t> {
         let encode = || self.vision.features(images, training && !self.config.frozen);
-        let features = tape.scoped("vision", encode).probe("features");
+        images.tape().scoped("vision", encode).probe("features")
+    }
+
+    /// Maps features and the symbols so far, u32 `[batch, time]`, to the logits of the symbols that follow the image and each
+    /// symbol, `[batch, 1 + time, vocabulary]`. What enters the projection is probed as `projection/x`.
+    ///
+    /// # Panics
+    /// If these are no such features; as [`Gpt::forward`].
+    #[track_caller]
+    pub fn describe<'t>(&self, features: Tensor<'t>, symbols: Tensor<'t>, training: bool) -> Tensor<'t> {
+        let tape = features.tape();
         let x = self.norm.as_ref().map_or(features, |norm| norm.forward(features));
         let x = self.scale.as_ref().map_or(x, |scale| scale.forward(x));
         let image = tape.scoped("projection", || self.projection.forward(x.probe("x")));
         tape.scoped("text", || self.text.forward_after(image.unsqueeze(1), symbols, training))
     }
 
-    /// The mean cross-entropy of descriptions, u32 `[batch, time]`, each symbol given the image and the symbols before it,
-    /// in nats per symbol.
+    /// Maps images and the symbols so far to logits: what [`TwoTower::describe`] says of what [`TwoTower::encode`] gives.
     ///
     /// # Panics
-    /// As [`TwoTower::forward`]; if descriptions have no symbol.
+    /// As these.
     #[track_caller]
-    pub fn loss<'t>(&self, images: Tensor<'t>, descriptions: Tensor<'t>, training: bool) -> Tensor<'t> {
+    pub fn forward<'t>(&self, images: Tensor<'t>, symbols: Tensor<'t>, training: bool) -> Tensor<'t> {
+        self.describe(self.encode(images, training), symbols, training)
+    }
+
+    /// The mean cross-entropy of descriptions, u32 `[batch, time]`, each symbol given the features of an image and the symbols
+    /// before it, in nats per symbol.
+    ///
+    /// # Panics
+    /// As [`TwoTower::describe`]; if descriptions have no symbol.
+    #[track_caller]
+    pub fn loss<'t>(&self, features: Tensor<'t>, descriptions: Tensor<'t>, training: bool) -> Tensor<'t> {
         let (shape, rows) = (descriptions.shape(), descriptions.numel());
         assert!(shape.rank() == 2 && rows > 0, "two_tower: descriptions of {shape}: needs [batch, time]");
-        let logits = self.forward(images, descriptions.slice(1, 0, shape[1] - 1), training);
+        let logits = self.describe(features, descriptions.slice(1, 0, shape[1] - 1), training);
         logits.reshape([rows, self.config.text.vocabulary]).cross_entropy(descriptions.reshape([rows]))
     }
 }

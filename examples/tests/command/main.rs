@@ -11,6 +11,7 @@ mod output;
 mod reports;
 mod resnet;
 mod tape;
+mod two_tower;
 mod usage;
 mod verify;
 

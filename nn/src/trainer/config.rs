@@ -40,6 +40,8 @@ pub struct TrainerConfig {
     pub precision: Precision,
     /// What the loss is multiplied by.
     pub loss_scale: LossScale,
+    /// What the gradients of some parameters are multiplied by, before anything else is done to them.
+    pub scale_grad: Vec<(ParamSet, f64)>,
     /// Noise added to the gradient, drawn from `seed`.
     pub noise: Option<Noise>,
     /// Whether rows of weights lose their mean.
@@ -73,6 +75,7 @@ impl Default for TrainerConfig {
             weighting: Weighting::Mean,
             precision: Precision::F32,
             loss_scale: LossScale::Auto,
+            scale_grad: vec![],
             noise: None,
             centralize: false,
             agc: None,

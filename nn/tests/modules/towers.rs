@@ -43,7 +43,7 @@ fn gradients_are_right_with_any_bridge() {
         let mut session = session(store);
         let inputs = [images(), descriptions()];
         let check = Gradcheck::new().random_directions(2);
-        let checked = check.check_params(&mut session, &params, &inputs, |_, x| model.loss(x[0], x[1], true));
+        let checked = check.check_params(&mut session, &params, &inputs, |_, x| model.loss(model.encode(x[0], true), x[1], true));
         let checked = checked.unwrap_or_else(|error| panic!("{bridge:?}: {error}"));
         assert!(checked.compared >= 2 * params.len(), "{bridge:?}: {checked:?}");
     }
@@ -106,7 +106,7 @@ fn a_frozen_encoder_stands_still_and_the_rest_learns() {
     let buffers = Buffers::of(store.layout());
     let sgd = Sgd::new(&mut store, &params, SgdConfig { lr: 0.1.into(), ..SgdConfig::default() });
     let mut trainer = Trainer::new(&mut store, &params, sgd, TrainerConfig::default(), move |batch| {
-        model.loss(batch.get("images"), batch.get("descriptions"), true).into()
+        model.loss(model.encode(batch.get("images"), true), batch.get("descriptions"), true).into()
     });
     let mut session = session(store);
     let paths: Vec<_> = session.layout().params().map(|(id, p)| (id, p.path.clone())).collect();

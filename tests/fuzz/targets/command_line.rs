@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use wgrad_examples::{
     cli::{Cli, Command, RnnRunArgs, TapeArgs, TapeExample},
     device::Device,
-    resnet, rnn,
+    resnet, rnn, two_tower,
 };
 
 fuzz_target!(|text: &str| {
@@ -32,6 +32,15 @@ fuzz_target!(|text: &str| {
             if let Ok(config) = resnet::Config::new(args, steps) {
                 let whole = config.batch.is_multiple_of(config.training.accumulate);
                 assert!(config.steps > 0 && config.depth >= 8 && whole, "{config:?}");
+            }
+        }
+        Some(
+            Command::TwoTower(two_tower::TwoTowerRunArgs { settings: args, .. })
+            | Command::Tape(TapeArgs { example: TapeExample::TwoTower(args), .. }),
+        ) => {
+            if let Ok(config) = two_tower::Config::new(args, steps) {
+                let whole = config.batch.is_multiple_of(config.training.accumulate);
+                assert!(config.steps > 0 && whole, "{config:?}");
             }
         }
         _ => {}

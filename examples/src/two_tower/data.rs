@@ -1,0 +1,103 @@
+//! Digits and their descriptions: `seven, odd`.
+
+use wgrad::Array;
+use wgrad_nn::data::{Augment, Batch, Dataset, Digits, ImageData, Split, Vocabulary};
+
+/// The descriptions, by class.
+const DESCRIPTIONS: [&str; 10] = [
+    "zero, even",
+    "one, odd",
+    "two, even",
+    "three, odd",
+    "four, even",
+    "five, odd",
+    "six, even",
+    "seven, odd",
+    "eight, even",
+    "nine, odd",
+];
+
+/// What follows the end of a description.
+const END: char = '.';
+
+/// The symbols of each description, all of the same length.
+#[derive(Clone, Debug)]
+pub(super) struct Descriptions {
+    pub vocabulary: Vocabulary,
+    symbols: Vec<Vec<u32>>,
+}
+
+impl Descriptions {
+    pub fn new() -> Self {
+        let longest = DESCRIPTIONS.iter().map(|text| text.len()).max().unwrap_or_default();
+        // Each ends with at least one end.
+        let texts = DESCRIPTIONS.map(|text| format!("{text}{}", END.to_string().repeat(longest + 1 - text.len())));
+        let vocabulary = Vocabulary::of(&texts.concat());
+        let symbols = texts.iter().map(|text| vocabulary.encode(text).expect("of its own characters")).collect();
+        Self { vocabulary, symbols }
+    }
+
+    /// Symbols per description.
+    pub fn length(&self) -> usize {
+        self.symbols[0].len()
+    }
+
+    /// A text as far as its end.
+    pub fn decode(&self, symbols: &[u32]) -> String {
+        let text = self.vocabulary.decode(symbols);
+        text.split(END).next().unwrap_or_default().to_string()
+    }
+}
+
+/// Images with their descriptions.
+#[derive(Clone, Debug)]
+pub(super) struct Described {
+    pub images: ImageData,
+    pub descriptions: Descriptions,
+}
+
+impl Described {
+    /// Those to train on, and those held out.
+    pub fn digits(seed: u64) -> [Self; 2] {
+        let Split { train, test } = Digits::embedded(seed).images();
+        let moments = train.moments();
+        let mut train = ImageData::plain(train, moments.clone());
+        train.augment = Some((Augment { padding: 1, flip: false }, seed));
+        [train, ImageData::plain(test, moments)].map(|images| Self { images, descriptions: Descriptions::new() })
+    }
+}
+
+impl Dataset for Described {
+    fn len(&self) -> usize {
+        self.images.len()
+    }
+
+    /// Images f32 `[batch, 1, 8, 8]`; of each its class, then the symbols of its description, u32 `[batch, 1 + length]`.
+    fn batch(&self, samples: &[usize], epoch: u64) -> Batch {
+        let Batch { x, y } = self.images.batch(samples, epoch);
+        let classes = y.to_f64().into_iter().map(|class| class as u32);
+        let rows = classes.flat_map(|class| [&[class], &self.descriptions.symbols[class as usize][..]].concat());
+        let width = 1 + self.descriptions.length();
+        Batch { x, y: Array::new([samples.len(), width], rows.collect::<Vec<u32>>()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptions_are_those_of_the_classes() {
+        let [data, _] = Described::digits(0);
+        let (plain, batch) = (data.images.batch(&[3, 8], 0), data.batch(&[3, 8], 0));
+        let rows = batch.y.to_f64();
+        for (i, row) in rows.chunks(1 + data.descriptions.length()).enumerate() {
+            let class = plain.y.item(i);
+            assert_eq!(row[0], class);
+            let symbols: Vec<u32> = row[1..].iter().map(|symbol| *symbol as u32).collect();
+            assert_eq!(data.descriptions.decode(&symbols), DESCRIPTIONS[class as usize]);
+            assert_eq!(data.descriptions.vocabulary.decode(&symbols).chars().last(), Some(END));
+        }
+        assert_eq!(batch.x, plain.x);
+    }
+}

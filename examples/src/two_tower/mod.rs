@@ -1,0 +1,14 @@
+//! `wgrad two-tower`: images described by a text, in the manner of LLaVA (Liu et al. 2023): an encoder of images that is
+//! trained beforehand and frozen, a projection, and a decoder of text.
+
+mod args;
+mod command;
+mod config;
+mod data;
+mod encoder;
+mod example;
+
+pub use args::{TwoTowerArgs, TwoTowerRunArgs};
+pub use command::train;
+pub use config::{CURES, Case, Config, Fix};
+pub use example::step;
