@@ -116,7 +116,9 @@ impl Recipe {
             ("batch", config.batch.to_string()),
             ("seed", seed.to_string()),
         ];
-        let trainer = TrainerConfig { agc: config.agc, clip_norm: config.clip_norm, ..TrainerConfig::default() };
+        // The paper clips all but the last linear layer.
+        let head = [Some(model.head.weight), model.head.bias].into_iter().flatten().collect();
+        let trainer = TrainerConfig { agc: config.agc, clip_norm: config.clip_norm, head, ..TrainerConfig::default() };
         let training = config.training.clone();
         let plan = Plan { settings, identity, training, trainer, data: train, held_out, seed };
         Ok(Self { store, network: Classifier { model, params }, optimizer, plan })
