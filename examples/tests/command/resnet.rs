@@ -188,6 +188,7 @@ fn a_folder_that_holds_something_else_is_refused() {
     }
 }
 
+/// After 20 steps, with batch normalisation and without.
 #[test]
 fn a_gpu_computes_what_the_cpu_does() {
     if gpus().is_empty() {
@@ -195,7 +196,7 @@ fn a_gpu_computes_what_the_cpu_does() {
     }
     let number = |report: &Json, field: &str| report[field].as_f64().expect("a number");
     for args in ["", "--case exploding --fix agc"] {
-        let run = |device: &str| wgrad(&format!("{SHORT} --steps 3 --json --quiet {args} --device {device}")).json();
+        let run = |device: &str| wgrad(&format!("{SHORT} --steps 20 --json --quiet {args} --device {device}")).json();
         let [gpu, cpu] = ["gpu", "cpu"].map(run);
         for field in ["loss_first", "loss_last", "grad_norm_max", "applied_norm_max", "flow_ratio"] {
             let (have, want) = (number(&gpu, field), number(&cpu, field));
