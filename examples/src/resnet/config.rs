@@ -19,7 +19,7 @@ pub enum Case {
     Healthy,
     /// 56 layers and no shortcuts.
     Degradation,
-    /// Nothing normalises, at a learning rate for large batches.
+    /// Nothing normalises, at batch and learning rate for large batches.
     Exploding,
     /// The weights of a plain network start too small.
     Vanishing,
@@ -117,8 +117,15 @@ const DEPTH: usize = 20;
 const DEEP: usize = 56;
 /// The depth to which a plain network without normalisation learns well from sound first values.
 const SHALLOW: usize = 8;
+/// The number of updates that He et al. trained on CIFAR-10.
+const PUBLISHED: usize = 64_000;
 /// The greatest depth.
 const DEEPEST: usize = 302;
+
+/// A rate that falls from `base` to 0 along a cosine.
+fn falling(base: f64, steps: usize) -> Schedule {
+    Schedule::WarmupCosine { base, steps: 0, total: steps as _, init: base, end: 0.0 }
+}
 
 impl Config {
     /// The settings that flags ask for.
@@ -176,9 +183,9 @@ impl Config {
             Some(folder) => Self {
                 source: Source::Folder(folder.clone()),
                 batch: 128,
-                lr: Schedule::WarmupCosine { base: 0.1, steps: 0, total: 64_000, init: 0.1, end: 0.0 },
+                lr: falling(0.1, PUBLISHED),
                 weight_decay: 1e-4,
-                steps: 64_000,
+                steps: PUBLISHED,
                 evaluate_every: 500,
                 solved: f64::NAN,
                 ..digits
@@ -192,7 +199,7 @@ impl Config {
             Case::Degradation => (self.residual, self.steps) = (false, 600),
             Case::Exploding => {
                 self.batch_norm = false;
-                (self.batch, self.lr) = (128, 0.4.into());
+                (self.batch, self.lr) = (128, falling(0.4, self.steps));
             }
             Case::Vanishing => {
                 self.plain();

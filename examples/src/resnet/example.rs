@@ -116,6 +116,8 @@ impl Recipe {
             ("batch", config.batch.to_string()),
             ("seed", seed.to_string()),
         ];
+        // Adaptive clipping has the last layer too, which its paper leaves out: nothing normalises what that layer is given
+        // here, and runs that left it alone missed the target.
         let trainer = TrainerConfig { agc: config.agc, clip_norm: config.clip_norm, ..TrainerConfig::default() };
         let training = config.training.clone();
         let plan = Plan { settings, identity, training, trainer, data: train, held_out, seed };
