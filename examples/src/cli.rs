@@ -5,6 +5,7 @@ use crate::{
     device::Device,
     rnn::{Case, CellName, Fix, TaskName},
     run::Files,
+    transformer::{TransformerArgs, TransformerRunArgs},
     verify::KINDS,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -52,6 +53,8 @@ pub struct Common {
 pub enum Command {
     /// Train a recurrent network on a task over sequences
     Rnn(RnnRunArgs),
+    /// Train a decoder of transformer blocks on a text, character by character
+    Transformer(TransformerRunArgs),
     /// Print one recorded step: forward, backward, passes, optimizer
     Tape(TapeArgs),
     /// Run golden vectors, whose expected values another framework has computed
@@ -194,6 +197,8 @@ pub struct TapeArgs {
 pub enum TapeExample {
     /// The recurrent network
     Rnn(RnnArgs),
+    /// The decoder
+    Transformer(TransformerArgs),
     /// A small network with every pass between its loss and its parameters
     Passes,
 }

@@ -13,6 +13,7 @@ pub mod rnn;
 pub mod run;
 pub mod tape;
 pub mod tour;
+pub mod transformer;
 pub mod verify;
 
 mod error;
@@ -21,5 +22,5 @@ pub use error::{Error, Result};
 
 /// All cases of all examples.
 pub fn cases() -> Vec<run::Case> {
-    run::cases("rnn", rnn::CURES)
+    [run::cases("rnn", rnn::CURES), run::cases("transformer", transformer::CURES)].concat()
 }

@@ -9,7 +9,7 @@ use wgrad_examples::{
     doctor, interrupt,
     output::json,
     report::Report,
-    rnn, say, tape, tour, verify,
+    rnn, say, tape, tour, transformer, verify,
 };
 
 fn main() -> ExitCode {
@@ -20,6 +20,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         None => the_tour(&cli.common).map(done),
         Some(Command::Rnn(args)) => rnn::train(args, &cli.common).map(done),
+        Some(Command::Transformer(args)) => transformer::train(args, &cli.common).map(done),
         Some(Command::Tape(args)) => tape::tape(args, &cli.common).map(done),
         Some(Command::Verify(args)) => verify::verify(args, &cli.common),
         Some(Command::Doctor) => doctor::doctor(&cli.common),

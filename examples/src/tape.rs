@@ -5,7 +5,7 @@ use crate::{
     cli::{Common, TapeArgs, TapeExample},
     device::Place,
     output::json,
-    rnn, say,
+    rnn, say, transformer,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -75,6 +75,10 @@ pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
     }
     let (example, (store, program)) = match &args.example {
         TapeExample::Rnn(args) => ("rnn", rnn::step(&rnn::Config::new(args, common.steps)?, common.seed)?),
+        TapeExample::Transformer(args) => {
+            let config = transformer::Config::new(args, common.steps)?;
+            ("transformer", transformer::step(&config, common.seed)?)
+        }
         TapeExample::Passes => ("passes", passes(common.seed)),
     };
     if args.plan {

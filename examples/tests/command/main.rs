@@ -10,6 +10,7 @@ mod interrupts;
 mod output;
 mod reports;
 mod tape;
+mod transformer;
 mod usage;
 mod verify;
 

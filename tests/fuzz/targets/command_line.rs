@@ -5,9 +5,10 @@
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
 use wgrad_examples::{
-    cli::{Cli, Command, TapeArgs, TapeExample},
+    cli::{Cli, Command, RnnArgs, TapeArgs, TapeExample},
     device::Device,
-    rnn::Config,
+    rnn,
+    transformer::{self, TransformerArgs},
 };
 
 fuzz_target!(|text: &str| {
@@ -15,12 +16,24 @@ fuzz_target!(|text: &str| {
         assert_eq!(device.to_string().parse(), Ok(device));
     }
     let Ok(cli) = Cli::try_parse_from(std::iter::once("wgrad").chain(text.lines())) else { return };
-    let args = match &cli.command {
-        Some(Command::Rnn(args)) => &args.settings,
-        Some(Command::Tape(TapeArgs { example: TapeExample::Rnn(args), .. })) => args,
-        _ => return,
-    };
-    if let Ok(config) = Config::new(args, cli.common.steps) {
-        assert!(config.steps > 0 && config.length > 0, "{config:?}");
+    let steps = cli.common.steps;
+    match &cli.command {
+        Some(Command::Rnn(args)) => recurrent(&args.settings, steps),
+        Some(Command::Transformer(args)) => transformer(&args.settings, steps),
+        Some(Command::Tape(TapeArgs { example: TapeExample::Rnn(args), .. })) => recurrent(args, steps),
+        Some(Command::Tape(TapeArgs { example: TapeExample::Transformer(args), .. })) => transformer(args, steps),
+        _ => {}
     }
 });
+
+fn recurrent(args: &RnnArgs, steps: Option<usize>) {
+    if let Ok(config) = rnn::Config::new(args, steps) {
+        assert!(config.steps > 0 && config.length > 0, "{config:?}");
+    }
+}
+
+fn transformer(args: &TransformerArgs, steps: Option<usize>) {
+    if let Ok(config) = transformer::Config::new(args, steps) {
+        assert!(config.steps > 0 && config.batch.is_multiple_of(config.training.accumulate), "{config:?}");
+    }
+}
