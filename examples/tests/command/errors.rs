@@ -100,3 +100,28 @@ fn a_place_where_nothing_can_be_saved_is_refused_before_the_first_step() {
     }
     assert_eq!(names(dir.path()), ["file", "folder"]);
 }
+
+/// A disk that is full while a run is saved, as a limit on the size of files has it.
+#[test]
+#[cfg(unix)]
+fn a_full_disk_loses_nothing() {
+    use crate::{Outcome, command, saved, transformer};
+    use std::process::Command;
+    for args in [SHORT, transformer::BUILT_IN] {
+        let dir = TempDir::new().expect("a directory");
+        wgrad_in(dir.path(), &format!("{args} --steps 3 --json --save run.st")).json();
+        let before = saved(&dir.path().join("run.st"));
+        for resume in ["", "--resume run.st"] {
+            let wgrad = command(dir.path(), &format!("{args} --steps 5 --quiet --save run.st {resume}"));
+            let mut limited = Command::new("sh");
+            // With the signal ignored, what does not fit is an error of writing.
+            limited.args(["-c", r#"trap '' XFSZ; ulimit -f 1; exec "$0" "$@""#]).arg(wgrad.get_program());
+            let output = limited.args(wgrad.get_args()).current_dir(dir.path()).output().expect("the command starts");
+            Outcome::new(args, output).fails(1, &["cannot write", "run.st"]);
+            assert_eq!(saved(&dir.path().join("run.st")), before, "{args}");
+            assert_eq!(names(dir.path()), ["run.st"], "{args}");
+        }
+        // With room again, it goes on.
+        wgrad_in(dir.path(), &format!("{args} --steps 5 --json --save run.st --resume run.st")).json();
+    }
+}

@@ -60,11 +60,18 @@ fn a_run_that_has_all_its_steps_is_judged_again() {
 /// A run that is killed at any time leaves the file as one of its saves wrote it.
 #[test]
 fn a_killed_run_leaves_a_whole_file_that_resumes() {
+    kill_and_go_on("rnn --case vanishing --length 20 --threads 1", 6);
+}
+
+/// Kills a run that is evaluated every 50 steps so many times; each time the file must be whole, and go on as one of an
+/// undisturbed run.
+#[track_caller]
+pub fn kill_and_go_on(args: &str, kills: u64) {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("run.st");
-    let flags = "rnn --case vanishing --length 20 --threads 1 --json --save run.st";
+    let flags = format!("{args} --json --save run.st");
     let mut steps = 0;
-    for kill in 0..6 {
+    for kill in 0..kills {
         let resume = if kill == 0 { "" } else { "--resume run.st" };
         let before = fs::read(&path).ok();
         let mut child = command(dir.path(), &format!("{flags} --steps 1000000 {resume}")).spawn().expect("starts");
@@ -74,9 +81,7 @@ fn a_killed_run_leaves_a_whole_file_that_resumes() {
         child.kill().expect("the run is still there");
         child.wait().expect("the run ends");
         saved(&path);
-        let made =
-            wgrad_in(dir.path(), "rnn --case vanishing --length 20 --threads 1 --json --steps 1 --resume run.st")
-                .json();
+        let made = wgrad_in(dir.path(), &format!("{args} --json --steps 1 --resume run.st")).json();
         let made = made["steps"].as_u64().expect("a number");
         assert!(made > steps, "kill {kill}: {made} steps after {steps}");
         assert_eq!(made % 50, 0, "a run is saved when it is evaluated");
