@@ -6,6 +6,7 @@ use crate::{
     resnet::{ResNetArgs, ResNetRunArgs},
     rnn::{Case, CellName, Fix, TaskName},
     run::Files,
+    transformer::{TransformerArgs, TransformerRunArgs},
     two_tower::{TwoTowerArgs, TwoTowerRunArgs},
     verify::KINDS,
 };
@@ -54,6 +55,8 @@ pub struct Common {
 pub enum Command {
     /// Train a recurrent network on a task over sequences
     Rnn(RnnRunArgs),
+    /// Train a decoder of transformer blocks on a text, character by character
+    Transformer(TransformerRunArgs),
     /// Train a residual network, or a plain one, on images
     Resnet(ResNetRunArgs),
     /// Train a decoder of text behind an encoder of images to describe digits
@@ -200,6 +203,8 @@ pub struct TapeArgs {
 pub enum TapeExample {
     /// The recurrent network
     Rnn(RnnArgs),
+    /// The decoder
+    Transformer(TransformerArgs),
     /// The network for images
     Resnet(ResNetArgs),
     /// The encoder of images and the decoder of text

@@ -14,6 +14,7 @@ pub mod rnn;
 pub mod run;
 pub mod tape;
 pub mod tour;
+pub mod transformer;
 pub mod two_tower;
 pub mod verify;
 
@@ -23,6 +24,11 @@ pub use error::{Error, Result};
 
 /// All cases of all examples.
 pub fn cases() -> Vec<run::Case> {
-    [run::cases("rnn", rnn::CURES), run::cases("resnet", resnet::CURES), run::cases("two-tower", two_tower::CURES)]
-        .concat()
+    [
+        run::cases("rnn", rnn::CURES),
+        run::cases("transformer", transformer::CURES),
+        run::cases("resnet", resnet::CURES),
+        run::cases("two-tower", two_tower::CURES),
+    ]
+    .concat()
 }

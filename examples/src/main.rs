@@ -9,7 +9,7 @@ use wgrad_examples::{
     doctor, interrupt,
     output::json,
     report::Report,
-    resnet, rnn, say, tape, tour, two_tower, verify,
+    resnet, rnn, say, tape, tour, transformer, two_tower, verify,
 };
 
 fn main() -> ExitCode {
@@ -20,6 +20,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         None => the_tour(&cli.common).map(done),
         Some(Command::Rnn(args)) => rnn::train(args, &cli.common).map(done),
+        Some(Command::Transformer(args)) => transformer::train(args, &cli.common).map(done),
         Some(Command::Resnet(args)) => resnet::train(args, &cli.common).map(done),
         Some(Command::TwoTower(args)) => two_tower::train(args, &cli.common).map(done),
         Some(Command::Tape(args)) => tape::tape(args, &cli.common).map(done),

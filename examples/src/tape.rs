@@ -5,7 +5,7 @@ use crate::{
     cli::{Common, TapeArgs, TapeExample},
     device::Place,
     output::json,
-    resnet, rnn, say, two_tower,
+    resnet, rnn, say, transformer, two_tower,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -75,6 +75,10 @@ pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
     }
     let (example, (store, program)) = match &args.example {
         TapeExample::Rnn(args) => ("rnn", rnn::step(&rnn::Config::new(args, common.steps)?, common.seed)?),
+        TapeExample::Transformer(args) => {
+            let config = transformer::Config::new(args, common.steps)?;
+            ("transformer", transformer::step(&config, common.seed)?)
+        }
         TapeExample::Resnet(args) => ("resnet", resnet::step(&resnet::Config::new(args, common.steps)?, common.seed)?),
         TapeExample::TwoTower(args) => {
             ("two-tower", two_tower::step(&two_tower::Config::new(args, common.steps)?, common.seed)?)

@@ -11,7 +11,7 @@ use wgrad::{Param, StateId, Tensor};
 /// Statistics are of the micro-batch at hand: `accumulate` micro-batches are not one large batch.
 #[derive(Clone, Debug)]
 pub struct BatchNorm2d {
-    /// `[channels]`, 1 at first.
+    /// `[channels]`, 1 at first, or 0.
     pub weight: Param,
     /// `[channels]`, 0 at first.
     pub bias: Param,
@@ -27,8 +27,19 @@ pub struct BatchNorm2d {
 impl BatchNorm2d {
     /// Declares `weight` and `bias`, and the buffer `running`, with PyTorch's momentum of 0.1 and epsilon of 1e-5.
     #[track_caller]
-    pub fn new(mut b: Builder<'_>, channels: usize) -> Self {
-        let (weight, bias) = (b.param("weight", [channels], &Init::Ones), b.param("bias", [channels], &Init::Zeros));
+    pub fn new(b: Builder<'_>, channels: usize) -> Self {
+        Self::declare(b, channels, &Init::Ones)
+    }
+
+    /// The same with a weight of 0 at first, so that it begins by giving nothing.
+    #[track_caller]
+    pub fn silent(b: Builder<'_>, channels: usize) -> Self {
+        Self::declare(b, channels, &Init::Zeros)
+    }
+
+    #[track_caller]
+    fn declare(mut b: Builder<'_>, channels: usize, weight: &Init) -> Self {
+        let (weight, bias) = (b.param("weight", [channels], weight), b.param("bias", [channels], &Init::Zeros));
         let running = b.buffer("running", [2, channels], &[vec![0.0; channels], vec![1.0; channels]].concat());
         Self { weight, bias, running, momentum: 0.1, eps: 1e-5 }
     }

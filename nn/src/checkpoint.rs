@@ -73,12 +73,7 @@ pub fn load(session: &mut Session, path: impl AsRef<Path>) -> Result<Metadata> {
     let path = path.as_ref();
     let bytes = read(path)?;
     let file = parse(path, &bytes)?;
-    let mut metadata = metadata(path, &bytes)?;
-    match metadata.get(FORMAT_KEY).map(String::as_str) {
-        Some(FORMAT) => {}
-        Some(found) => return Err(Error::Version { path: path.into(), found: found.into(), known: FORMAT }),
-        None => return Err(Error::Foreign { path: path.into() }),
-    }
+    let mut metadata = header(path, &bytes)?;
     let layout = session.layout().clone();
     let wanted = wanted(&layout);
     for want in &wanted {
@@ -95,6 +90,17 @@ pub fn load(session: &mut Session, path: impl AsRef<Path>) -> Result<Metadata> {
         decode(view.dtype(), view.data()).expect("checked above")
     };
     write(session, &layout, wanted.iter().map(|want| (want, data(want))))?;
+    metadata.retain(|key, _| !key.starts_with(RESERVED));
+    Ok(metadata)
+}
+
+/// The caller's metadata of a checkpoint, for what there is to ask before a session is made for it.
+///
+/// # Errors
+/// As [`load`], but for what a session holds.
+pub fn metadata(path: impl AsRef<Path>) -> Result<Metadata> {
+    let path = path.as_ref();
+    let mut metadata = header(path, &read(path)?)?;
     metadata.retain(|key, _| !key.starts_with(RESERVED));
     Ok(metadata)
 }
@@ -244,10 +250,16 @@ fn parse<'b>(path: &Path, bytes: &'b [u8]) -> Result<SafeTensors<'b>> {
     SafeTensors::deserialize(bytes).map_err(|error| Error::Malformed { path: path.into(), why: error.to_string() })
 }
 
-fn metadata(path: &Path, bytes: &[u8]) -> Result<Metadata> {
+/// All metadata of a checkpoint in a format that is known.
+fn header(path: &Path, bytes: &[u8]) -> Result<Metadata> {
     let (_, header) = SafeTensors::read_metadata(bytes)
         .map_err(|error| Error::Malformed { path: path.into(), why: error.to_string() })?;
-    Ok(header.metadata().clone().unwrap_or_default().into_iter().collect())
+    let metadata: Metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();
+    match metadata.get(FORMAT_KEY).map(String::as_str) {
+        Some(FORMAT) => Ok(metadata),
+        Some(found) => Err(Error::Version { path: path.into(), found: found.into(), known: FORMAT }),
+        None => Err(Error::Foreign { path: path.into() }),
+    }
 }
 
 /// Writes beside the path, flushes to the disk, and renames, so that a crash leaves the old file or the new one.

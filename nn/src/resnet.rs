@@ -68,6 +68,9 @@ pub struct ResNetConfig {
     pub residual: bool,
     /// Whether convolutions are followed by a [`BatchNorm2d`]; those that are not have a bias.
     pub batch_norm: bool,
+    /// Whether the last norm of each block that is added to what came in gives nothing at first: each begins as its shortcut,
+    /// and a deep network as a shallow one (Goyal et al. 2017, "Accurate, large minibatch SGD", section 5.1).
+    pub silent: bool,
     /// The activation.
     pub activation: Activation,
     /// Whether the backward sweep computes what is within blocks again, instead of keeping it: see
@@ -116,6 +119,7 @@ impl ResNetConfig {
             stages: widths.map(|width| (width, blocks)).to_vec(),
             residual: true,
             batch_norm: true,
+            silent: false,
             activation: Activation::Relu,
             checkpoint: false,
             init: Init::He { fan: Fan::Out },
@@ -143,7 +147,7 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Declares `conv`, and `norm` where the configuration has it.
+    /// Declares `conv`, and `norm` where the configuration has it; `silent` if that gives nothing at first.
     #[track_caller]
     fn new(
         mut b: Builder<'_>,
@@ -151,11 +155,13 @@ impl Unit {
         [inputs, outputs]: [usize; 2],
         kernel: usize,
         stride: usize,
+        silent: bool,
     ) -> Self {
         let geometry = wgrad::Conv2d { stride: [stride; 2], ..wgrad::Conv2d::same(kernel) };
         let declare = if config.batch_norm { Conv2d::without_bias } else { Conv2d::new };
         let conv = declare(b.at("conv"), inputs, outputs, kernel, geometry, &config.init);
-        Self { conv, norm: config.batch_norm.then(|| BatchNorm2d::new(b.at("norm"), outputs)) }
+        let norm = if silent { BatchNorm2d::silent } else { BatchNorm2d::new };
+        Self { conv, norm: config.batch_norm.then(|| norm(b.at("norm"), outputs)) }
     }
 
     #[track_caller]
@@ -189,12 +195,13 @@ impl ResNetBlock {
                 vec![([inputs, width], 1, 1), ([width, width], 3, stride), ([width, outputs], 1, 1)]
             }
         };
-        let mut units = vec![];
+        let (mut units, last) = (vec![], plan.len() - 1);
         for (i, (channels, kernel, stride)) in plan.into_iter().enumerate() {
-            units.push(Unit::new(b.at(&i.to_string()), config, channels, kernel, stride));
+            let silent = config.silent && config.residual && i == last;
+            units.push(Unit::new(b.at(&i.to_string()), config, channels, kernel, stride, silent));
         }
         let reshapes = config.residual && (inputs != outputs || stride != 1);
-        let shortcut = reshapes.then(|| Unit::new(b.at("shortcut"), config, [inputs, outputs], 1, stride));
+        let shortcut = reshapes.then(|| Unit::new(b.at("shortcut"), config, [inputs, outputs], 1, stride, false));
         Self { units, shortcut, residual: config.residual, activation: config.activation }
     }
 
@@ -237,7 +244,8 @@ impl ResNet {
         let narrow = config.stages.iter().any(|(width, _)| *width == 0);
         assert!(!config.stages.is_empty() && !narrow, "resnet of the stages {:?}", config.stages);
         let mut channels = config.stages[0].0;
-        let stem = Unit::new(b.at("stem"), config, [config.channels, channels], config.stem.kernel, config.stem.stride);
+        let stem =
+            Unit::new(b.at("stem"), config, [config.channels, channels], config.stem.kernel, config.stem.stride, false);
         let (mut stages, mut blocks) = (b.at("stage"), vec![]);
         for (s, &(width, count)) in config.stages.iter().enumerate() {
             let mut stage = stages.at(&s.to_string());

@@ -122,6 +122,10 @@ const PUBLISHED: usize = 64_000;
 /// The greatest depth.
 const DEEPEST: usize = 302;
 
+/// The updates over which the rate rises: before that, what one rounding changes would be in every digit of the loss ten
+/// updates later.
+const RISE: u32 = 100;
+
 /// A rate that falls from `base` to 0 along a cosine.
 fn falling(base: f64, steps: usize) -> Schedule {
     Schedule::WarmupCosine { base, steps: 0, total: steps as _, init: base, end: 0.0 }
@@ -167,7 +171,7 @@ impl Config {
             activation: Activation::Relu,
             init: Init::He { fan: Fan::In },
             batch: 64,
-            lr: 0.1.into(),
+            lr: Schedule::WarmupFactor { base: 0.1, steps: RISE, factor: 0.0 },
             momentum: 0.9,
             weight_decay: 0.0,
             agc: None,
@@ -247,6 +251,7 @@ impl Config {
         ResNetConfig {
             residual: self.residual,
             batch_norm: self.batch_norm,
+            silent: true,
             activation: self.activation,
             init: self.init.clone(),
             checkpoint: self.training.checkpoint,

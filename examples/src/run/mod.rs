@@ -16,6 +16,6 @@ pub use cases::{Case, Cure, cases, cured};
 pub use data::{Data, Feed, Tasks};
 pub use example::{Example, Names, Runnable, Settings};
 pub use network::{LOSS, Network, Plan, open, program};
-pub use show::{Asked, Beside, line, show};
+pub use show::{Asked, Beside, compare, line, show};
 pub use table::{Column, table};
 pub use train::{Files, Finished, Watch, check, run};

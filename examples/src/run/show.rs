@@ -1,7 +1,8 @@
 //! What the command prints of a run, and of the one that it is shown beside.
 
-use super::{Column, Files, Finished, Names, Runnable, Watch, check, run, table};
+use super::{Column, Files, Finished, Names, Runnable, Watch, check, name_of, run, table};
 use crate::{Result, cli::Common, device::Place, history::History, output::json, say};
+use clap::ValueEnum;
 
 /// A run that another is shown beside.
 pub struct Beside {
@@ -23,6 +24,35 @@ pub struct Asked<'a> {
     pub what: &'static str,
     /// The default cure, where a case is run without one.
     pub cure: Option<String>,
+}
+
+/// Runs a case with one of its cures, after the same without it; or without a cure, where `fix` is the default value, which is
+/// none. `config` makes the settings of either; `what` is what the numbers of the flow are of.
+///
+/// # Errors
+/// If the settings do not go together; as [`run`].
+pub fn compare<F, R>(
+    fix: F,
+    cures: &[F],
+    config: impl Fn(F) -> Result<R>,
+    what: &'static str,
+    common: &Common,
+    files: &Files,
+) -> Result<()>
+where
+    F: ValueEnum + Copy + PartialEq + Default,
+    R: Runnable + 'static,
+{
+    let alone = fix == F::default();
+    let other = if alone { None } else { Some(config(F::default())?) };
+    let asked = Asked {
+        run: &config(fix)?,
+        beside: other.map(|other| Beside { title: "without the cure", run: Box::new(other) }),
+        title: if alone { "as asked" } else { "with the cure" },
+        what,
+        cure: cures.first().filter(|_| alone).map(|fix| name_of(*fix)),
+    };
+    show(&asked, common, files)
 }
 
 /// Runs what is asked for, after what it is shown beside, and prints it.

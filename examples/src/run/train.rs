@@ -37,7 +37,7 @@ pub struct Finished {
     pub history: History,
     /// What the numbers of the history stand for.
     pub names: Names,
-    /// What the example has to say at the end.
+    /// What the example has to say at the end, where that is shown.
     pub remarks: Vec<String>,
     /// How long it took, without building and evaluation of the model before the first step.
     pub seconds: f64,
@@ -159,7 +159,8 @@ impl<'a> Run<'a> {
             ms_per_step: self.ms_per_step(),
         };
         let report = Report::new(self.identity(), &self.history, &ending);
-        let remarks = if interrupted { vec![] } else { self.example.remarks(&mut self.session)? };
+        let told = !interrupted && !self.common.json && !self.common.quiet;
+        let remarks = if told { self.example.remarks(&mut self.session)? } else { vec![] };
         if let Some(lint) = self.clips.lint().filter(|_| warns) {
             eprintln!("{lint}");
         }

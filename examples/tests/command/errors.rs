@@ -105,9 +105,9 @@ fn a_place_where_nothing_can_be_saved_is_refused_before_the_first_step() {
 #[test]
 #[cfg(unix)]
 fn a_full_disk_loses_nothing() {
-    use crate::{Outcome, command, resnet, saved};
+    use crate::{Outcome, command, resnet, saved, transformer, two_tower};
     use std::process::Command;
-    for args in [SHORT, resnet::SHORT] {
+    for args in [SHORT, transformer::BUILT_IN, resnet::SHORT, two_tower::SHORT] {
         let dir = TempDir::new().expect("a directory");
         wgrad_in(dir.path(), &format!("{args} --steps 3 --json --save run.st")).json();
         let before = saved(&dir.path().join("run.st"));

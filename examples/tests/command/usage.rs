@@ -49,7 +49,7 @@ fn values_that_do_not_exist() {
         ("rnn --no-such-flag", &["--no-such-flag"]),
         ("frobnicate", &["frobnicate", "--help"]),
         ("tape chess", &["chess", "--help"]),
-        ("tape", &["rnn", "passes"]),
+        ("tape", &["rnn", "transformer", "passes"]),
     ] {
         let outcome = wgrad(args);
         assert_eq!((outcome.status, outcome.stdout.as_str()), (Some(2), ""), "{outcome:#?}");
@@ -66,6 +66,9 @@ fn help_names_cases_and_cures() {
         assert!(help.stdout.contains(word), "{word}: {help:#?}");
     }
     let help = wgrad("--help").fine();
-    assert!(["rnn", "tape", "--json", "--quiet"].iter().all(|word| help.stdout.contains(word)), "{help:#?}");
+    assert!(
+        ["rnn", "transformer", "tape", "--json", "--quiet"].iter().all(|word| help.stdout.contains(word)),
+        "{help:#?}"
+    );
     assert!(wgrad("--version").fine().stdout.starts_with("wgrad "));
 }

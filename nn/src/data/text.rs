@@ -4,7 +4,7 @@ use super::{Batch, Dataset};
 use crate::{Error, Result, random::generator};
 use rand::RngExt;
 use std::{collections::BTreeSet, fs, path::Path};
-use wgrad::Array;
+use wgrad::{Array, random::fnv1a};
 
 /// The share of a text, at its end, that is kept for validation.
 const VALIDATION: f64 = 0.1;
@@ -90,6 +90,7 @@ pub struct Text {
     validation: Vec<u32>,
     context: usize,
     seed: u64,
+    fingerprint: String,
 }
 
 impl Text {
@@ -110,8 +111,9 @@ impl Text {
         if train.len() < need {
             return Err(Error::TooShort { have: train.len(), need });
         }
+        let fingerprint = format!("{:016x} ({} characters)", fnv1a(text), train.len());
         let validation = train.split_off(train.len() - kept);
-        Ok(Self { vocabulary, train, validation, context, seed })
+        Ok(Self { vocabulary, train, validation, context, seed, fingerprint })
     }
 
     /// From a file.
@@ -137,6 +139,11 @@ impl Text {
     /// The vocabulary.
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
+    }
+
+    /// What tells this text from others: a hash of it, and its length.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
     }
 
     /// The symbols of a window.

@@ -109,6 +109,7 @@ fn of_networks_for_images() {
             stages: vec![(2, 1), (3, 1)],
             residual,
             batch_norm,
+            silent: false,
             activation: Activation::Tanh,
             checkpoint: false,
             init: he.clone(),

@@ -43,7 +43,8 @@ fn gradients_are_right_with_any_bridge() {
         let mut session = session(store);
         let inputs = [images(), descriptions()];
         let check = Gradcheck::new().random_directions(2);
-        let checked = check.check_params(&mut session, &params, &inputs, |_, x| model.loss(model.encode(x[0], true), x[1], true));
+        let checked =
+            check.check_params(&mut session, &params, &inputs, |_, x| model.loss(model.encode(x[0], true), x[1], true));
         let checked = checked.unwrap_or_else(|error| panic!("{bridge:?}: {error}"));
         assert!(checked.compared >= 2 * params.len(), "{bridge:?}: {checked:?}");
     }

@@ -286,6 +286,29 @@ fn plain_networks_have_no_shortcuts_and_without_norms_there_are_biases() {
     assert!(has(&bare, "stage/2/0/shortcut/conv/bias") && has(&bare, "stem/conv/bias") && !has(&bare, "norm"));
 }
 
+/// At first what the convolutions on the longest way do is nothing, as long as there is another way.
+#[test]
+fn a_silent_block_begins_as_its_shortcut() {
+    let features = |silent, residual, seed| {
+        let sizes = ResNetConfig::small(14, BlockKind::Basic, 1, 4).expect("14");
+        let mut store = Store::new();
+        let model = ResNet::new(Builder::new(&mut store, seed), &ResNetConfig { silent, residual, ..sizes });
+        // The shortcuts' weights and the stem's are those of another seed, the others are not.
+        let other = ResNet::new(Builder::new(&mut store, 7).at("other"), &model.config);
+        let mut mixed = model.clone();
+        mixed.stem = other.stem;
+        for (block, of) in mixed.blocks.iter_mut().zip(other.blocks) {
+            block.shortcut = of.shortcut;
+        }
+        let x = Array::new([2, 1, 8, 8], (0..128).map(|i| (i * i % 23) as f32 / 10.0).collect::<Vec<f32>>());
+        let mut session = session(store);
+        session.eval(&[("x", &x)], |t| mixed.features(t.input_like("x", &x), true)).expect("it runs").to_f64()
+    };
+    assert_eq!(features(true, true, 0), features(true, true, 1));
+    assert_ne!(features(false, true, 0), features(false, true, 1), "a loud block is not");
+    assert_ne!(features(true, false, 0), features(true, false, 1), "without a shortcut nothing is silent");
+}
+
 #[test]
 fn activations_inputs_are_probed_layer_by_layer() {
     let config = ResNetConfig::small(8, BlockKind::Basic, 1, 4).expect("8");

@@ -62,6 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("cure", "rnn --case exploding --fix clip-norm --device cpu --threads 2 --seed 7 --json"),
         ("resume", "--quiet rnn --task adding --cell gru --length 12 --steps 3 --save a --resume b"),
         ("plan", "tape rnn --plan --task digits --cell irnn"),
+        ("text", "transformer --case scores --fix qk-norm --text a --size small --sample 9 --accumulate 2 --checkpoint"),
         ("bench", "bench w3 w7 --data here --budget 0.5 --only w7_matmul,w3"),
         ("device", "gpu:1"),
     ] {

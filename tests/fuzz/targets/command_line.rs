@@ -5,44 +5,32 @@
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
 use wgrad_examples::{
-    cli::{Cli, Command, RnnRunArgs, TapeArgs, TapeExample},
+    cli::{Cli, Command, TapeArgs, TapeExample},
     device::Device,
-    resnet, rnn, two_tower,
+    resnet, rnn, transformer, two_tower,
 };
+
+/// Checks the settings that some arguments make of an example, and the same arguments of its tape.
+macro_rules! check {
+    ($cli:ident, $example:ident, $variant:ident, $config:ident => $holds:expr) => {
+        let args = match &$cli.command {
+            Some(Command::$variant(args)) => Some(&args.settings),
+            Some(Command::Tape(TapeArgs { example: TapeExample::$variant(args), .. })) => Some(args),
+            _ => None,
+        };
+        if let Some(Ok($config)) = args.map(|args| $example::Config::new(args, $cli.common.steps)) {
+            assert!($config.steps > 0 && $holds, "{:?}", $config);
+        }
+    };
+}
 
 fuzz_target!(|text: &str| {
     if let Ok(device) = text.parse::<Device>() {
         assert_eq!(device.to_string().parse(), Ok(device));
     }
     let Ok(cli) = Cli::try_parse_from(std::iter::once("wgrad").chain(text.lines())) else { return };
-    let steps = cli.common.steps;
-    match &cli.command {
-        Some(
-            Command::Rnn(RnnRunArgs { settings: args, .. })
-            | Command::Tape(TapeArgs { example: TapeExample::Rnn(args), .. }),
-        ) => {
-            if let Ok(config) = rnn::Config::new(args, steps) {
-                assert!(config.steps > 0 && config.length > 0, "{config:?}");
-            }
-        }
-        Some(
-            Command::Resnet(resnet::ResNetRunArgs { settings: args, .. })
-            | Command::Tape(TapeArgs { example: TapeExample::Resnet(args), .. }),
-        ) => {
-            if let Ok(config) = resnet::Config::new(args, steps) {
-                let whole = config.batch.is_multiple_of(config.training.accumulate);
-                assert!(config.steps > 0 && config.depth >= 8 && whole, "{config:?}");
-            }
-        }
-        Some(
-            Command::TwoTower(two_tower::TwoTowerRunArgs { settings: args, .. })
-            | Command::Tape(TapeArgs { example: TapeExample::TwoTower(args), .. }),
-        ) => {
-            if let Ok(config) = two_tower::Config::new(args, steps) {
-                let whole = config.batch.is_multiple_of(config.training.accumulate);
-                assert!(config.steps > 0 && whole, "{config:?}");
-            }
-        }
-        _ => {}
-    }
+    check!(cli, rnn, Rnn, config => config.length > 0);
+    check!(cli, transformer, Transformer, config => config.batch.is_multiple_of(config.training.accumulate));
+    check!(cli, resnet, Resnet, config => config.depth >= 8 && config.batch.is_multiple_of(config.training.accumulate));
+    check!(cli, two_tower, TwoTower, config => config.batch.is_multiple_of(config.training.accumulate));
 });

@@ -1,0 +1,57 @@
+//! `wgrad transformer`: what it prints.
+
+use super::{
+    args::{Fix, TransformerArgs, TransformerRunArgs},
+    config::{CURES, Config},
+    example::VOCABULARY,
+};
+use crate::{
+    Result,
+    cli::Common,
+    run::{Asked, Beside, cured, name_of, show},
+};
+use std::path::Path;
+use wgrad_nn::checkpoint;
+
+/// How many characters are sampled where the command line does not say.
+const SAMPLE: usize = 200;
+
+/// `wgrad transformer`.
+///
+/// # Errors
+/// If the flags do not go together, or the run fails.
+pub fn train(args: &TransformerRunArgs, common: &Common) -> Result<()> {
+    let settings = &args.settings;
+    let mut config = Config::new(settings, common.steps)?;
+    let cure = cured(CURES, settings.case, settings.fix)?.first();
+    config.sample = args.sample.unwrap_or(SAMPLE);
+    if let Some(path) = &args.files.resume {
+        same_vocabulary(&config, path)?;
+        if args.sample.is_some() && common.steps.is_none() {
+            config.steps = 0;
+        }
+    }
+    let beside = match settings.fix {
+        Fix::None => None,
+        _ => {
+            let other = Config::new(&TransformerArgs { fix: Fix::None, ..settings.clone() }, common.steps)?;
+            Some(Beside { title: "without the cure", run: Box::new(other) })
+        }
+    };
+    let asked = Asked {
+        run: &config,
+        beside: beside.filter(|_| config.steps > 0),
+        title: "with the cure",
+        what: "block",
+        cure: cure.filter(|_| settings.fix == Fix::None).map(|fix| name_of(*fix)),
+    };
+    show(&asked, common, &args.files.clone().into())
+}
+
+/// Refuses a saved model that knows other characters than the text has, before the shapes of its weights are compared, which
+/// say less.
+fn same_vocabulary(config: &Config, path: &Path) -> Result<()> {
+    let saved = checkpoint::metadata(path)?;
+    let Some(characters) = saved.get(VOCABULARY) else { return Ok(()) };
+    Ok(config.read(0)?.vocabulary().check(characters)?)
+}
