@@ -46,7 +46,7 @@ pub fn reference(program: &Program, states: &[Data], inputs: &[(String, Array)])
 /// How far floats are moved, relatively, to see whether rounding decides a branch in f64.
 pub(crate) const NUDGE: f64 = 1e-12;
 /// In how many directions. A tie falls to either side in half of them.
-const NUDGES: u64 = 32;
+pub(crate) const NUDGES: u64 = 32;
 
 /// Where a program is evaluated: the states and inputs that it starts from.
 #[derive(Clone, Copy)]

@@ -1,6 +1,9 @@
 //! Training steps of random tapes: what the suites record that fuzz the planner and the devices.
 
-use crate::{Machine, Outputs, Point, Tolerance, compare, run::NUDGE};
+use crate::{
+    Machine, Outputs, Point, Tolerance, compare,
+    run::{NUDGE, NUDGES},
+};
 use proptest::{bool::weighted, prelude::*, sample::select};
 use std::{fmt, sync::Arc};
 use wgrad::{
@@ -127,7 +130,8 @@ impl Training {
     }
 
     /// Requires of each branch in which a device's first run in f32 differs from the reference that rounding may decide it:
-    /// the reference takes it close to the point, or the CPU does in the same types.
+    /// the reference takes it close to the point or where each value on the way is moved a little, or the CPU does in the
+    /// same types.
     ///
     /// # Errors
     /// The first branch that is none of these.
@@ -143,6 +147,10 @@ impl Training {
             return Ok(());
         }
         let mut near = point.near(FAR);
+        // Sums of the same numbers in two orders are equal, wherever the leaves are moved to.
+        near.extend(
+            (1..=NUDGES as u32).map(|seed| Point { program: &self.record_as(Mode::Moved(seed)), ..point }.reference()),
+        );
         near.push(self.train(Machine::new(1, self.store()).grouped(grouping), 1)[0].outcome());
         ties(&have, &want, &near)
     }
@@ -150,6 +158,10 @@ impl Training {
     /// Records the step. It taps `loss`, each `gradient` and each `second` derivative, or each `value`; and `branch`es,
     /// whatever is discrete about the values.
     pub fn record(&self) -> Program {
+        self.record_as(Mode::Plain)
+    }
+
+    fn record_as(&self, mode: Mode) -> Program {
         let store = self.store();
         let layout = store.layout();
         let tape = Tape::new(Arc::new(layout.clone()));
@@ -157,7 +169,7 @@ impl Training {
         let (first, before) = (states[0], states[1]);
         let leaves: Vec<Tensor<'_>> =
             std::iter::once(tape.state(first)).chain(layout.params().map(|(id, _)| tape.param(id))).collect();
-        let Recorded { loss, unused, leaves, branches, .. } = self.recipe.record_over(&leaves, Mode::Plain);
+        let Recorded { loss, unused, leaves, branches, .. } = self.recipe.record_over(&leaves, mode);
         branches.iter().for_each(|b| tape.tap("branch", *b));
         let gradients = if self.gradients { loss.grad_wrt(&leaves) } else { vec![None; leaves.len()] };
         if self.gradients {

@@ -135,3 +135,28 @@ fn a_wrong_branch_in_f32_is_found() {
     let why = case.branches_as_reference(&have, &Grouping::default()).unwrap_err();
     assert!(why.contains("no tie"), "{why}");
 }
+
+/// Segments of the same numbers in another order, whose sums are compared: 0.1 + 0.1 - 0.4 and 0.1 - 0.4 + 0.1, beside 0.1 - 0.4.
+/// (Found on a GPU, by the 4,069th tape of a run.)
+#[test]
+fn the_same_numbers_in_another_order_are_a_tie_in_f32() {
+    let mut case = training(
+        vec![leaf([3], &[0.1, 0.1, -0.4])],
+        &[(Kind::Expand, 41, 0, 0), (Kind::SegmentSum, 87, 0, 0), (Kind::ReduceMax, 53, 0, 0)],
+    );
+    for (step, n) in case.recipe.steps.iter_mut().zip([[0, 1, 0, 0], [0, 7, 6, 4], [1, 0, 0, 0]]) {
+        step.n = n;
+    }
+    let case = Training { gradients: false, ..case.with_dtype(wgrad::DType::F32) };
+    let outputs = case.train(Machine::new(1, case.store()), 1);
+    let with = |branches: [f64; 3]| {
+        let mut have = outputs.clone();
+        let branch = have[0].taps.iter_mut().find(|(name, _)| name == "branch").expect("a maximum is one");
+        branch.1 = Array::new(branch.1.shape(), Data::from_f64(branch.1.dtype(), &branches));
+        case.branches_as_reference(&have, &Grouping::none())
+    };
+    for tie in [[1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]] {
+        with(tie).unwrap_or_else(|why| panic!("{tie:?}: {why}"));
+    }
+    assert!(with([0.0, 0.0, 1.0]).is_err_and(|why| why.contains("branch[2]")), "the third is another number");
+}

@@ -22,7 +22,13 @@ pub enum Mode {
     /// `f` is `x * f + frozen * (1 - f)`; barriers, checkpoints and custom rules are left out. The function recorded
     /// then has the gradient that the plain recording claims, so finite differences of it check that gradient.
     Explicit,
+    /// As themselves, but for each element of each value, which is moved by up to 1e-5 of itself, as a number that the seed
+    /// decides: what rounding in f32 may do by the end of a tape, wherever it is done.
+    Moved(u32),
 }
+
+/// How far [`Mode::Moved`] moves an element, relatively.
+const MOVED: f64 = 1e-5;
 
 /// A recorded recipe.
 pub struct Recorded<'t> {
@@ -94,7 +100,7 @@ impl<'t> Player<'t> {
             if first.kind == Kind::Checkpoint {
                 let (inside, after) = rest.split_at(rest.len().min(1 + first.n[0] as usize % 6));
                 match self.mode {
-                    Mode::Plain => self.tape.checkpoint(|| self.play(inside)),
+                    Mode::Plain | Mode::Moved(_) => self.tape.checkpoint(|| self.play(inside)),
                     Mode::Explicit => self.play(inside),
                 }
                 steps = after;
@@ -121,6 +127,13 @@ impl<'t> Player<'t> {
     /// Makes a value available to later steps, squashed if it could be large.
     fn push(&mut self, x: Tensor<'t>, key: u8, bound: f64) {
         let (x, bound) = if bound > MAX_BOUND { ((x * (MAX_BOUND / bound)).tanh(), 1.0) } else { (x, bound) };
+        let x = match self.mode {
+            Mode::Moved(seed) if x.dtype().is_float() => {
+                let phases = self.tape.iota(x.numel()).cast(x.dtype()) * 12.9898 + 78.233 * f64::from(seed);
+                x * (phases.sin().reshape(x.shape()) * MOVED + 1.0)
+            }
+            _ => x,
+        };
         self.pool.push(Entry { x, key, bound, used: false });
     }
 
@@ -135,7 +148,7 @@ impl<'t> Player<'t> {
     /// A constant to the sweep, and to the explicit recording an input.
     fn freeze(&mut self, x: Tensor<'t>) -> Tensor<'t> {
         let frozen = match self.mode {
-            Mode::Plain => x.detach(),
+            Mode::Plain | Mode::Moved(_) => x.detach(),
             Mode::Explicit => self.tape.input(&format!("frozen{}", self.frozen.len()), x.shape(), x.dtype()),
         };
         self.frozen.push(frozen);
@@ -193,7 +206,7 @@ impl<'t> Player<'t> {
             Kind::Sequence => self.sequence(step, x, b),
             Kind::Attention => self.attention(step, x),
             Kind::Detach => (self.freeze(x), b),
-            Kind::Barrier if self.mode == Mode::Plain => (x.barrier(), b),
+            Kind::Barrier if self.mode != Mode::Explicit => (x.barrier(), b),
             Kind::Barrier => (x, b),
             Kind::Hook => (self.hook(step, x), b),
             Kind::Custom => return Some(self.custom(step, x, b)),
@@ -442,7 +455,7 @@ impl<'t> Player<'t> {
         let factor = [2.0, 0.5, -1.0, 0.0][step.n[0] as usize % 4];
         let twice = step.n[1].is_multiple_of(2);
         match self.mode {
-            Mode::Plain => {
+            Mode::Plain | Mode::Moved(_) => {
                 self.frozen.push(x);
                 if !self.tape.takes_gradients(x) {
                     return x;
@@ -464,7 +477,7 @@ impl<'t> Player<'t> {
         let forward = |x: &[Tensor<'t>]| vec![x[0].sin() * x[1], x[0] * x[0]];
         let outputs = match self.mode {
             Mode::Explicit => forward(&[x, y]),
-            Mode::Plain => self.tape.custom_vjp(&[x, y], forward, |v| {
+            Mode::Plain | Mode::Moved(_) => self.tape.custom_vjp(&[x, y], forward, |v| {
                 let (x, y) = (v.inputs[0], v.inputs[1]);
                 let from_first = v.cotangents[0].map(|g| g * x.cos() * y);
                 let from_second = v.cotangents[1].map(|g| g * x * 2.0);
