@@ -20,18 +20,22 @@ use wgrad::{
 };
 
 /// Rows and columns of a part of `batch` products `[m, k] x [k, n]` that one thread computes at a time. The bits of a
-/// product depend on them, and so they follow from the shape alone.
-fn part(batch: usize, [m, k, n]: [usize; 3]) -> [usize; 2] {
+/// product depend on them, and so they follow from the shape alone. An epilogue finds whole rows in one piece, and is
+/// given them.
+fn part(batch: usize, [m, k, n]: [usize; 3], epilogue: bool) -> [usize; 2] {
     /// The largest part; how many parts there should be at least; multiplications that are not worth splitting.
     const LARGEST: [usize; 2] = [256, 512];
     const PARTS: usize = 8;
     const SMALL: usize = 1 << 20;
     /// A side that is not split.
     const LEAST: usize = 16;
+    /// Rows of a part that has them whole.
+    const ROWS: usize = 64;
     let mut part = [m.clamp(1, LARGEST[0]), n.clamp(1, LARGEST[1])];
     while batch * m.div_ceil(part[0]) * n.div_ceil(part[1]) < PARTS && part[0] * part[1] * k > SMALL {
         // Columns first: each part packs its columns of the right side.
-        let side = usize::from(part[1] > part[0]);
+        let whole = epilogue && part[1] == n && part[0] > ROWS;
+        let side = usize::from(part[1] > part[0] && !whole);
         if part[side] <= LEAST {
             break;
         }
@@ -135,7 +139,7 @@ impl Product {
         let mut writes = writes.to_vec();
         let product = body.values.iter().position(|v| v.instr == Instr::Product).expect("it is computed for something");
         let dtype = body.values[product].dtype;
-        let part = part(matmul.batch.numel(), [m, k, n]);
+        let part = part(matmul.batch.numel(), [m, k, n], body.values.len() > 1);
         let room = (dtype == DType::F16).then(|| half::room(part, k).map(|len| files.take(DType::F32, len)));
         let stored = body.stores.iter().position(|&v| v == product);
         let (out, view) = match stored {
@@ -359,7 +363,7 @@ mod tests {
     fn products_of_any_shape_are_cut_into_parts() {
         for long in [5000, 10_923, 1 << 21] {
             for (m, n) in [(1, 1), (6, 50), (16, 16), (50, 6), (17, 16), (300, 3)] {
-                let [rows, columns] = part(1, [m, long, n]);
+                let [rows, columns] = part(1, [m, long, n], false);
                 assert!((1..=m).contains(&rows) && (1..=n.next_multiple_of(16)).contains(&columns), "{m}x{long}x{n}");
             }
         }

@@ -11,11 +11,11 @@ use crate::{
 };
 use std::{collections::HashMap, sync::Arc};
 
-/// Most work, in additions, and most loads of what is computed again for a consumer: of a value with one consumer, and
-/// of one with several.
-const AGAIN: [(usize, usize); 2] = [(32, 4), (6, 2)];
+/// Most work, in additions, for so many loads of what is computed again for a consumer: of a value with one consumer, and
+/// of one with several. To store an element and to load it takes as long as some twenty additions.
+const AGAIN: [&[(usize, usize)]; 2] = [&[(32, 4)], &[(16, 1), (6, 2)]];
 /// The same for a scalar, which takes a kernel to be stored and hardly anything to be read.
-const SCALAR: (usize, usize) = (8, 2);
+const SCALAR: &[(usize, usize)] = &[(8, 2)];
 
 /// A body under construction.
 pub(super) struct Emitter<'a> {
@@ -32,6 +32,13 @@ pub(super) struct Emitter<'a> {
     pub again: Vec<NodeId>,
     /// Reads before the body's own.
     first_load: usize,
+}
+
+/// What is met on the way to what a root is computed of: each counts once.
+#[derive(Default)]
+struct Met {
+    computed: Vec<NodeId>,
+    loads: Vec<NodeId>,
 }
 
 /// What distinguishes two looks at one root: level, offset and strides.
@@ -253,21 +260,24 @@ impl<'a> Emitter<'a> {
     fn computes_again(&self, root: NodeId, operand: &Operand, frame: Level, chain: &[NodeId]) -> bool {
         let several = (self.groups.uses[root.index()] > 1) as usize;
         let one = self.groups.program.node(root).shape.numel() == 1;
-        let (most_work, most_loads) = if one { SCALAR } else { AGAIN[several] };
-        let mut loads = vec![];
-        let cost = self.cost(root, operand, (frame, chain), most_work, &mut loads);
-        cost.is_some_and(|work| work <= most_work && loads.len() <= most_loads)
+        let limits = if one { SCALAR } else { AGAIN[several] };
+        let (most, mut met) = (limits.iter().map(|limit| limit.0).max().unwrap_or(0), Met::default());
+        let cost = self.cost(root, operand, (frame, chain), most, &mut met);
+        cost.is_some_and(|cost| limits.iter().any(|&(work, loads)| cost <= work && met.loads.len() <= loads))
     }
 
-    /// The work to compute a root again, and what it loads; `None` if it is to be loaded itself.
+    /// The work to compute a root again beside what has been met; `None` if it is to be loaded itself.
     fn cost(
         &self,
         root: NodeId,
         operand: &Operand,
         (frame, chain): (Level, &[NodeId]),
         most: usize,
-        loads: &mut Vec<NodeId>,
+        met: &mut Met,
     ) -> Option<usize> {
+        if met.computed.contains(&root) {
+            return Some(0);
+        }
         let node = self.groups.program.node(root);
         let movable = self.groups.class[root.index()] == Class::Map && self.groups.is_cheap(root);
         // What is repeated is small, and better kept; save a scalar, which is at hand wherever it is wanted.
@@ -293,14 +303,15 @@ impl<'a> Emitter<'a> {
             }
             let mut further = self.groups.chain(*input);
             further.extend(chain);
-            match (work <= most).then(|| self.cost(view.root, &seen, (frame, &further), most, loads)).flatten() {
+            match (work <= most).then(|| self.cost(view.root, &seen, (frame, &further), most, met)).flatten() {
                 Some(more) => work += more,
                 None if !self.is_before(view.root) => return None,
                 // What is repeated over the space is small, and costs little to load.
-                None if loads.contains(&view.root) || (0..seen.shape.rank()).any(|d| repeated(&seen, d)) => {}
-                None => loads.push(view.root),
+                None if met.loads.contains(&view.root) || (0..seen.shape.rank()).any(|d| repeated(&seen, d)) => {}
+                None => met.loads.push(view.root),
             }
         }
+        met.computed.push(root);
         Some(work)
     }
 

@@ -13,7 +13,7 @@ use crate::{
     schedule::{Action, Cell, Extent, Home, Step},
     view::View,
 };
-use wgrad::DType;
+use wgrad::{DType, op::Binary};
 
 /// Joins the steps of a walk. `file` gives a chain its register.
 pub(crate) fn join(
@@ -114,32 +114,55 @@ impl<'a> Joiner<'a> {
             Action::Select(_, a, _) | Action::Choose(_, a, _) => (Code::Select, a),
             _ => return None,
         };
-        let dtype = self.cells[value].dtype;
-        let fits = |cell: usize| matches!(self.cells[cell].extent, Extent::Block | Extent::One);
+        let dtype = match code {
+            Code::Max => self.compared(value),
+            _ => self.cells[value].dtype,
+        };
+        // A condition comes from the chain itself, or is one for the whole block.
+        let fits =
+            |cell: usize| !self.is_condition(cell) || matches!(self.cells[cell].extent, Extent::Block | Extent::One);
         let float = matches!(dtype, DType::F32 | DType::F64);
         (float && self.cells[step.to?].extent == Extent::Block && step.action.operands().all(fits))
             .then_some((dtype, code))
     }
 
-    /// Whether a step in a chain has the condition that it uses, and the users of the one that it makes, in the same chain.
+    /// The type of a value; of a condition, that of what it was made of.
+    fn compared(&self, cell: usize) -> DType {
+        match (self.cells[cell].dtype, self.made[cell].map(|i| &self.steps[i].action)) {
+            (DType::Bool, Some(Action::Unary(_, a) | Action::Binary(_, a, _))) => self.compared(*a),
+            (dtype, _) => dtype,
+        }
+    }
+
+    fn is_condition(&self, cell: usize) -> bool {
+        self.cells[cell].dtype == DType::Bool
+    }
+
+    /// Whether a step in a chain has the conditions that it uses, and the users of the one that it makes, in the same chain.
     fn condition_fits(&self, i: usize) -> bool {
-        let Some((_, code)) = self.code[i] else { return true };
+        if self.code[i].is_none() {
+            return true;
+        }
         let step = &self.steps[i];
-        if let (Code::Select, Some(condition)) = (code, step.action.operands().next())
-            && self.cells[condition].extent == Extent::Block
-        {
-            return self.made[condition].is_some_and(|made| self.code[made].is_some());
+        let wide = |cell: &usize| self.is_condition(*cell) && self.cells[*cell].extent == Extent::Block;
+        let made_so = |cell: usize| self.made[cell].is_some_and(|made| self.dtype(made) == self.dtype(i));
+        if !step.action.operands().filter(wide).all(made_so) {
+            return false;
         }
-        if matches!(code, Code::Lt | Code::Eq | Code::IsFinite) {
-            let to = step.to.expect("it has a result");
-            let layers = self.layers();
-            let among = |&user: &usize| {
-                let picks = matches!(self.steps[user].action, Action::Select(c, a, b) | Action::Choose(c, a, b) if c == to && a != to && b != to);
-                picks && self.dtype(user) == self.dtype(i) && layers[user] == layers[i]
+        let to = step.to.expect("it has a result");
+        if !self.is_condition(to) {
+            return true;
+        }
+        let layers = self.layers();
+        let among = |&user: &usize| {
+            let takes = match self.steps[user].action {
+                Action::Select(c, a, b) | Action::Choose(c, a, b) => c == to && a != to && b != to,
+                Action::Binary(Binary::Max, ..) => true,
+                _ => false,
             };
-            return step.direct.is_none() && self.is_open(to) && self.users[to].iter().all(among);
-        }
-        true
+            takes && self.dtype(user) == self.dtype(i) && layers[user] == layers[i]
+        };
+        step.direct.is_none() && self.is_open(to) && self.users[to].iter().all(among)
     }
 
     /// Whether a step's result is stored, and could be at once.
@@ -220,7 +243,7 @@ impl<'a> Joiner<'a> {
         let mut parts = vec![];
         while !steps.is_empty() {
             let open = |cut: usize| {
-                let condition = |i: usize| self.steps[i].to.is_some_and(|to| self.cells[to].dtype == DType::Bool);
+                let condition = |i: usize| self.steps[i].to.is_some_and(|to| self.is_condition(to));
                 let users = |i: usize| self.steps[i].to.into_iter().flat_map(|to| &self.users[to]);
                 steps[..cut].iter().any(|&i| condition(i) && users(i).any(|user| steps[cut..].contains(user)))
             };

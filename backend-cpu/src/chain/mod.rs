@@ -22,6 +22,12 @@ pub(crate) enum Code {
     Neg,
     Recip,
     Sqrt,
+    Exp,
+    Expm1,
+    Log,
+    Log1p,
+    Tanh,
+    Erf,
     IsFinite,
     Add,
     Sub,
@@ -55,14 +61,21 @@ pub(crate) enum Code {
 }
 
 impl Code {
-    /// The code of a function, if it is as cheap as chains are for.
+    /// The code of a function, if chains have it.
     fn unary(op: Unary) -> Option<Self> {
         Some(match op {
             Unary::Neg => Self::Neg,
             Unary::Recip => Self::Recip,
             Unary::Sqrt => Self::Sqrt,
+            Unary::Exp => Self::Exp,
+            Unary::Expm1 => Self::Expm1,
+            Unary::Log => Self::Log,
+            Unary::Log1p => Self::Log1p,
+            Unary::Tanh => Self::Tanh,
+            Unary::Erf => Self::Erf,
             Unary::IsFinite => Self::IsFinite,
-            _ => return None,
+            // Large angles go another way.
+            Unary::Sin | Unary::Cos => return None,
         })
     }
 
@@ -84,6 +97,7 @@ impl Code {
     fn arity(self) -> usize {
         match self {
             Self::Copy | Self::Neg | Self::Recip | Self::Sqrt | Self::IsFinite | Self::Root => 1,
+            Self::Exp | Self::Expm1 | Self::Log | Self::Log1p | Self::Tanh | Self::Erf => 1,
             Self::Add | Self::Sub | Self::Mul | Self::Div | Self::Max | Self::Lt | Self::Eq => 2,
             Self::Select | Self::Choose | Self::Mul3 | Self::MulAdd | Self::MulSub | Self::SubMul => 3,
             Self::Mix => 4,
@@ -116,7 +130,7 @@ pub(crate) struct Output {
 /// Where a chain's first values come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Input {
-    /// A cell: of the chain's type, or a condition that is one for the whole block.
+    /// A cell of the chain's type, of any extent; or a condition that is one for the whole block.
     Cell(usize),
     /// A cell with a value for each row, where rows are segments: the value of each element's row, and 0 between segments.
     Spread(usize),

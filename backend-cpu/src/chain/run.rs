@@ -3,6 +3,7 @@
 use super::{Code, Instruction};
 use crate::{
     lanes::Lanes,
+    math,
     memory::{Element, prefetch},
     segments::Runs,
 };
@@ -26,6 +27,10 @@ pub(crate) enum From<'a, T> {
     Memory(*const T),
     /// Nowhere: all elements are equal.
     One(T),
+    /// One for each of the block's lines, which are equally long.
+    Lines(&'a [T]),
+    /// A line, which all lines are equal to.
+    Tile(&'a [T]),
     /// Among the values of the rows, which are segments.
     Rows(Lanes<'a, T>),
 }
@@ -55,7 +60,8 @@ pub(crate) trait Lane: Element + PartialEq {
 }
 
 macro_rules! lanes {
-    ($($t:ident: $s:ident, $splat:ident $neg:ident $abs:ident $sqrt:ident $add:ident $sub:ident $mul:ident $div:ident $lt:ident $eq:ident $select:ident;)*) => { $(
+    ($($t:ident: $s:ident, $splat:ident $neg:ident $abs:ident $sqrt:ident $add:ident $sub:ident $mul:ident $div:ident $lt:ident $eq:ident $select:ident,
+        $exp:path, $expm1:path, $log:path, $log1p:path, $tanh:path, $erf:path;)*) => { $(
         impl Lane for $t {
             #[inline(always)]
             unsafe fn compute<S: Simd>(simd: S, code: Code, of: [*const $t; 5], to: *mut $t) {
@@ -81,7 +87,24 @@ macro_rules! lanes {
                         }
                     };
                 }
+                macro_rules! function {
+                    ($f:path) => {{
+                        // SAFETY: promised by the caller. The copy lets the loop become one of vectors.
+                        let (x, mut y) = (unsafe { of[0].cast::<[$t; FEW]>().read() }, [0.0; FEW]);
+                        for i in 0..FEW {
+                            y[i] = $f(x[i]);
+                        }
+                        // SAFETY: promised by the caller.
+                        unsafe { to.cast::<[$t; FEW]>().write(y) };
+                    }};
+                }
                 match code {
+                    Code::Exp => function!($exp),
+                    Code::Expm1 => function!($expm1),
+                    Code::Log => function!($log),
+                    Code::Log1p => function!($log1p),
+                    Code::Tanh => function!($tanh),
+                    Code::Erf => function!($erf),
                     Code::Copy => each!(i => at!(a, i)),
                     Code::Neg => each!(i => simd.$neg(at!(a, i))),
                     Code::Recip => each!(i => div(one, at!(a, i))),
@@ -118,8 +141,10 @@ macro_rules! lanes {
     )* };
 }
 lanes! {
-    f32: f32s, splat_f32s neg_f32s abs_f32s sqrt_f32s add_f32s sub_f32s mul_f32s div_f32s less_than_f32s equal_f32s select_f32s;
-    f64: f64s, splat_f64s neg_f64s abs_f64s sqrt_f64s add_f64s sub_f64s mul_f64s div_f64s less_than_f64s equal_f64s select_f64s;
+    f32: f32s, splat_f32s neg_f32s abs_f32s sqrt_f32s add_f32s sub_f32s mul_f32s div_f32s less_than_f32s equal_f32s select_f32s,
+        math::exp, math::expm1, math::log, math::log1p, math::tanh, math::erf;
+    f64: f64s, splat_f64s neg_f64s abs_f64s sqrt_f64s add_f64s sub_f64s mul_f64s div_f64s less_than_f64s equal_f64s select_f64s,
+        f64::exp, f64::exp_m1, f64::ln, f64::ln_1p, f64::tanh, libm::erf;
 }
 
 struct Run<'a, T> {
@@ -141,6 +166,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
         let values = inputs.len() + code.len();
         assert!(inputs.len() <= INPUTS && code.len() <= LONGEST && file.len() >= values * FEW);
         let (mut memory, mut moving) = ([(0, std::ptr::null::<T>()); INPUTS], 0);
+        let (mut lines, mut lined) = ([(0, Line::Tile(&[][..])); INPUTS], 0);
         for (i, (row, input)) in file.chunks_exact_mut(FEW).zip(inputs).enumerate() {
             match *input {
                 From::One(x) => row.fill(x),
@@ -148,13 +174,21 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                     memory[moving] = (i, x);
                     moving += 1;
                 }
+                From::Lines(x) => {
+                    lines[lined] = (i, Line::One { values: x, width: len / x.len(), shown: usize::MAX });
+                    lined += 1;
+                }
+                From::Tile(x) => {
+                    lines[lined] = (i, Line::Tile(x));
+                    lined += 1;
+                }
                 From::Rows(_) => {}
             }
         }
         let mut spread = rows
             .filter(|_| inputs.iter().any(|input| matches!(input, From::Rows(_))))
             .map(|(runs, at, row)| Spread { runs, at, row, run: (at..at, None) });
-        let memory = &memory[..moving];
+        let (memory, lines) = (&memory[..moving], &mut lines[..lined]);
         // Where the elements at hand of each value are: in the file, but for inputs in memory and results that are computed
         // in their places.
         let start_of_file = file.as_mut_ptr();
@@ -190,6 +224,11 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                     // SAFETY: `few` elements are left of the input, by the caller's promise. The row is within the file.
                     unsafe { std::ptr::copy_nonoverlapping(x, at[i], few) };
                 }
+            }
+            for (i, line) in &mut *lines {
+                // SAFETY: the row is within the file, and nothing else refers to it now.
+                let own = unsafe { std::slice::from_raw_parts_mut(row(*i), FEW) };
+                at[*i] = line.show(start, few, own).cast_mut();
             }
             if let Some(spread) = &mut spread {
                 // SAFETY: nothing refers to the file but pointers that are not in use now.
@@ -227,6 +266,53 @@ impl<T: Lane> WithSimd for Run<'_, T> {
             }
             start += FEW;
         }
+    }
+}
+
+/// The values of lines, on their way to the elements.
+#[derive(Clone, Copy)]
+enum Line<'a, T> {
+    /// One for each line of so many elements, and the line that a row of the file shows.
+    One { values: &'a [T], width: usize, shown: usize },
+    /// A line, which all lines are equal to.
+    Tile(&'a [T]),
+}
+
+impl<T: Lane> Line<'_, T> {
+    /// Finds the values of `few` elements from `start` on in memory, or writes them to `own`; [`FEW`] can be read there.
+    #[inline(always)]
+    fn show(&mut self, start: usize, few: usize, own: &mut [T]) -> *const T {
+        match self {
+            Self::One { values, width, shown } => {
+                let (mut line, mut at) = (start / *width, 0);
+                if start + few <= (line + 1) * *width {
+                    if *shown != line {
+                        own.fill(values[line]);
+                        *shown = line;
+                    }
+                    return own.as_ptr();
+                }
+                while at < few {
+                    let end = few.min((line + 1) * *width - start);
+                    own[at..end].fill(values[line]);
+                    (line, at) = (line + 1, end);
+                }
+                *shown = usize::MAX;
+            }
+            Self::Tile(x) => {
+                let mut from = start % x.len();
+                if from + FEW <= x.len() {
+                    return x[from..].as_ptr();
+                }
+                let mut at = 0;
+                while at < few {
+                    let len = (few - at).min(x.len() - from);
+                    own[at..at + len].copy_from_slice(&x[from..][..len]);
+                    (from, at) = (0, at + len);
+                }
+            }
+        }
+        own.as_ptr()
     }
 }
 

@@ -75,7 +75,8 @@ impl<'a> Machine<'a> {
         match self.lanes::<T>(cell) {
             Lanes::Splat(x) => From::One(x),
             Lanes::Slice(x) => From::Memory(x.as_ptr()),
-            Lanes::Lines(_) | Lanes::Tile(_) => unreachable!("inputs are blocks, or one for the whole block"),
+            Lanes::Lines(x) => From::Lines(x),
+            Lanes::Tile(x) => From::Tile(x),
         }
     }
 }
