@@ -101,6 +101,24 @@ pub trait Backend: Send {
         collective: &mut dyn Collective,
     ) -> Result<()>;
 
+    /// Measures from now on what each kernel of an executable takes, whenever it runs. It computes the same bits. Whether the
+    /// device can tell.
+    ///
+    /// # Errors
+    /// If the device has no room for what that takes, or is lost.
+    fn watch(&mut self, executable: ExecutableId) -> Result<bool> {
+        let _ = executable;
+        Ok(false)
+    }
+
+    /// What the runs of a watched executable took that have finished since the last call, oldest first: the seconds of each
+    /// kernel, in the order of the plan. A run that has failed is not among them. What a device does by one dispatch for
+    /// several kernels, they take in equal parts.
+    fn times(&mut self, executable: ExecutableId) -> Vec<Vec<f64>> {
+        let _ = executable;
+        vec![]
+    }
+
     /// The tapped values that have arrived since the last call, oldest first.
     ///
     /// # Errors

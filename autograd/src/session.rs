@@ -363,6 +363,32 @@ impl Session {
         self.windows.after(events).map(Some)
     }
 
+    /// Measures from now on what each kernel of a program takes, in each of its runs: see [`Session::kernel_times`]. It
+    /// computes the same bits. Whether the device can tell.
+    ///
+    /// # Errors
+    /// [`Error::ForeignProgram`] if the program is another session's; if the device has no room for what that takes, or is
+    /// lost.
+    pub fn watch(&mut self, step: &Step) -> Result<bool> {
+        if step.session != self.id {
+            return Err(Error::ForeignProgram);
+        }
+        self.backend.watch(step.executable.id)
+    }
+
+    /// What the runs of a watched program took that have finished since the last call, oldest first: the seconds of each
+    /// kernel, in the order of its plan. They are kept until somebody asks. Kernels that a device runs as one share its time
+    /// in equal parts.
+    ///
+    /// # Errors
+    /// [`Error::ForeignProgram`] if the program is another session's.
+    pub fn kernel_times(&mut self, step: &Step) -> Result<Vec<Vec<f64>>> {
+        if step.session != self.id {
+            return Err(Error::ForeignProgram);
+        }
+        Ok(self.backend.times(step.executable.id))
+    }
+
     fn collect_taps(&mut self) -> Result<()> {
         for delivery in self.backend.deliveries()? {
             let Some(shown) = self.shown.get(&delivery.executable) else { continue };

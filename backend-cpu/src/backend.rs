@@ -8,7 +8,7 @@ use crate::{
     scratch::{Files, Workers},
     view::View,
 };
-use std::ops::Range;
+use std::{ops::Range, time::Instant};
 use wgrad::{
     Backend, Collective, DType, Data, Result, StateId,
     backend::{BufferId, Delivery, ExecutableId},
@@ -95,6 +95,8 @@ struct Executable {
     /// What the kernel at hand writes, taken out of its place.
     taken: Vec<Data>,
     targets: Vec<Target>,
+    /// The seconds of each kernel in each run, until they are asked for; `None` if nobody watches.
+    times: Option<Vec<Vec<f64>>>,
 }
 
 /// The CPU as a device.
@@ -153,6 +155,10 @@ impl CpuBackend {
     pub fn splitting(threads: usize) -> std::result::Result<Self, Error> {
         Ok(Self { sizes: Sizes::TINY, ..Self::poisoned(threads)? })
     }
+
+    fn executable(&mut self, id: ExecutableId) -> &mut Executable {
+        self.executables[id.0].as_mut().expect("a session has not released what it names")
+    }
 }
 
 impl Executable {
@@ -205,6 +211,7 @@ impl Executable {
             commits: plan.commits.iter().map(commit).collect(),
             taken: Vec::with_capacity(most),
             targets: Vec::with_capacity(most),
+            times: None,
         }
     }
 
@@ -216,10 +223,12 @@ impl Executable {
         pool: Pool,
         collective: &mut dyn Collective,
     ) -> Result<Vec<Data>> {
-        let Self { kernels, stops, slots, taps, commits, taken, targets, .. } = self;
+        let Self { kernels, stops, slots, taps, commits, taken, targets, times, .. } = self;
         let product = &nothing(DType::F32);
         let mut stops = stops.iter().peekable();
+        let mut seconds = times.as_ref().map(|_| Vec::with_capacity(kernels.len()));
         for (k, kernel) in kernels.iter().enumerate() {
+            let start = seconds.as_ref().map(|_| Instant::now());
             taken.extend(kernel.writes.iter().map(|place| take(*place, slots, buffers)));
             targets.extend(taken.iter_mut().map(Target::new));
             let result = kernel.run(Env { slots, buffers, inputs, targets, product, shift: 0 }, workers, pool);
@@ -228,6 +237,9 @@ impl Executable {
                 *written(*place, slots, buffers) = data;
             }
             result?;
+            if let (Some(seconds), Some(start)) = (&mut seconds, start) {
+                seconds.push(start.elapsed().as_secs_f64());
+            }
             if let Some(stop) = stops.next_if(|stop| stop.last == k) {
                 stop.run(slots, buffers, collective)?;
             }
@@ -244,6 +256,9 @@ impl Executable {
             let mut target = take(Source::Buffer(*state), slots, buffers);
             read.copy(&Env { slots, buffers, inputs, targets: &[], product, shift: 0 }, &mut target, *start);
             buffers[*state] = target;
+        }
+        if let (Some(times), Some(seconds)) = (times, seconds) {
+            times.push(seconds);
         }
         Ok(values)
     }
@@ -336,6 +351,15 @@ impl Backend for CpuBackend {
 
     fn wait(&mut self) -> Result<()> {
         Ok(()) // A run has finished when it returns.
+    }
+
+    fn watch(&mut self, executable: ExecutableId) -> Result<bool> {
+        self.executable(executable).times.get_or_insert_default();
+        Ok(true)
+    }
+
+    fn times(&mut self, executable: ExecutableId) -> Vec<Vec<f64>> {
+        self.executable(executable).times.as_mut().map_or(vec![], std::mem::take)
     }
 
     fn deliveries(&mut self) -> Result<Vec<Delivery>> {

@@ -214,19 +214,23 @@ impl WgpuBackend {
     fn deliver(&mut self, flight: Flight) -> Result<()> {
         let Flight { executable, run, shown, readback, .. } = flight;
         let mut words = vec![];
+        // It may have been released since.
+        let owner = self.executables.get_mut(executable.0).and_then(Option::as_mut);
+        let mut owner = owner.filter(|owner| Arc::ptr_eq(&owner.shown, &shown));
         if let Some(buffer) = readback {
             words = mapped(&buffer.raw, shown.words() as u64 * WORD)?;
             buffer.raw.unmap();
-            if let Some(Some(owner)) = self.executables.get_mut(executable.0)
-                && Arc::ptr_eq(&owner.shown, &shown)
-            {
+            if let Some(owner) = &mut owner {
                 owner.free.push(buffer);
             }
         }
-        let (taps, flags) = words.split_at(shown.words() - 2 * shown.checks.len());
+        let [taps, flags, stamps] = shown.split(&words);
         match out_of_range(&shown, flags) {
             Some(error) => self.errors.push_back(error),
             None => {
+                if let Some(owner) = owner {
+                    owner.keep_times(stamps, &self.gpu.inner);
+                }
                 let mut at = 0;
                 let value = |&(dtype, len): &(DType, usize)| {
                     at += len;
@@ -452,6 +456,17 @@ impl Backend for WgpuBackend {
         let result = self.enqueue(executable, &mut compiled, inputs, run, collective);
         self.executables[executable.0] = Some(compiled);
         result
+    }
+
+    fn watch(&mut self, executable: ExecutableId) -> wgrad::Result<bool> {
+        self.gpu.inner.check()?;
+        let (mut world, executables) = self.world();
+        let executable = executables[executable.0].as_mut().expect("a session watches what it has not released");
+        Ok(executable.watch(&mut world)?)
+    }
+
+    fn times(&mut self, executable: ExecutableId) -> Vec<Vec<f64>> {
+        self.executables[executable.0].as_mut().map_or(vec![], |executable| std::mem::take(&mut executable.times))
     }
 
     fn deliveries(&mut self) -> wgrad::Result<Vec<Delivery>> {

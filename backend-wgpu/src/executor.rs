@@ -1,6 +1,7 @@
 //! A compiled plan: buffers, kernels with what they bind, and what is copied to the host after a run.
 
 use crate::{
+    clock::{Clock, STAMPS, seconds},
     device::Inner,
     error::Result,
     lower::{Check, can_fail},
@@ -60,17 +61,33 @@ struct Step {
 }
 
 /// What comes to the host after a run.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Shown {
     /// Type and length of each tapped value, which follow one another.
     pub taps: Vec<(DType, usize)>,
     /// Two words for each, after the taps.
     pub checks: Vec<Check>,
+    /// How many dispatches have timestamps, which come last.
+    pub timed: usize,
 }
 
 impl Shown {
+    /// The words of what is tapped, of what tells whether kernels have failed, and of timestamps.
+    fn parts(&self) -> [usize; 3] {
+        [self.taps.iter().map(|(_, len)| len).sum(), 2 * self.checks.len(), STAMPS * self.timed]
+    }
+
+    /// All words.
     pub fn words(&self) -> usize {
-        self.taps.iter().map(|(_, len)| len).sum::<usize>() + 2 * self.checks.len()
+        self.parts().iter().sum()
+    }
+
+    /// The words of each part.
+    pub fn split<'a>(&self, words: &'a [u32]) -> [&'a [u32]; 3] {
+        let [taps, flags, _] = self.parts();
+        let (taps, rest) = words.split_at(taps);
+        let (flags, stamps) = rest.split_at(flags);
+        [taps, flags, stamps]
     }
 }
 
@@ -98,6 +115,12 @@ pub(crate) struct Executable {
     transient: Vec<Stretch>,
     /// Buffers for what is shown, not in use.
     pub free: Vec<Buffer>,
+    /// How many kernels the plan has.
+    kernels: usize,
+    /// What its dispatches are timed by, if somebody watches.
+    clock: Option<Clock>,
+    /// The seconds of each kernel of the plan in each run, until they are asked for.
+    pub times: Vec<Vec<f64>>,
 }
 
 /// What is put together while a plan is compiled.
@@ -178,7 +201,7 @@ impl Executable {
             0 => None,
             n => Some(world.storage(2 * n)?),
         };
-        let shown = Shown { taps: taps.iter().map(|tap| (tap.dtype, tap.len)).collect(), checks };
+        let shown = Shown { taps: taps.iter().map(|tap| (tap.dtype, tap.len)).collect(), checks, timed: 0 };
         let mut executable = Self {
             own: std::mem::take(&mut parts.own),
             flags,
@@ -195,6 +218,9 @@ impl Executable {
             shown: Arc::new(shown),
             transient,
             free: vec![],
+            kernels: plan.kernels.len(),
+            clock: None,
+            times: vec![],
         };
         executable.compile(world)?;
         executable.bind(world)?;
@@ -327,6 +353,10 @@ impl Executable {
                 if let Some(flags) = &self.flags {
                     let bytes = 2 * self.shown.checks.len() as u64 * WORD;
                     encoder.copy_buffer_to_buffer(&flags.raw, 0, readback, at, bytes);
+                    at += bytes;
+                }
+                if let Some(clock) = &self.clock {
+                    clock.copy(&mut encoder, readback, at);
                 }
             }
             self.pass(&mut encoder, self.commits.clone());
@@ -335,11 +365,24 @@ impl Executable {
         encoder.finish()
     }
 
+    /// One pass for all; or one for each, between its timestamps, if somebody watches. (Commits are of no kernel.)
     fn pass(&self, encoder: &mut wgpu::CommandEncoder, steps: Range<usize>) {
+        match self.clock.as_ref().filter(|_| steps != self.commits) {
+            Some(clock) => steps.for_each(|step| self.timed_pass(encoder, step..step + 1, Some(clock.around(step)))),
+            None => self.timed_pass(encoder, steps, None),
+        }
+    }
+
+    fn timed_pass(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        steps: Range<usize>,
+        timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
+    ) {
         if steps.is_empty() {
             return;
         }
-        let mut pass = encoder.begin_compute_pass(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
         let mut last: Option<&Arc<wgpu::ComputePipeline>> = None;
         for step in &self.steps[steps] {
             if !last.is_some_and(|last| Arc::ptr_eq(last, &step.pipeline)) {
@@ -355,6 +398,30 @@ impl Executable {
     /// The flags, if a kernel can fail: for the host to read between stages.
     pub fn flags(&self) -> Option<&wgpu::Buffer> {
         self.flags.as_ref().map(|flags| &flags.raw)
+    }
+
+    /// Times each dispatch from the next run on. Whether the device can.
+    pub fn watch(&mut self, world: &mut World<'_>) -> Result<bool> {
+        if self.clock.is_none() {
+            let timed = self.commits.start;
+            self.clock = Clock::new(world.gpu, timed)?;
+            if self.clock.is_none() {
+                return Ok(false);
+            }
+            world.counters.buffers += 1;
+            // What the runs before have shown went to smaller buffers. Of those on their way `shown` is another.
+            self.shown = Arc::new(Shown { timed, ..(*self.shown).clone() });
+            self.free.clear();
+        }
+        Ok(true)
+    }
+
+    /// Keeps the timestamps of a run.
+    pub fn keep_times(&mut self, stamps: &[u32], gpu: &Inner) {
+        if self.shown.timed > 0 {
+            let dispatches = self.dispatches.iter().map(|dispatch| &dispatch.kernels[..]);
+            self.times.push(seconds(stamps, dispatches, self.kernels, gpu.queue.get_timestamp_period()));
+        }
     }
 
     /// Gives back what it has of the arena.

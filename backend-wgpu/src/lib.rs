@@ -14,6 +14,7 @@
 //! be taken for 0: WGSL leaves that to the driver. What the gradient of a sequence hands from step to step is 0 from 2^-110 on.
 
 mod backend;
+mod clock;
 mod device;
 mod error;
 mod executor;

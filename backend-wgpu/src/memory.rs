@@ -107,6 +107,11 @@ impl Buffer {
         Self::new(gpu, bytes(words), wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST)
     }
 
+    /// A buffer that timestamps are written to, to be copied from there.
+    pub fn resolved(gpu: &Arc<Inner>, words: usize) -> Result<Self> {
+        Self::new(gpu, bytes(words), wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC)
+    }
+
     fn new(gpu: &Arc<Inner>, size: u64, usage: wgpu::BufferUsages) -> Result<Self> {
         if size > gpu.limits.max_buffer_size {
             return Err(Error::TooLarge { bytes: size, limit: gpu.limits.max_buffer_size });

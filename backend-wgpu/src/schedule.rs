@@ -95,7 +95,7 @@ impl Schedule {
         let exchanges = plan.exchanges();
         let mut next = exchanges.iter().peekable();
         for (k, kernel) in plan.kernels.iter().enumerate() {
-            launches.extend(lowering.kernel(kernel, &mut tables)?);
+            launches.extend(lowering.kernel(kernel, &mut tables)?.into_iter().map(|launch| launch.of(k)));
             let Some(exchange) = next.next_if(|exchange| exchange.end == k + 1) else { continue };
             let value = |k: usize| {
                 let kernel = &plan.kernels[k];

@@ -42,7 +42,8 @@ pub struct Common {
     /// The most training steps to make; each example has its own default
     #[arg(long, global = true, value_name = "N")]
     pub steps: Option<usize>,
-    /// Print one JSON object as the last line of standard output; bench prints one for each result
+    /// Print one JSON object as the last line of standard output; bench prints one for each result, and with --profile another
+    /// for where its time goes
     #[arg(long, global = true)]
     pub json: bool,
     /// Print the result only
@@ -227,7 +228,8 @@ pub struct VerifyArgs {
 /// Options of `wgrad bench`.
 #[derive(Args, Clone, Debug)]
 pub struct BenchArgs {
-    /// What to time: w3 (tanh RNN), w4 (LSTM), w6 (gradient passes), w7 (single operations)
+    /// What to time: w1 and w2 (transformers), w3 (tanh RNN), w4 (LSTM), w5 (ResNet-20), w6 (gradient passes), w7 (single
+    /// operations)
     #[arg(required = true, value_name = "WORKLOAD")]
     pub workloads: Vec<String>,
     /// Weights and batches from DIR/WORKLOAD.safetensors, the same for every framework; without it, drawn from the seed
@@ -239,7 +241,19 @@ pub struct BenchArgs {
     /// Only results whose names begin so, such as w7_matmul
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// The time of each kernel (comes later)
+    /// After each result, where the time of a step goes, kernel by kernel
+    ///
+    /// As many steps again are made, and each kernel is timed. Kernels that do the same are one line, with their number. Its
+    /// milliseconds are medians; its share is of the kernels' sum and the median of what a step takes besides ("between
+    /// kernels": inputs, commits by a copy, what is read back). "of limit" compares the line's time with that of its arithmetic
+    /// at the speed of a matrix product of 1024x1024, or of its bytes at the speed of a copy of 256 MiB (or of as much as a
+    /// buffer of the device holds), whichever is longer, and says which. Both limits are measured on the same device and
+    /// threads. More than 100 % of the copy means that the data was in the caches. A GPU needs timestamps; small kernels that it
+    /// runs as one share their time in equal parts. The memory of later results includes what the limits are measured with.
+    ///
+    /// With --json: {"workload", "backend", "threads", "iters", "step_ms" (median of the steps watched), "kernels" (how many),
+    /// "kernels_ms", "between_ms", "between_share", "matmul_gflops", "copy_gbs", "profile": [{"kernel", "over", "computes",
+    /// "recorded_in", "operands" (the first's), "count", "ms", "share", "gflops", "gbs", "of_limit", "limit"}, ..]}
     #[arg(long)]
     pub profile: bool,
 }

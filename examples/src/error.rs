@@ -64,6 +64,12 @@ pub enum Error {
         /// The kind that was asked for.
         kind: Option<String>,
     },
+    /// A device without a clock for its kernels.
+    #[error("{device} does not tell how long its kernels take: profile another device, such as --device cpu")]
+    NoKernelTimes {
+        /// Its name.
+        device: String,
+    },
     /// A run failed.
     #[error(transparent)]
     Session(#[from] wgrad::Error),

@@ -10,7 +10,7 @@ use std::{
 };
 use tempfile::TempDir;
 use wgrad_examples::{
-    Error,
+    Error, bench,
     cli::{Cli, Common},
     device::Place,
     rnn::Config,
@@ -104,4 +104,13 @@ fn a_model_above_the_budget_is_refused_with_both_figures() {
     let error = run(&config, &common, &place, &Files::default(), Watch::Silent);
     let text = error.map(|_| ()).expect_err("it has no room").to_string();
     assert!(text.contains("bytes more are needed") && text.contains(&budget.to_string()), "{text}");
+}
+
+#[test]
+fn a_profile_of_a_device_without_timestamps_is_refused() {
+    let Some(_alone) = alone() else { return };
+    let place = |floor: bool| Place::Gpu(opened(Options { floor, ..Options::default() }));
+    let error = bench::profile::check(&place(true)).expect_err("no optional feature").to_string();
+    assert!(error.contains("does not tell how long its kernels take") && error.contains("--device cpu"), "{error}");
+    bench::profile::check(&place(false)).expect("this device has timestamps");
 }

@@ -17,6 +17,15 @@ pub fn gpu_options() -> Options {
     Options { floor, ..Options::default() }
 }
 
+/// Whether the GPU of tests, opened with [`gpu_options`], tells the time of a kernel. That it does not is said.
+pub fn has_timestamps(gpu: &Gpu) -> bool {
+    let has = !gpu_options().floor && gpu.summary().features.iter().any(|feature| feature == "timestamp_query");
+    if !has {
+        eprintln!("{} has no timestamps, or they are not asked for: no kernel is timed on it", gpu.summary().name);
+    }
+    has
+}
+
 /// The GPU of this process: the first adapter, a software renderer if there is nothing else. Opened once, since what is
 /// compiled for it is kept with it. None if the variable `WGRAD_NO_GPU` is 1, which is said.
 ///

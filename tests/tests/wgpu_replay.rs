@@ -8,7 +8,7 @@ use wgrad::{
     plan::{Grouping, Plan},
 };
 use wgrad_nn::optim::{AdamW, AdamWConfig};
-use wgrad_tests::{gpu, separate_gpu};
+use wgrad_tests::{gpu, has_timestamps, separate_gpu};
 use wgrad_wgpu::{Counters, Gpu, WgpuBackend};
 
 /// A program compiled by hand, so that the backend's counters can be read.
@@ -82,6 +82,26 @@ fn five_hundred_tiny_dispatches_create_nothing_and_are_one_submission() {
     let want = (0..500).fold(0.5f64, |x, _| x.sin());
     let have = delivered.last().expect("each run delivers").values[0].to_f64();
     assert!(have.iter().all(|x| (x - want).abs() < 1e-4), "{have:?} instead of {want}");
+}
+
+#[test]
+fn a_watched_program_is_one_submission_that_creates_nothing() {
+    let mut store = Store::new();
+    let state = store.state("x", &Array::new([4], vec![0.5f32; 4]));
+    let tape = Tape::new(Arc::new(store.layout().clone()));
+    tape.tap("x", (0..50).fold(tape.state(state), |x, _| x.sin()));
+    let program = tape.finish();
+    let Some(separate) = separate_gpu().filter(|gpu| has_timestamps(gpu)) else { return };
+    let mut replayed = Replayed::new(separate, store, &program, Some(Grouping::none()));
+    let unwatched = replayed.counted(5);
+    let created = replayed.backend.counters().buffers;
+    assert!(replayed.backend.watch(replayed.executable).expect("there is room"));
+    assert_eq!(replayed.counted(5), unwatched);
+    // Where the timestamps go, and what is shown of two runs on their way.
+    assert_eq!(replayed.backend.counters().buffers - created, 1 + 2);
+    replayed.backend.wait().expect("the runs succeed");
+    let times = replayed.backend.times(replayed.executable);
+    assert_eq!(times.iter().map(Vec::len).collect::<Vec<_>>(), vec![50; replayed.runs as usize / 2]);
 }
 
 /// Accumulation has been done; what follows is the whole update.

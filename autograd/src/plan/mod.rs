@@ -9,10 +9,12 @@ mod memory;
 mod merge;
 mod operand;
 mod print;
+mod profile;
 
 pub use body::{Body, Form, Instr, Level, Value};
 pub use operand::Operand;
 pub use print::Described;
+pub use profile::Cost;
 
 use crate::{
     DType, Shape,

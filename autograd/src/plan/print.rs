@@ -109,10 +109,15 @@ impl Plan {
 }
 
 /// One kernel's line.
-struct Line {
-    cells: [String; 7],
+pub(super) struct Line {
+    /// As [`HEADINGS`] names them.
+    pub cells: [String; 7],
+    /// Its scope without the turns of loops.
+    pub scope: String,
     /// What it has in common with a kernel that does the same to other memory, in another turn of a loop.
     alike: String,
+    /// The same, where other parameters and inputs of the same shape are other memory too.
+    pub same: String,
 }
 
 const HEADINGS: [&str; 7] = ["kernel", "over", "flop", "bytes", "writes <- reads", "computes", "recorded in"];
@@ -151,7 +156,7 @@ impl Described<'_> {
         names
     }
 
-    fn line(&self, kernel: &Kernel) -> Line {
+    pub(super) fn line(&self, kernel: &Kernel) -> Line {
         let (over, computes) = match &kernel.kind {
             Kind::Loop(body) => (space(body), fit(&operations(body), COMPUTES)),
             Kind::MatMul(matmul) => {
@@ -179,14 +184,19 @@ impl Described<'_> {
             });
             path.collect::<Vec<_>>().join("/")
         };
-        let looks = kernel.writes.iter().chain(&kernel.reads).map(|operand| match self.plan.slots[operand.slot].home {
-            Home::Transient => extents(&operand.shape),
-            _ => self.name(operand),
-        });
-        let looks = looks.collect::<Vec<_>>().join(",");
-        let alike = format!("{};{over};{computes};{looks};{}", kernel.name(), scope(true));
+        let does = format!("{};{over};{computes};{}", kernel.name(), scope(true));
+        let looks = |named: bool| {
+            let look = |operand: &Operand| match self.plan.slots[operand.slot].home {
+                Home::Transient => extents(&operand.shape),
+                _ if named => self.name(operand),
+                _ => extents(&operand.shape),
+            };
+            kernel.writes.iter().chain(&kernel.reads).map(look).collect::<Vec<_>>().join(",")
+        };
+        let [alike, same] = [true, false].map(|named| format!("{does};{}", looks(named)));
         let (flops, bytes) = (scaled(kernel.flops(), ""), scaled(self.plan.traffic(kernel), ""));
-        Line { cells: [kernel.name().into(), over, flops, bytes, operands, computes, scope(false)], alike }
+        let cells = [kernel.name().into(), over, flops, bytes, operands, computes, scope(false)];
+        Line { cells, scope: scope(true), alike, same }
     }
 }
 

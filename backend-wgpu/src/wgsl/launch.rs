@@ -124,6 +124,8 @@ pub(crate) struct Most {
 pub(crate) struct Launch {
     /// What each workgroup does, in order. If these are several, there is one workgroup.
     bodies: Vec<Body>,
+    /// Of each body, the position in the plan of the kernel that it is of; `None` for what copies to be shown or to commit.
+    kernels: Vec<Option<usize>>,
     groups: [u32; 3],
 }
 
@@ -136,11 +138,18 @@ pub(crate) struct Dispatch {
     /// The words of its uniform binding, number 0.
     pub params: Vec<u32>,
     pub groups: [u32; 3],
+    /// The kernels of the plan that it runs, one for each of its bodies.
+    pub kernels: Vec<Option<usize>>,
 }
 
 impl Launch {
     pub fn new(body: Body, groups: [u32; 3]) -> Self {
-        Self { bodies: vec![body], groups }
+        Self { bodies: vec![body], kernels: vec![None], groups }
+    }
+
+    /// The same, as a part of a kernel of the plan.
+    pub fn of(self, kernel: usize) -> Self {
+        Self { kernels: vec![Some(kernel); self.bodies.len()], ..self }
     }
 
     /// Whether one workgroup does all of it.
@@ -183,7 +192,8 @@ impl Launch {
     /// This launch of one workgroup and then another, as one. None if that cannot be.
     pub fn then(&self, other: &Self, most: Most) -> Option<Self> {
         let bodies: Vec<Body> = self.bodies.iter().chain(&other.bodies).cloned().collect();
-        let merged = Self { bodies, groups: [1, 1, 1] };
+        let kernels = self.kernels.iter().chain(&other.kernels).copied().collect();
+        let merged = Self { bodies, kernels, groups: [1, 1, 1] };
         let sum = |of: fn(&Body) -> usize| merged.bodies.iter().map(of).sum::<usize>();
         // Where one body has a barrier, all invocations come to it.
         let width = merged.width();
@@ -251,6 +261,7 @@ impl Launch {
             }
             text += "}\n";
         }
-        Dispatch { text, bindings: bindings.iter().map(|b| b.memory).collect(), params, groups: self.groups }
+        let (bindings, kernels) = (bindings.iter().map(|b| b.memory).collect(), self.kernels.clone());
+        Dispatch { text, bindings, params, groups: self.groups, kernels }
     }
 }

@@ -6,6 +6,7 @@ use super::{
     networks::{Residual, W1, W2},
     passes::{self, WORKS},
     primitives::{self, PRIMITIVES},
+    profile::{self, Limits, Profile, Watched},
     recurrent::{W3, W4},
     row::{Circumstances, Row, heading},
     training,
@@ -17,7 +18,7 @@ use crate::{
     interrupt, say,
 };
 use std::{cell::Cell, thread::available_parallelism, time::Duration};
-use wgrad::{Session, Store};
+use wgrad::{Session, Step, Store};
 
 /// A workload that exists.
 struct Workload {
@@ -48,6 +49,10 @@ pub struct Bench<'a> {
     pub budget: Duration,
     note: &'static str,
     rows: Cell<usize>,
+    /// Whether the time of each kernel is asked for.
+    profiles: bool,
+    /// What the device does best, once it has been measured.
+    limits: Cell<Option<Limits>>,
 }
 
 /// `wgrad bench`.
@@ -62,6 +67,9 @@ pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
     };
     let place = Place::open(common)?;
     let device = place.name()?;
+    if args.profile {
+        profile::check(&place)?;
+    }
     // All files before the first step: a long run is not to end in a file that was never there.
     let source = |workload: &Workload| match &args.data {
         Some(folder) => File::open(&folder.join(format!("{}.safetensors", workload.name))).map(Source::File),
@@ -69,8 +77,8 @@ pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
     };
     let sources: Vec<Source> = workloads.iter().map(|workload| source(workload)).collect::<Result<_>>()?;
     let note = if args.data.is_some() { "" } else { "weights and batches of its own: losses compare with no other's" };
-    let (budget, rows) = (args.budget, Cell::new(0));
-    let bench = Bench { common, only: &args.only, threads, place, device, budget, note, rows };
+    let (budget, rows, profiles, limits) = (args.budget, Cell::new(0), args.profile, Cell::new(None));
+    let bench = Bench { common, only: &args.only, threads, place, device, budget, note, rows, profiles, limits };
     for (workload, source) in workloads.into_iter().zip(sources) {
         (workload.run)(&bench, source)?;
         if interrupt::requested() {
@@ -85,9 +93,6 @@ pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
 
 /// The workloads that are asked for.
 fn workloads(args: &BenchArgs, common: &Common) -> Result<Vec<&'static Workload>> {
-    if args.profile {
-        return Err(Error::Usage("--profile comes later: no device tells the time of a kernel yet".into()));
-    }
     if common.steps.is_some() {
         return Err(Error::Usage("bench makes as many steps as its time allows: give --budget, not --steps".into()));
     }
@@ -135,20 +140,55 @@ impl Bench<'_> {
 
     /// Prints a result.
     pub fn show(&self, name: &'static str, timing: &Timing, losses: Losses, rss_base: Option<f64>) {
-        let backend = match &self.place {
-            Place::Cpu { .. } => "cpu".into(),
-            Place::Gpu(gpu) => format!("wgpu:{}", gpu.summary().name),
-        };
-        let (threads, note) = (self.threads, self.note.to_string());
+        let (backend, threads, note) = (self.backend(), self.threads, self.note.to_string());
         let row = Row::new(name, timing, losses, Circumstances { backend, threads, rss_base, note });
         if self.common.json {
             row.json();
             return;
         }
-        if self.rows.replace(self.rows.get() + 1) == 0 && !self.common.quiet {
+        let first = self.rows.replace(self.rows.get() + 1) == 0;
+        if first && !self.common.quiet {
             say!("{}; times in milliseconds", self.device);
+        }
+        // A profile parts a row from the one before.
+        if (first || self.profiles) && !self.common.quiet {
             heading();
         }
         row.text();
+    }
+
+    /// Makes some more steps, and prints where their time goes, if that is asked for. `run` makes one, and waits.
+    ///
+    /// # Errors
+    /// If a step fails, or the device has no room for what its limits are measured with.
+    pub fn profile(
+        &self,
+        name: &'static str,
+        (session, step): (&mut Session, &Step),
+        budget: Duration,
+        run: impl FnMut(&mut Session) -> Result<()>,
+    ) -> Result<()> {
+        if !self.profiles {
+            return Ok(());
+        }
+        let Some(watched) = Watched::new(session, step, budget, run)? else { return Ok(()) };
+        if self.limits.get().is_none() {
+            self.limits.set(Limits::measure(&self.place)?);
+        }
+        let Some(limits) = self.limits.get() else { return Ok(()) };
+        let profile = Profile::new(name, self.backend(), self.threads, watched, limits);
+        if self.common.json {
+            profile.json()
+        } else {
+            profile.text()
+        }
+        Ok(())
+    }
+
+    fn backend(&self) -> String {
+        match &self.place {
+            Place::Cpu { .. } => "cpu".into(),
+            Place::Gpu(gpu) => format!("wgpu:{}", gpu.summary().name),
+        }
     }
 }

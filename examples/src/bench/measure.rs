@@ -4,7 +4,7 @@ use crate::{Result, interrupt};
 use std::time::{Duration, Instant};
 
 /// Training steps, or calls of an operation, before the timed ones.
-const WARM: usize = 3;
+pub const WARM: usize = 3;
 /// `loss_last` is the loss of this step, however many follow, so that it compares between frameworks.
 const LAST_LOSS: usize = 10;
 /// No more iterations are timed, whatever the budget.
@@ -33,10 +33,9 @@ impl Timing {
     fn new(first: Duration, times: Vec<Duration>) -> Self {
         let mut ms: Vec<f64> = times.into_iter().map(milliseconds).collect();
         ms.sort_by(f64::total_cmp);
-        let (n, quantile) = (ms.len(), |q: f64| ms[((q * ms.len() as f64) as usize).min(ms.len() - 1)]);
-        let median = 0.5 * (ms[(n - 1) / 2] + ms[n / 2]);
-        let (p10, p90) = (quantile(0.1), quantile(0.9));
-        Self { median, p10, p90, iters: n, first_step: milliseconds(first), rss: peak_rss() }
+        let quantile = |q: f64| ms[((q * ms.len() as f64) as usize).min(ms.len() - 1)];
+        let (p10, p90, iters) = (quantile(0.1), quantile(0.9), ms.len());
+        Self { median: median(ms), p10, p90, iters, first_step: milliseconds(first), rss: peak_rss() }
     }
 }
 
@@ -81,28 +80,32 @@ pub fn steps(
 
 /// Times an operation, which has ended when `call` returns. `prepared` is the time it took to get ready. `None` if
 /// somebody stops it.
-pub fn calls(budget: Duration, prepared: Duration, mut call: impl FnMut() -> Result<()>) -> Result<Option<Timing>> {
-    let (mut first, mut times) = (prepared, vec![]);
-    let mut timed = Duration::ZERO;
-    for i in 0.. {
+pub fn calls(budget: Duration, prepared: Duration, call: impl FnMut() -> Result<()>) -> Result<Option<Timing>> {
+    Ok(times(budget, call)?.map(|mut times| Timing::new(prepared + times[0], times.split_off(WARM))))
+}
+
+/// The times of an operation's calls, of which the first [`WARM`] do not count. `None` if somebody stops it.
+pub fn times(budget: Duration, mut call: impl FnMut() -> Result<()>) -> Result<Option<Vec<Duration>>> {
+    let (mut times, mut timed) = (vec![], Duration::ZERO);
+    while times.len() < WARM + FEWEST || timed < budget && times.len() < WARM + MOST {
         if interrupt::requested() {
             return Ok(None);
         }
-        if times.len() >= FEWEST && (timed >= budget || times.len() >= MOST) {
-            break;
-        }
         let start = Instant::now();
         call()?;
-        let time = start.elapsed();
-        if i == 0 {
-            first += time;
-        }
-        if i >= WARM {
-            times.push(time);
-            timed += time;
-        }
+        times.push(start.elapsed());
+        timed = times.iter().skip(WARM).sum();
     }
-    Ok(Some(Timing::new(first, times)))
+    Ok(Some(times))
+}
+
+/// The value in the middle; the mean of the two in the middle.
+///
+/// # Panics
+/// If there are none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    0.5 * (values[(values.len() - 1) / 2] + values[values.len() / 2])
 }
 
 /// The most memory that the process has held so far, in MiB.

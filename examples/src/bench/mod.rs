@@ -6,6 +6,7 @@ mod measure;
 mod networks;
 mod passes;
 mod primitives;
+pub mod profile;
 mod recurrent;
 mod row;
 mod training;

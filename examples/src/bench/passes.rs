@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{Result, interrupt};
 use std::time::{Duration, Instant};
-use wgrad::{Array, DType, Grads, LossScaler, Optimizer, ParamSet, Session, StateId, Step, Store, Tape, Tensor};
+use wgrad::{Array, DType, Grads, LossScaler, Optimizer, ParamSet, Session, StateId, Store, Tape, Tensor};
 use wgrad_nn::optim::{AdamW, AdamWConfig};
 
 /// The tensors: how many of each shape, in the order of their names.
@@ -95,7 +95,7 @@ impl Given {
 impl Work {
     fn run(&self, bench: &Bench<'_>, source: &mut Source, rss_base: Option<f64>) -> Result<()> {
         let mut store = Store::new();
-        let (timing, digest) = match self.kind {
+        match self.kind {
             Kind::Pass(bound, pass) => {
                 let given = Given::new(&mut store, source, 1.0)?;
                 let record = |t: &Tape| {
@@ -103,7 +103,7 @@ impl Work {
                     let grads = pass(grads, t.input("bound", [], DType::F32));
                     t.assign(given.gradients, grads.flat().tensors()[0]);
                 };
-                time(bench, bench.session(store)?, record, Some(bound), given.gradients)?
+                self.time(bench, bench.session(store)?, record, (Some(bound), given.gradients), rss_base)
             }
             Kind::Update => {
                 // The loss is scaled on the tape. That is divided out, so that the scaled gradients are as given.
@@ -114,38 +114,38 @@ impl Work {
                     let grads = scaler.scale(given.loss(t)).grad(&given.params);
                     adamw.step(grads.unscale(&scaler).clip_by_global_norm(MAX_NORM));
                 };
-                time(bench, bench.session(store)?, record, None, given.arena)?
+                self.time(bench, bench.session(store)?, record, (None, given.arena), rss_base)
             }
-        };
-        if let Some(timing) = timing {
-            bench.show(self.name, &timing, (None, Some(digest)), rss_base);
         }
-        Ok(())
     }
-}
 
-/// Times what is recorded, with its bound if it has one. Gives the times, and the sum of magnitudes in a state after the
-/// first call.
-fn time(
-    bench: &Bench<'_>,
-    mut session: Session,
-    record: impl FnOnce(&Tape),
-    mut bound: Option<f64>,
-    shown: StateId,
-) -> Result<(Option<Timing>, f64)> {
-    let mut call = |session: &mut Session, step: &Step| {
-        let array = bound.map(Array::scalar).map(|bound| bound.cast(DType::F32));
-        let inputs: Vec<(&str, &Array)> = array.iter().map(|bound| ("bound", bound)).collect();
-        bound = bound.map(|bound| bound * TIGHTER);
-        session.run(step, &inputs)?;
-        Ok(session.wait()?)
-    };
-    let start = Instant::now();
-    let step = session.record(record)?;
-    call(&mut session, &step)?;
-    let first_step = start.elapsed().as_secs_f64() * 1e3;
-    let digest = session.read(shown)?.to_f64().into_iter().map(f64::abs).sum();
-    // A pass has a third of a workload's time, as an operation has.
-    let timing = measure::calls(bench.budget / 3, Duration::ZERO, || call(&mut session, &step))?;
-    Ok((timing.map(|timing| Timing { first_step, ..timing }), digest))
+    /// Times what is recorded, with its bound if it has one, and prints the result with the sum of magnitudes in a state
+    /// after the first call.
+    fn time(
+        &self,
+        bench: &Bench<'_>,
+        mut session: Session,
+        record: impl FnOnce(&Tape),
+        (mut bound, shown): (Option<f64>, StateId),
+        rss_base: Option<f64>,
+    ) -> Result<()> {
+        let start = Instant::now();
+        let step = session.record(record)?;
+        let mut call = |session: &mut Session| {
+            let array = bound.map(Array::scalar).map(|bound| bound.cast(DType::F32));
+            let inputs: Vec<(&str, &Array)> = array.iter().map(|bound| ("bound", bound)).collect();
+            bound = bound.map(|bound| bound * TIGHTER);
+            session.run(&step, &inputs)?;
+            Ok(session.wait()?)
+        };
+        call(&mut session)?;
+        let first_step = start.elapsed().as_secs_f64() * 1e3;
+        let digest = session.read(shown)?.to_f64().into_iter().map(f64::abs).sum();
+        // A pass has a third of a workload's time, as an operation has.
+        let budget = bench.budget / 3;
+        let Some(timing) = measure::calls(budget, Duration::ZERO, || call(&mut session))? else { return Ok(()) };
+        let timing = Timing { first_step, ..timing };
+        bench.show(self.name, &timing, (None, Some(digest)), rss_base);
+        bench.profile(self.name, (&mut session, &step), budget, call)
+    }
 }

@@ -3,7 +3,7 @@
 use super::{
     command::Bench,
     data::{Draw, Source},
-    measure::{self, Losses, Timing},
+    measure::{self, Losses},
 };
 use crate::{Result, interrupt};
 use std::time::Instant;
@@ -134,24 +134,21 @@ impl Primitive {
             states.push(store.state(name, &source.floats(name, shape, draw)?));
         }
         let mut session = bench.session(store)?;
-        if let Some(timing) = self.time(bench, &mut session, &states)? {
-            let losses = self.digests(&mut session, &states)?;
-            bench.show(self.name, &timing, losses, rss_base);
-        }
-        Ok(())
-    }
-
-    fn time(&self, bench: &Bench<'_>, session: &mut Session, states: &[StateId]) -> Result<Option<Timing>> {
         let start = Instant::now();
         let step =
-            session.record(|t| self.values(t, states).into_iter().for_each(|value| tap_one_element(t, value)))?;
-        // An operation has a third of a workload's time, as there are several.
-        measure::calls(bench.budget / 3, start.elapsed(), || {
+            session.record(|t| self.values(t, &states).into_iter().for_each(|value| tap_one_element(t, value)))?;
+        let call = |session: &mut Session| {
             session.run(&step, &[])?;
             session.wait()?;
             session.taps()?;
             Ok(())
-        })
+        };
+        // An operation has a third of a workload's time, as there are several.
+        let budget = bench.budget / 3;
+        let Some(timing) = measure::calls(budget, start.elapsed(), || call(&mut session))? else { return Ok(()) };
+        let losses = self.digests(&mut session, &states)?;
+        bench.show(self.name, &timing, losses, rss_base);
+        bench.profile(self.name, (&mut session, &step), budget, call)
     }
 
     /// The digests of the output and of the first input's gradient, which a run of its own shows whole.

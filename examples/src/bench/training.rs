@@ -96,17 +96,20 @@ pub fn run(training: &impl Training, bench: &Bench<'_>, mut source: Source) -> R
         optimizer.step(if training.clips() { grads.clip_by_global_norm(MAX_NORM) } else { grads });
     })?;
     let prepared = start.elapsed();
-    let measured = measure::steps(bench.budget, prepared, |i| {
+    let make = |session: &mut Session, i: usize| {
         let Batch { x, y } = &batches[i % BATCHES];
         session.run(&step, &[("x", x), ("y", y)])?;
         session.wait()?;
         let taps = session.taps()?;
         Ok(taps.last().and_then(|taps| taps.scalar("loss")).expect("tapped by the step"))
-    })?;
-    if let Some((timing, losses)) = measured {
-        bench.show(training.name(), &timing, losses, rss_base);
-    }
-    Ok(())
+    };
+    let measured = measure::steps(bench.budget, prepared, |i| make(&mut session, i))?;
+    let Some((timing, losses)) = measured else { return Ok(()) };
+    bench.show(training.name(), &timing, losses, rss_base);
+    let mut next = 0..;
+    bench.profile(training.name(), (&mut session, &step), bench.budget, |session| {
+        make(session, next.next().expect("there is always another")).map(|_| ())
+    })
 }
 
 /// Gives the parameters their first values.

@@ -1,6 +1,6 @@
 //! `wgrad bench`: its results, the files that it reads, and what it refuses.
 
-use crate::{Json, wgrad, wgrad_in};
+use crate::{Json, devices::gpus, wgrad, wgrad_in};
 use safetensors::{Dtype, tensor::TensorView};
 use std::{collections::BTreeMap, fs, path::Path};
 use tempfile::TempDir;
@@ -103,13 +103,15 @@ fn what_does_not_exist_is_refused() {
         ("w9", &["no workload \"w9\"", "w1, w2, w3, w4, w5, w6, w7"]),
         ("w7 --only softmax", &["no result \"softmax\"", "w7_softmax"]),
         ("w3 --only w4", &["no result \"w4\"", "w3"]),
-        ("w3 --profile", &["--profile comes later"]),
         ("w3 --steps 10", &["--steps", "--budget"]),
+        ("w3 --profile --steps 10", &["--steps", "--budget"]),
+        ("w9 --profile", &["no workload \"w9\""]),
     ] {
         wgrad(&format!("bench {args}")).fails(2, holds);
     }
     for (args, holds) in [
         ("", "WORKLOAD"),
+        ("--profile", "WORKLOAD"),
         ("w3 --budget many", "many"),
         ("w3 --budget nan", "0 to 86400"),
         ("w3 --budget 1e9", "0 to 86400"),
@@ -119,6 +121,148 @@ fn what_does_not_exist_is_refused() {
         assert_eq!((outcome.status, outcome.stdout.as_str()), (Some(2), ""), "{outcome:#?}");
         assert!(outcome.stderr.contains(holds), "expected {holds:?}: {outcome:#?}");
     }
+}
+
+/// The fields of a profile, and of each of its lines, in the order in which `--help` names them.
+const PROFILE: [&str; 12] = [
+    "workload",
+    "backend",
+    "threads",
+    "iters",
+    "step_ms",
+    "kernels",
+    "kernels_ms",
+    "between_ms",
+    "between_share",
+    "matmul_gflops",
+    "copy_gbs",
+    "profile",
+];
+const LINE: [&str; 12] = [
+    "kernel",
+    "over",
+    "computes",
+    "recorded_in",
+    "operands",
+    "count",
+    "ms",
+    "share",
+    "gflops",
+    "gbs",
+    "of_limit",
+    "limit",
+];
+
+/// Asserts that the lines of a profile come to what it says of the whole, and gives them.
+#[track_caller]
+fn whole(profile: &Json) -> Vec<Json> {
+    let lines = profile["profile"].as_array().expect("a list");
+    let lines: Vec<Json> = lines.iter().map(|line| line.as_object().expect("an object").clone()).collect();
+    for (object, fields) in lines.iter().map(|line| (line, &LINE)).chain([(profile, &PROFILE)]) {
+        let names: std::collections::BTreeSet<&str> = object.keys().map(String::as_str).collect();
+        assert_eq!(names, fields.iter().copied().collect(), "{object:?}");
+    }
+    let sum = |field: &str| lines.iter().map(|line| number(line, field)).sum::<f64>();
+    let close = |have: f64, want: f64| (have - want).abs() <= 1e-9 * want.abs();
+    assert_eq!(sum("count"), number(profile, "kernels"), "{profile:?}");
+    assert!(close(sum("ms"), number(profile, "kernels_ms")), "{profile:?}");
+    assert!(close(sum("share") + number(profile, "between_share"), 1.0), "{profile:?}");
+    assert!(lines.is_sorted_by(|a, b| number(a, "ms") >= number(b, "ms")), "{profile:?}");
+    for limit in ["matmul_gflops", "copy_gbs"] {
+        assert!(number(profile, limit) > 0.0, "{profile:?}");
+    }
+    for line in &lines {
+        // The time in which the machine could have done it, of the time that it took.
+        let of =
+            |rate: &str, limit: &str| line[rate].as_f64().map(|rate| rate / number(profile, limit)).unwrap_or(f64::NAN);
+        let [flops, bytes] = [of("gflops", "matmul_gflops"), of("gbs", "copy_gbs")];
+        let (want, limit) = if flops > bytes { (flops, "matmul") } else { (bytes, "copy") };
+        assert_eq!(line["limit"], limit, "{line:?}");
+        match line["of_limit"].as_f64() {
+            Some(of_limit) => assert!(close(of_limit, want), "{want}: {line:?}"),
+            None => assert_eq!(number(line, "ms"), 0.0, "{line:?}"),
+        }
+    }
+    lines
+}
+
+#[test]
+fn a_profile_follows_its_result_and_accounts_for_every_kernel() {
+    let outcome = wgrad("bench w3 --profile --budget 0 --threads 2 --json").fine();
+    let lines: Vec<Json> = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let [result, profile] = &lines[..] else { panic!("a result and a profile: {outcome:#?}") };
+    assert_eq!(result.len(), RESULT.len(), "a result is as without: {result:?}");
+    assert_eq!((&result["workload"], &profile["workload"]), (&"w3".into(), &"w3".into()));
+    assert_eq!((&profile["backend"], &profile["threads"], &profile["iters"]), (&"cpu".into(), &2.into(), &5.into()));
+    let kernels = whole(profile);
+    // Kernels are a part of each step, whatever else the machine does meanwhile.
+    assert!(number(profile, "between_ms") >= 0.0 && number(profile, "step_ms") > 0.0, "{profile:?}");
+    let of = |kernel: &str| kernels.iter().find(|line| line["kernel"] == kernel);
+    let sequence = of("sequence").unwrap_or_else(|| panic!("a recurrent network: {profile:?}"));
+    assert_eq!((&sequence["count"], &sequence["recorded_in"]), (&1.into(), &"rnn".into()), "{sequence:?}");
+    // A product of 128x128 for each row of each step, and an operation for each element: 200 steps of 32 rows.
+    let flops = number(sequence, "gflops") * number(sequence, "ms") * 1e6;
+    assert!((flops / (2.0 * 200.0 * 32.0 * 128.0 * 128.0) - 1.0).abs() < 0.02, "{flops}: {sequence:?}");
+    assert!(of("sequence_grad").is_some() && of("matmul").is_some(), "{profile:?}");
+}
+
+#[test]
+fn each_result_of_a_workload_has_its_profile() {
+    let outcome =
+        wgrad("bench w6 w7 --only w6_clip,w6_agc,w7_matmul512 --profile --budget 0 --threads 1 --json").fine();
+    let lines: Vec<Json> = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let names: Vec<&Json> = lines.iter().collect();
+    for (pair, name) in names.chunks(2).zip(["w6_clip", "w6_agc", "w7_matmul512"]) {
+        let [result, profile] = pair else { panic!("{outcome:#?}") };
+        assert!(result["workload"] == name && profile["workload"] == name, "{outcome:#?}");
+        assert!(result.contains_key("median_ms") && !whole(profile).is_empty(), "{outcome:#?}");
+        // Both limits are measured once.
+        assert_eq!(profile["copy_gbs"], lines[1]["copy_gbs"], "{outcome:#?}");
+    }
+    assert_eq!(lines.len(), 6, "{outcome:#?}");
+    let product = &whole(&lines[5])[0];
+    assert_eq!((&product["kernel"], &product["over"]), (&"matmul".into(), &"512x512 by 512x512".into()), "{product:?}");
+}
+
+#[test]
+fn the_table_of_a_profile_has_a_line_for_each_kind_of_kernel() {
+    let table = wgrad("bench w7 --only w7_conv --profile --budget 0 --threads 1").fine();
+    let (row, profile) = table.stdout.split_once("\n\n").expect("an empty line between");
+    assert!(row.lines().count() == 3 && row.contains("\nw7_conv "), "{table:#?}");
+    let lines: Vec<&str> = profile.lines().collect();
+    assert!(lines[0].starts_with("w7_conv: ") && lines[0].ends_with(" ms, the median of 5 steps that were watched"));
+    assert!(lines[1].contains(" GFLOP/s of a matrix product, ") && lines[1].ends_with(" GB/s of a copy"), "{table:#?}");
+    let headings = ["ms", "share", "GFLOP/s", "GB/s", "of limit", "times", "kernel", "over", "computes", "recorded in"];
+    let mut rest = lines[3];
+    for heading in headings {
+        (_, rest) = rest.split_once(heading).unwrap_or_else(|| panic!("{heading}: {table:#?}"));
+    }
+    let at = lines[3].find("kernel").expect("seen above");
+    let kernels: Vec<&str> = lines[4..].iter().map(|line| line.get(at..).unwrap_or("")).collect();
+    for kernel in ["conv2d ", "conv_input_grad ", "conv_weight_grad "] {
+        assert_eq!(kernels.iter().filter(|line| line.starts_with(kernel)).count(), 1, "{kernel}: {table:#?}");
+    }
+    let [.., all, between] = &kernels[..kernels.len() - 1] else { panic!("{table:#?}") };
+    assert_eq!((*all, *between), ("all kernels", "between kernels"), "{table:#?}");
+    assert!(lines.iter().all(|line| line.len() <= 150), "{table:#?}");
+}
+
+#[test]
+fn kernels_of_a_gpu_are_timed_too() {
+    let adapters = gpus();
+    let Some(best) = adapters.first() else { return };
+    let outcome = wgrad("bench w7 --only w7_softmax --device gpu --quiet --profile --budget 0 --json");
+    if best.missing.iter().any(|feature| feature == "timestamp_query") {
+        outcome.fails(1, &[&best.name, "does not tell how long its kernels take", "--device cpu"]);
+        return;
+    }
+    let outcome = outcome.fine();
+    let profile: Json = serde_json::from_str(outcome.stdout.lines().last().expect("lines")).expect("JSON");
+    assert!(profile["backend"].as_str().is_some_and(|backend| backend.starts_with("wgpu:")), "{profile:?}");
+    let lines = whole(&profile);
+    let rows: Vec<&Json> = lines.iter().filter(|line| line["kernel"] == "row").collect();
+    let [row] = rows[..] else { panic!("a softmax is one kernel: {profile:?}") };
+    assert!(number(row, "ms") > 0.0 && row["over"] == "4096 rows of 1024", "{profile:?}");
 }
 
 /// A file of tensors: their types, shapes and bytes.
