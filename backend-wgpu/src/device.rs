@@ -70,6 +70,15 @@ pub struct AdapterSummary {
     pub missing: Vec<String>,
     /// Whether kernels store halves as integers of 16 bits; else two of them share a word, which is changed atomically.
     pub native_halves: bool,
+    /// The products of small matrices that its matrix units make, such as `16x16x16 f16 to f32`. wgpu has them as an
+    /// experiment; no kernel uses them, so the device is not asked for them.
+    pub matrix_units: Vec<String>,
+}
+
+/// The shape `m x n x k` and the types of a product of small matrices.
+fn matrix_unit(unit: &wgpu::wgt::CooperativeMatrixProperties) -> String {
+    let name = |scalar| format!("{scalar:?}").to_lowercase();
+    format!("{}x{}x{} {} to {}", unit.m_size, unit.n_size, unit.k_size, name(unit.ab_type), name(unit.cr_type))
 }
 
 impl AdapterSummary {
@@ -87,6 +96,7 @@ impl AdapterSummary {
             features: names(adapter.features() & WANTED),
             missing: names(WANTED - adapter.features()),
             native_halves: adapter.features().contains(Features::SHADER_I16),
+            matrix_units: adapter.cooperative_matrix_properties().iter().map(matrix_unit).collect(),
             name: info.name,
         }
     }

@@ -42,6 +42,8 @@ struct Adapter {
     features: BTreeMap<String, bool>,
     /// Whether kernels store halves as integers of 16 bits.
     native_halves: bool,
+    /// The products that its matrix units make; no kernel uses them yet.
+    matrix_units: Vec<String>,
     #[serde(flatten)]
     tested: Tested,
 }
@@ -101,6 +103,7 @@ impl Adapter {
             ]),
             features: found.chain(summary.missing.iter().map(|name| (name.clone(), false))).collect(),
             native_halves: summary.native_halves,
+            matrix_units: summary.matrix_units,
             tested: Tested::new(gpu.map(Place::Gpu).map_err(Error::from)),
             name: summary.name,
             backend: summary.backend,
@@ -118,6 +121,10 @@ impl Adapter {
             self.features.iter().map(|(name, found)| format!("{name} {}", if *found { "yes" } else { "no" })).collect();
         line("features", &features.join(", "));
         line("halves", if self.native_halves { "stored as integers of 16 bits" } else { "stored two in a word" });
+        match &self.matrix_units[..] {
+            [] => line("matrices", "no units for them"),
+            units => line("matrices", &format!("units for {}, which no kernel uses yet", units.join(", "))),
+        }
         let limit = |name| self.limits[name];
         line(
             "limits",
