@@ -493,7 +493,8 @@ fn everything_is_exchanged_at_one_stop() {
         let plan = wgrad::plan::Plan::with(&program, &grouping);
         let exchanges = plan.exchanges();
         // Two arenas, the verdict and the number of tokens.
-        assert_eq!(exchanges.iter().map(|parts| parts.len()).collect::<Vec<_>>(), [4]);
+        let stops: Vec<usize> = exchanges.iter().map(|parts| parts.len()).collect();
+        assert_eq!(stops, [4], "{}", plan.describe(&program));
         // States are written in place only after the last exchange.
         let states: Vec<usize> =
             (0..plan.slots.len()).filter(|&s| matches!(plan.slots[s].home, wgrad::plan::Home::State(_))).collect();

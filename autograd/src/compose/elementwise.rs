@@ -149,11 +149,12 @@ impl<'t> Tensor<'t> {
     /// GELU with `Phi(x)` approximated by `(1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
     #[track_caller]
     pub fn gelu_tanh(self) -> Self {
+        // Beyond 10, tanh is 1 in every type; an overflow on the way to it would make its gradient 0 times infinity.
+        let bound = |bound: f64| self.tape.full(self.shape(), bound, self.dtype());
+        let x = self.greater(10.0).select(bound(10.0), self);
+        let x = x.less(-10.0).select(bound(-10.0), x);
         let scale = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
-        let square = self * self;
-        // From 10 on, tanh is 1 in every type; a square that overflows would make its gradient 0 times infinity.
-        let square = square.less(100.0).select(square, self.tape.full(self.shape(), 100.0, self.dtype()));
-        let inner = self * (square * (0.044715 * scale) + scale);
+        let inner = x * (x * x * (0.044715 * scale) + scale);
         self * (inner.tanh() * 0.5 + 0.5)
     }
 

@@ -296,7 +296,8 @@ fn factors(groups: &Groups, id: NodeId) -> [Operand; 2] {
     })
 }
 
-/// Orders kernels so that each runs after those that write what it reads, else in the order of the tape.
+/// Orders kernels so that each runs after those that write what it reads, else in the order of the tape; but exchanges with
+/// other ranks come after whatever need not wait for them, so that they are few.
 fn in_order(kernels: Vec<Kernel>) -> Vec<Kernel> {
     let mut writers: HashMap<usize, Vec<usize>> = HashMap::new();
     for (k, kernel) in kernels.iter().enumerate() {
@@ -313,15 +314,22 @@ fn in_order(kernels: Vec<Kernel>) -> Vec<Kernel> {
         before.into_iter().for_each(|b| readers[b].push(k));
     }
     // A kernel's place on the tape is that of its last node.
-    let place = |k: usize| Reverse((*kernels[k].nodes.last().expect("a kernel computes a node"), k));
+    let place = |k: usize| {
+        let kernel = &kernels[k];
+        Reverse((kernel.exchange().is_some(), *kernel.nodes.last().expect("a kernel computes a node"), k))
+    };
     let mut ready: BinaryHeap<_> = (0..kernels.len()).filter(|&k| waits[k] == 0).map(place).collect();
     let mut order = vec![];
-    while let Some(Reverse((_, k))) = ready.pop() {
-        order.push(k);
-        for &r in &readers[k] {
-            waits[r] -= 1;
-            if waits[r] == 0 {
-                ready.push(place(r));
+    while let Some(Reverse((exchange, _, k))) = ready.pop() {
+        // Where an exchange comes first, nothing else is ready: all of them make one stop.
+        let others = if exchange { std::mem::take(&mut ready).into_sorted_vec() } else { vec![] };
+        for k in std::iter::once(k).chain(others.into_iter().rev().map(|Reverse((_, _, other))| other)) {
+            order.push(k);
+            for &r in &readers[k] {
+                waits[r] -= 1;
+                if waits[r] == 0 {
+                    ready.push(place(r));
+                }
             }
         }
     }
