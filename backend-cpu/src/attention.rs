@@ -13,6 +13,7 @@ mod block;
 mod forward;
 
 use crate::{
+    conv,
     cut::Sizes,
     lanes::Number,
     math,
@@ -37,7 +38,7 @@ const ROWS: usize = 32;
 const FEW: usize = 8;
 
 /// The element types of attention.
-trait Real: sequence::Real + Number {
+trait Real: sequence::Real + Number + conv::real::Real {
     fn exp(self) -> Self;
     fn ln(self) -> Self;
     fn recip(self) -> Self;

@@ -275,6 +275,13 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
+impl<T> Matrix<'_, T> {
+    /// Whether a matrix of this shape lies within the elements.
+    pub fn holds(&self, shape: [usize; 2]) -> bool {
+        within(self.data.len(), self.start, shape, self.strides)
+    }
+}
+
 /// How far the first and the last element of a strided matrix lie from its corner.
 fn reach(shape: [usize; 2], strides: [isize; 2]) -> (isize, isize) {
     let ends = [0, 1].map(|i| (shape[i] as isize - 1) * strides[i]);
@@ -305,8 +312,7 @@ pub(crate) unsafe fn multiply<T: Element>(
     /// Up to so many elements of a result, `gemm` reads rows of both sides as they are.
     const STRIP: usize = 256;
     assert!(out.holds([m, n]));
-    assert!(k == 0 || within(lhs.data.len(), lhs.start, [m, k], lhs.strides));
-    assert!(k == 0 || within(rhs.data.len(), rhs.start, [k, n], rhs.strides));
+    assert!(k == 0 || lhs.holds([m, k]) && rhs.holds([k, n]));
     let strips = FEW.contains(&m) && lhs.strides[1] == 1 && rhs.strides[0] == 1;
     let width = if strips { STRIP / m } else { n };
     for column in (0..n).step_by(width) {

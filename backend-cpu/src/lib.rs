@@ -30,6 +30,7 @@ mod schedule;
 mod scratch;
 mod segments;
 mod single;
+mod small;
 mod tile;
 mod view;
 

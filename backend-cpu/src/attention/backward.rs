@@ -2,9 +2,10 @@
 
 use super::{
     Extents, FEW, Memory, ROWS, Real,
-    block::{queries, rows, turned},
+    block::{block, queries, rows, turned},
 };
-use crate::contract::product;
+use crate::small::{Rows, multiply};
+use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
 /// What one thread does at a time, for the heads of queries that share one of keys and values.
@@ -93,11 +94,11 @@ impl<'a, T: Real> Backward<'a, T> {
     }
 }
 
-impl<'a, T: Real> pulp::NullaryFnOnce for Backward<'a, T> {
+impl<'a, T: Real> WithSimd for Backward<'a, T> {
     type Output = ();
 
     #[inline(always)]
-    fn call(self) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let Self { x, task, q, k, v, o, l, d_o, mut dq, dk, dv, room } = self;
         let (room, _) = room.as_chunks_mut();
         let (q_turned, room) = room.split_at_mut(x.width);
@@ -106,15 +107,15 @@ impl<'a, T: Real> pulp::NullaryFnOnce for Backward<'a, T> {
         let (p, ds) = room.split_at_mut(x.block[1]);
         dk.fill(T::ZERO);
         dv.fill(T::ZERO);
-        for block in task.blocks.clone() {
-            let (head, block) = (block / x.blocks(), x.rows(block % x.blocks()));
-            let (first, count) = (head * x.queries + block.start, block.len());
+        for i in task.blocks.clone() {
+            let (head, queried) = (i / x.blocks(), x.rows(i % x.blocks()));
+            let (first, count) = (head * x.queries + queried.start, queried.len());
             let part = |data: &'a [T], width: usize| &data[first * width..][..count * width];
             let (q, o, d_o) = (part(q, x.width), part(o, x.value), part(d_o, x.value));
             let (dq_block, rest) = dq.split_at_mut(if task.gives[0] { count * x.width } else { 0 });
             dq = rest;
             dq_block.fill(T::ZERO);
-            let visible = task.keys.start..task.keys.end.min(x.seen(&block));
+            let visible = task.keys.start..task.keys.end.min(x.seen(&queried));
             turned(q, x.width, x.scale(), q_turned);
             turned(d_o, x.value, T::ONE, do_turned);
             let q_scaled = &mut q_scaled.as_flattened_mut()[..q.len()];
@@ -131,10 +132,10 @@ impl<'a, T: Real> pulp::NullaryFnOnce for Backward<'a, T> {
             for first in visible.clone().step_by(x.block[1]) {
                 let keys = first..visible.end.min(first + x.block[1]);
                 let (p, ds) = (&mut p[..keys.len()], &mut ds[..keys.len()]);
-                x.scores(&keys, k, &block, q_turned, p);
+                x.scores(simd, &keys, k, &queried, q_turned, p);
                 let v = rows(&v[first * x.value..], x.value);
-                let turned = rows(do_turned.as_flattened(), ROWS);
-                product([keys.len(), x.value, count], v, turned, ds.as_flattened_mut(), ROWS, false);
+                let shape = [keys.len(), x.value, ROWS];
+                multiply(simd, shape, v, block(do_turned), (ds.as_flattened_mut(), ROWS), false);
                 for (p, ds) in p.iter_mut().zip(&mut *ds) {
                     for i in 0..ROWS {
                         p[i] = (p[i] - high[i]).exp().weight();
@@ -142,15 +143,17 @@ impl<'a, T: Real> pulp::NullaryFnOnce for Backward<'a, T> {
                     }
                 }
                 if task.gives[0] {
-                    let k = rows(&k[first * x.width..], x.width);
-                    product([count, keys.len(), x.width], queries(ds), k, dq_block, x.width, true);
+                    let k = Rows { data: &k[first * x.width..], stride: x.width };
+                    let shape = [count, keys.len(), x.width];
+                    multiply(simd, shape, queries(ds), k, (&mut *dq_block, x.width), true);
                 }
                 if task.gives[1] {
                     let at = first - task.keys.start;
                     let (dk, dv) = (&mut dk[at * x.width..], &mut dv[at * x.value..]);
                     let (p, ds) = (rows(p.as_flattened(), ROWS), rows(ds.as_flattened(), ROWS));
-                    product([keys.len(), count, x.width], ds, rows(q_scaled, x.width), dk, x.width, true);
-                    product([keys.len(), count, x.value], p, rows(d_o, x.value), dv, x.value, true);
+                    let (q, d_o) = (Rows { data: &*q_scaled, stride: x.width }, Rows { data: d_o, stride: x.value });
+                    multiply(simd, [keys.len(), count, x.width], ds, q, (dk, x.width), true);
+                    multiply(simd, [keys.len(), count, x.value], p, d_o, (dv, x.value), true);
                 }
             }
             for dq in dq_block {

@@ -1,7 +1,11 @@
 //! What forward and backward have in common: blocks of queries turned round, and the scores of a block.
 
 use super::{Extents, ROWS, Real};
-use crate::contract::{Matrix, product};
+use crate::{
+    contract::Matrix,
+    small::{Rows, multiply},
+};
+use pulp::Simd;
 use std::ops::Range;
 
 /// A number for each query of a block. Where there are fewer queries, the rest is of no meaning.
@@ -10,6 +14,11 @@ pub(super) type Row<T> = [T; ROWS];
 /// A matrix in rows.
 pub(super) fn rows<T>(data: &[T], width: usize) -> Matrix<'_, T> {
     Matrix { data, start: 0, strides: [width as isize, 1] }
+}
+
+/// Rows of a block, as the right side of a product.
+pub(super) fn block<T>(rows: &[Row<T>]) -> Rows<'_, T> {
+    Rows { data: rows.as_flattened(), stride: ROWS }
 }
 
 /// A matrix of scores, with its queries as rows.
@@ -35,17 +44,17 @@ impl Extents {
 
     /// The scores of some keys and the queries of a block, which are given turned round and multiplied.
     #[inline(always)]
-    pub(super) fn scores<T: Real>(
+    pub(super) fn scores<S: Simd, T: Real>(
         &self,
+        simd: S,
         keys: &Range<usize>,
         k: &[T],
         queries: &Range<usize>,
         turned: &[Row<T>],
         scores: &mut [Row<T>],
     ) {
-        let shape = [keys.len(), self.width, queries.len()];
         let k = rows(&k[keys.start * self.width..], self.width);
-        product(shape, k, rows(turned.as_flattened(), ROWS), scores.as_flattened_mut(), ROWS, false);
+        multiply(simd, [keys.len(), self.width, ROWS], k, block(turned), (scores.as_flattened_mut(), ROWS), false);
         if self.scores.causal {
             for (key, scores) in keys.clone().zip(scores) {
                 let hidden = key.saturating_sub(queries.start).min(ROWS);

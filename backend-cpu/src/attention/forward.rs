@@ -3,9 +3,10 @@
 
 use super::{
     Extents, Memory, ROWS, Real,
-    block::{Row, queries, rows, turned},
+    block::{Row, queries, turned},
 };
-use crate::contract::product;
+use crate::small::{Rows, multiply};
+use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
 /// One block of queries of one head.
@@ -45,11 +46,11 @@ impl<'a, T: Real> Forward<'a, T> {
     }
 }
 
-impl<T: Real> pulp::NullaryFnOnce for Forward<'_, T> {
+impl<T: Real> WithSimd for Forward<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn call(self) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let Self { x, rows: block, q, k, v, o, l, room } = self;
         let (room, _) = room.as_chunks_mut();
         let (q_turned, scores) = room.split_at_mut(x.width);
@@ -64,7 +65,7 @@ impl<T: Real> pulp::NullaryFnOnce for Forward<'_, T> {
         for first in (0..seen).step_by(x.block[1]) {
             let keys = first..seen.min(first + x.block[1]);
             let scores = &mut scores[..keys.len()];
-            x.scores(&keys, k, &block, q_turned, scores);
+            x.scores(simd, &keys, k, &block, q_turned, scores);
             for scores in &*scores {
                 for i in 0..ROWS {
                     high[i] = if scores[i] > high[i] { scores[i] } else { high[i] };
@@ -90,8 +91,8 @@ impl<T: Real> pulp::NullaryFnOnce for Forward<'_, T> {
             if first > 0 {
                 scale(o, x.value, &factor);
             }
-            let v = rows(&v[first * x.value..], x.value);
-            product([block.len(), keys.len(), x.value], queries(scores), v, o, x.value, first > 0);
+            let v = Rows { data: &v[first * x.value..], stride: x.value };
+            multiply(simd, [block.len(), keys.len(), x.value], queries(scores), v, (&mut *o, x.value), first > 0);
         }
         let mut factor = [T::ZERO; ROWS];
         for i in 0..block.len() {

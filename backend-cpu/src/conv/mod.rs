@@ -12,7 +12,7 @@
 mod correlate;
 mod lattice;
 mod pack;
-mod real;
+pub(crate) mod real;
 mod tile;
 mod weights;
 

@@ -16,6 +16,8 @@ pub(crate) trait Real: Element {
     fn lanes<S: Simd>() -> usize;
     /// All elements the same.
     fn splat<S: Simd>(simd: S, x: Self) -> Self::Vector<S>;
+    /// `a + b`.
+    fn add<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     /// `a b + c`, rounded once.
     fn mul_add<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>, c: Self::Vector<S>) -> Self::Vector<S>;
     /// The sum of a vector's elements.
@@ -25,7 +27,7 @@ pub(crate) trait Real: Element {
 }
 
 macro_rules! reals {
-    ($($t:ident: $vector:ident, $lanes:ident, $splat:ident, $mul_add:ident, $sum:ident;)*) => { $(
+    ($($t:ident: $vector:ident, $lanes:ident, $splat:ident, $add:ident, $mul_add:ident, $sum:ident;)*) => { $(
         impl Real for $t {
             type Vector<S: Simd> = S::$vector;
             #[inline(always)]
@@ -35,6 +37,10 @@ macro_rules! reals {
             #[inline(always)]
             fn splat<S: Simd>(simd: S, x: Self) -> S::$vector {
                 simd.$splat(x)
+            }
+            #[inline(always)]
+            fn add<S: Simd>(simd: S, a: S::$vector, b: S::$vector) -> S::$vector {
+                simd.$add(a, b)
             }
             #[inline(always)]
             fn mul_add<S: Simd>(simd: S, a: S::$vector, b: S::$vector, c: S::$vector) -> S::$vector {
@@ -52,8 +58,8 @@ macro_rules! reals {
     )* };
 }
 reals! {
-    f32: f32s, F32_LANES, splat_f32s, mul_add_f32s, reduce_sum_f32s;
-    f64: f64s, F64_LANES, splat_f64s, mul_add_f64s, reduce_sum_f64s;
+    f32: f32s, F32_LANES, splat_f32s, add_f32s, mul_add_f32s, reduce_sum_f32s;
+    f64: f64s, F64_LANES, splat_f64s, add_f64s, mul_add_f64s, reduce_sum_f64s;
 }
 
 /// What images and weights are stored in.
