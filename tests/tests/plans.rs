@@ -92,3 +92,20 @@ fn what_is_computed_of_elements_is_computed_again_for_rows() {
         agree(&have, &point.reference(), &point, Tolerance::F64).expect("the plan is right");
     }
 }
+
+/// Between its two products, a feed-forward block keeps what it cannot cheaply have again: the first product, its tanh, and
+/// what the second one reads.
+#[test]
+fn what_little_work_gives_again_is_not_kept() {
+    let t = Tape::default();
+    let [x, up, down] = [[8, 4], [4, 16], [16, 4]].map(|shape| t.input(&format!("{shape:?}"), shape, DType::F32));
+    let loss = x.matmul(up).gelu_tanh().matmul(down).square().sum();
+    for (i, gradient) in loss.grad_wrt(&[x, up, down]).into_iter().enumerate() {
+        t.tap(&format!("gradient {i}"), gradient.expect("reached"));
+    }
+    let program = t.finish();
+    let plan = Plan::new(&program);
+    let wide = |operand: &&wgrad::plan::Operand| operand.shape.numel() == 8 * 16;
+    let most = plan.kernels.iter().map(|kernel| kernel.writes.iter().filter(wide).count()).max();
+    assert_eq!(most, Some(3), "{}", plan.describe(&program));
+}

@@ -11,11 +11,25 @@ use crate::{
 };
 use std::{collections::HashMap, sync::Arc};
 
-/// Most work, in additions, for so many loads of what is computed again for a consumer: of a value with one consumer, and
-/// of one with several. To store an element and to load it takes as long as some twenty additions.
-const AGAIN: [&[(usize, usize)]; 2] = [&[(32, 4)], &[(16, 1), (6, 2)]];
-/// The same for a scalar, which takes a kernel to be stored and hardly anything to be read.
-const SCALAR: &[(usize, usize)] = &[(8, 2)];
+/// How much of what is computed again for a consumer is not too much.
+struct Limit {
+    /// Work, in additions.
+    work: usize,
+    /// Loads, of as many elements.
+    loads: usize,
+    /// Loads of what is small, and repeated.
+    repeated: usize,
+}
+
+const fn limit(work: usize, loads: usize, repeated: usize) -> Limit {
+    Limit { work, loads, repeated }
+}
+
+/// The limits of a value with one consumer, and of one with several. To store an element and to load it takes as long as
+/// some twenty additions.
+const AGAIN: [&[Limit]; 2] = [&[limit(32, 4, usize::MAX)], &[limit(16, 1, 0), limit(6, 2, usize::MAX)]];
+/// Those of a scalar, which takes a kernel to be stored and hardly anything to be read.
+const SCALAR: &[Limit] = &[limit(8, 2, usize::MAX)];
 
 /// A body under construction.
 pub(super) struct Emitter<'a> {
@@ -34,11 +48,13 @@ pub(super) struct Emitter<'a> {
     first_load: usize,
 }
 
-/// What is met on the way to what a root is computed of: each counts once.
+/// What is met on the way to what a root is computed of. Each counts once; but scalars, which had better be stored than
+/// computed for each element, as often as they are met.
 #[derive(Default)]
 struct Met {
     computed: Vec<NodeId>,
     loads: Vec<NodeId>,
+    repeated: usize,
 }
 
 /// What distinguishes two looks at one root: level, offset and strides.
@@ -261,9 +277,12 @@ impl<'a> Emitter<'a> {
         let several = (self.groups.uses[root.index()] > 1) as usize;
         let one = self.groups.program.node(root).shape.numel() == 1;
         let limits = if one { SCALAR } else { AGAIN[several] };
-        let (most, mut met) = (limits.iter().map(|limit| limit.0).max().unwrap_or(0), Met::default());
+        let (most, mut met) = (limits.iter().map(|limit| limit.work).max().unwrap_or(0), Met::default());
         let cost = self.cost(root, operand, (frame, chain), most, &mut met);
-        cost.is_some_and(|cost| limits.iter().any(|&(work, loads)| cost <= work && met.loads.len() <= loads))
+        let within = |work: usize, limit: &Limit| {
+            work <= limit.work && met.loads.len() <= limit.loads && met.repeated <= limit.repeated
+        };
+        cost.is_some_and(|work| limits.iter().any(|limit| within(work, limit)))
     }
 
     /// The work to compute a root again beside what has been met; `None` if it is to be loaded itself.
@@ -275,10 +294,10 @@ impl<'a> Emitter<'a> {
         most: usize,
         met: &mut Met,
     ) -> Option<usize> {
-        if met.computed.contains(&root) {
+        let node = self.groups.program.node(root);
+        if met.computed.contains(&root) && node.shape.numel() != 1 {
             return Some(0);
         }
-        let node = self.groups.program.node(root);
         let movable = self.groups.class[root.index()] == Class::Map && self.groups.is_cheap(root);
         // What is repeated is small, and better kept; save a scalar, which is at hand wherever it is wanted.
         let repeats = node.shape.numel() != 1 && (0..operand.shape.rank()).any(|d| repeated(operand, d));
@@ -307,7 +326,8 @@ impl<'a> Emitter<'a> {
                 Some(more) => work += more,
                 None if !self.is_before(view.root) => return None,
                 // What is repeated over the space is small, and costs little to load.
-                None if met.loads.contains(&view.root) || (0..seen.shape.rank()).any(|d| repeated(&seen, d)) => {}
+                None if (0..seen.shape.rank()).any(|d| repeated(&seen, d)) => met.repeated += 1,
+                None if met.loads.contains(&view.root) => {}
                 None => met.loads.push(view.root),
             }
         }
