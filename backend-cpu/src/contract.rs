@@ -1,18 +1,20 @@
-//! Matrix products, by the `gemm` crate, and the maps that follow them.
+//! Matrix products, by the `gemm` crate, and the maps that follow them. A right side that lies transposed is turned round
+//! once, rather than by each part that packs it.
 
 use crate::{
     arrange::arranged,
     cut::Sizes,
     half,
     memory::{Element, Env, Source, nothing},
-    nest::Walk,
+    nest::{Walk, at},
     pool::Pool,
     schedule::{Schedule, Setting},
-    scratch::{Files, Scratch, Workers},
+    scratch::{Files, Room, Scratch, Workers},
     tile::Machine,
     view::View,
 };
 use gemm::Parallelism;
+use pulp::{Arch, NullaryFnOnce};
 use std::ops::Range;
 use wgrad::{
     DType, f16,
@@ -119,6 +121,8 @@ pub(crate) struct Product {
     sides: [Side; 2],
     out: Out,
     part: [usize; 2],
+    /// A register for the right side, where it is turned round.
+    turned: Option<usize>,
     epilogue: Option<Schedule>,
     dtype: DType,
     /// For a product of halves: registers of f32.
@@ -159,11 +163,24 @@ impl Product {
             let setting = Setting { body: &body, reads, writes: &writes, source, product: Some(view), sizes };
             arranged(&setting, files)
         });
+        let batch = matmul.batch.numel();
         let sides = [0, 1].map(|i| Side::new(source(&reads[i]), &reads[i]));
-        Self { batch: matmul.batch.numel(), m, k, n, sides, out, part, epilogue, dtype, room }
+        let [down, across] = sides[1].strides;
+        let turn = batch == 1 && down == 1 && across > 1 && m.div_ceil(part[0]) >= sizes.turned && dtype != DType::F16;
+        let turned = turn.then(|| files.take(dtype, k * n));
+        Self { batch, m, k, n, sides, out, part, turned, epilogue, dtype, room }
     }
 
     pub fn run(&self, env: Env, workers: &Workers, pool: Pool) {
+        match self.dtype {
+            DType::F64 => self.run_in::<f64>(env, workers, pool),
+            DType::F16 => self.run_in::<f16>(env, workers, pool),
+            _ => self.run_in::<f32>(env, workers, pool),
+        }
+    }
+
+    fn run_in<T: Float>(&self, env: Env, workers: &Workers, pool: Pool) {
+        let turned = self.turned.map(|register| self.turn::<T>(register, &env, workers, pool));
         let parts = [self.m.div_ceil(self.part[0]), self.n.div_ceil(self.part[1])];
         let work = self.batch * self.m * self.n * (self.k / 16 + 1);
         pool.each(self.batch * parts[0] * parts[1], work, |range| {
@@ -171,13 +188,33 @@ impl Product {
                 let (batch, row, column) = (task / (parts[0] * parts[1]), task / parts[1] % parts[0], task % parts[1]);
                 let rows = row * self.part[0]..self.m.min((row + 1) * self.part[0]);
                 let columns = column * self.part[1]..self.n.min((column + 1) * self.part[1]);
-                match self.dtype {
-                    DType::F64 => self.part::<f64>(env, workers, batch, rows, columns),
-                    DType::F16 => self.part::<f16>(env, workers, batch, rows, columns),
-                    _ => self.part::<f32>(env, workers, batch, rows, columns),
-                }
+                self.part::<T>(env, workers, turned.as_ref(), batch, rows, columns);
             }
         });
+    }
+
+    /// A side's matrix, from a corner on.
+    fn matrix<'a, T: Float>(&self, side: usize, env: &Env<'a>, batch: usize, corner: [usize; 2]) -> Matrix<'a, T> {
+        let side = &self.sides[side];
+        let start = side.start(batch) + corner[0] as isize * side.strides[0] + corner[1] as isize * side.strides[1];
+        Matrix { data: T::slice(env.data(side.source)), start, strides: side.strides }
+    }
+
+    /// The right side in rows.
+    fn turn<'a, T: Float>(&self, register: usize, env: &Env, workers: &'a Workers, pool: Pool) -> Room<'a, T> {
+        /// Rows that a task turns.
+        const ROWS: usize = 4 * SQUARE;
+        let (from, room) = (self.matrix::<T>(1, env, 0, [0, 0]), Room::take(workers, register));
+        pool.each(self.k.div_ceil(ROWS), self.k * self.n / 4, |range| {
+            for first in range.map(|i| i * ROWS) {
+                let rows = ROWS.min(self.k - first);
+                let from = Matrix { start: from.start + first as isize, ..from };
+                // SAFETY: each row is turned once.
+                let to = unsafe { room.part(first * self.n, rows * self.n) };
+                Arch::new().dispatch(Turn { from, to, width: self.n });
+            }
+        });
+        room
     }
 
     /// The registers of f32 that it needs.
@@ -187,29 +224,31 @@ impl Product {
     }
 
     /// One part of the product of one pair of matrices, and its epilogue.
-    fn part<T: Float>(&self, env: Env, workers: &Workers, batch: usize, rows: Range<usize>, columns: Range<usize>) {
+    fn part<T: Float>(
+        &self,
+        env: Env,
+        workers: &Workers,
+        turned: Option<&Room<T>>,
+        batch: usize,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) {
         let mut scratch = workers.mine();
         let shape = [rows.len(), self.k, columns.len()];
-        let corner = |side: &Side, [row, column]: [usize; 2]| {
-            side.start(batch) + row as isize * side.strides[0] + column as isize * side.strides[1]
+        let lhs = self.matrix(0, &env, batch, [rows.start, 0]);
+        let rhs = match turned {
+            Some(room) => Matrix { data: room.seen(), start: columns.start as isize, strides: [self.n as isize, 1] },
+            None => self.matrix(1, &env, batch, [0, columns.start]),
         };
-        let lhs = Matrix::new(
-            &self.sides[0],
-            T::slice(env.data(self.sides[0].source)),
-            corner(&self.sides[0], [rows.start, 0]),
-        );
-        let rhs = Matrix::new(
-            &self.sides[1],
-            T::slice(env.data(self.sides[1].source)),
-            corner(&self.sides[1], [0, columns.start]),
-        );
         let mut product = nothing(T::DTYPE);
         let mut shift = 0;
         let first = batch * self.m + rows.start;
         match &self.out {
             Out::Write(side) => {
                 let Source::Target(target) = side.source else { unreachable!("writes are targets") };
-                let start = corner(side, [rows.start, columns.start]);
+                let start = side.start(batch)
+                    + rows.start as isize * side.strides[0]
+                    + columns.start as isize * side.strides[1];
                 let (low, high) = reach([shape[0], shape[2]], side.strides);
                 let low_at = (start + low) as usize;
                 // SAFETY: the range spans the elements of this part and of others that lie between them. `multiply`
@@ -245,6 +284,49 @@ impl Product {
     }
 }
 
+/// Rows and columns that are turned round at a time, in registers.
+const SQUARE: usize = 16;
+
+/// Copies a matrix whose columns' elements are neighbours into rows of a width.
+struct Turn<'a, T> {
+    from: Matrix<'a, T>,
+    to: &'a mut [T],
+    width: usize,
+}
+
+impl<T: Element> NullaryFnOnce for Turn<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { from: Matrix { data, start, strides }, to, width } = self;
+        for (i, to) in to.chunks_mut((SQUARE * width).max(1)).enumerate() {
+            let (first, height) = (start + (i * SQUARE) as isize, to.len() / width);
+            for column in (0..width).step_by(SQUARE) {
+                let columns = SQUARE.min(width - column);
+                let mut square = [[T::default(); SQUARE]; SQUARE];
+                for (c, square) in square.iter_mut().enumerate().take(columns) {
+                    let from = &data[at(first, column + c, strides[1])..];
+                    match from.first_chunk().filter(|_| height == SQUARE) {
+                        Some(from) => *square = *from,
+                        None => square[..height].copy_from_slice(&from[..height]),
+                    }
+                }
+                for (r, to) in to.chunks_exact_mut(width).enumerate() {
+                    let mut row = [T::default(); SQUARE];
+                    for c in 0..SQUARE {
+                        row[c] = square[c][r];
+                    }
+                    match to[column..].first_chunk_mut().filter(|_| columns == SQUARE) {
+                        Some(to) => *to = row,
+                        None => to[column..].copy_from_slice(&row[..columns]),
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// A strided matrix within a slice.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a, T> {
@@ -266,12 +348,6 @@ impl<T> Place<T> {
     /// Whether a matrix of this shape lies within the elements.
     pub fn holds(&self, shape: [usize; 2]) -> bool {
         within(self.len, self.start, shape, self.strides)
-    }
-}
-
-impl<'a, T> Matrix<'a, T> {
-    fn new(side: &Side, data: &'a [T], start: isize) -> Self {
-        Self { data, start, strides: side.strides }
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Sizes {
     pub packed: usize,
     /// Queries and keys that attention compares at a time.
     pub attended: [usize; 2],
+    /// Parts of a product that pack a transposed right side, from which on it is turned round once for all.
+    pub turned: usize,
     /// Weighted elements below which a kernel runs on the calling thread: about 20 us of work.
     pub serial: usize,
 }
@@ -51,6 +53,7 @@ impl Sizes {
         resident: 1 << 16,
         packed: 1 << 17,
         attended: [32, 512],
+        turned: 3,
         serial: 1 << 16,
     };
     /// For tests: the smallest spaces are cut up, too.
@@ -64,6 +67,7 @@ impl Sizes {
         resident: 20,
         packed: 300,
         attended: [2, 3],
+        turned: 1,
         serial: 0,
     };
 }

@@ -1,7 +1,10 @@
 //! Scratch memory: each thread's registers, shared by all kernels, which run one after another.
 
-use crate::memory::{Source, poison, spare};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::memory::{Element, Source, Target, nothing, poison, spare};
+use std::{
+    marker::PhantomData,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 use wgrad::{DType, Data};
 
 /// The registers that kernels are compiled for: their types and lengths.
@@ -99,5 +102,44 @@ impl Workers {
             let scratch = worker.get_mut().unwrap_or_else(PoisonError::into_inner);
             scratch.registers.iter_mut().for_each(poison);
         }
+    }
+}
+
+/// Scratch that all threads share while a kernel runs.
+pub(crate) struct Room<'a, A> {
+    workers: &'a Workers,
+    register: usize,
+    data: Data,
+    target: Target,
+    elements: PhantomData<A>,
+}
+
+impl<'a, A: Element> Room<'a, A> {
+    /// A register of the calling thread, until this is dropped.
+    pub fn take(workers: &'a Workers, register: usize) -> Self {
+        let mut data = std::mem::replace(&mut workers.mine().registers[register], nothing(A::DTYPE));
+        let target = Target::new(&mut data);
+        Self { workers, register, data, target, elements: PhantomData }
+    }
+
+    /// A stretch, to be written.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes any of it while the result is in use.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises what a mutable borrow would prove")]
+    pub unsafe fn part(&self, start: usize, len: usize) -> &mut [A] {
+        // SAFETY: the data is alive, and by the caller's promise.
+        unsafe { self.target.part(start, len) }
+    }
+
+    /// All of it, after it has been written.
+    pub fn seen(&self) -> &[A] {
+        A::slice(&self.data)
+    }
+}
+
+impl<A> Drop for Room<'_, A> {
+    fn drop(&mut self) {
+        self.workers.mine().registers[self.register] = std::mem::replace(&mut self.data, nothing(DType::F32));
     }
 }

@@ -2,7 +2,7 @@
 //! group of each image. Every sum is over channels, then over the kernel, in that order, whoever computes it.
 
 use super::{
-    Geometry, Room,
+    Geometry,
     lattice::{Axis, Blocks, Tap},
     pack,
     real::Stored,
@@ -12,7 +12,7 @@ use crate::{
     cut::Sizes,
     memory::{Element, Target, aligned_mut},
     pool::Pool,
-    scratch::{Files, Workers},
+    scratch::{Files, Room, Workers},
 };
 use pulp::{Arch, Simd, WithSimd};
 

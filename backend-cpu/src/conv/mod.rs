@@ -18,17 +18,16 @@ mod weights;
 
 use crate::{
     cut::Sizes,
-    memory::{Env, Source, Target, nothing},
+    memory::{Env, Source},
     pool::Pool,
     scratch::{Files, Workers},
 };
 use correlate::Correlation;
 use lattice::Walk;
-use real::{Real, Stored};
-use std::marker::PhantomData;
+use real::Stored;
 use weights::Weights;
 use wgrad::{
-    Conv2d, DType, Data, f16,
+    Conv2d, DType, f16,
     op::Op,
     plan::{Kernel, Operand},
 };
@@ -74,45 +73,6 @@ impl Geometry {
         let kernel: usize = self.walks.iter().map(|walk| walk.kernel).product();
         let positions: usize = self.result.iter().product();
         self.images * self.groups * self.channels.iter().product::<usize>() * kernel * positions
-    }
-}
-
-/// Scratch that all threads share while a kernel runs.
-struct Room<'a, A> {
-    workers: &'a Workers,
-    register: usize,
-    data: Data,
-    target: Target,
-    elements: PhantomData<A>,
-}
-
-impl<'a, A: Real> Room<'a, A> {
-    /// A register of the calling thread, until this is dropped.
-    fn take(workers: &'a Workers, register: usize) -> Self {
-        let mut data = std::mem::replace(&mut workers.mine().registers[register], nothing(A::DTYPE));
-        let target = Target::new(&mut data);
-        Self { workers, register, data, target, elements: PhantomData }
-    }
-
-    /// A stretch, to be written.
-    ///
-    /// # Safety
-    /// Nobody else reads or writes any of it while the result is in use.
-    #[allow(clippy::mut_from_ref, reason = "the caller promises what a mutable borrow would prove")]
-    unsafe fn part(&self, start: usize, len: usize) -> &mut [A] {
-        // SAFETY: the data is alive, and by the caller's promise.
-        unsafe { self.target.part(start, len) }
-    }
-
-    /// All of it, after it has been written.
-    fn seen(&self) -> &[A] {
-        A::slice(&self.data)
-    }
-}
-
-impl<A> Drop for Room<'_, A> {
-    fn drop(&mut self) {
-        self.workers.mine().registers[self.register] = std::mem::replace(&mut self.data, nothing(DType::F32));
     }
 }
 

@@ -6,7 +6,7 @@
 //! the shapes alone, and so do the bits of the result.
 
 use super::{
-    Geometry, Room,
+    Geometry,
     lattice::{Axis, Blocks, TASKS},
     pack,
     real::{Real, Stored},
@@ -16,7 +16,7 @@ use crate::{
     cut::Sizes,
     memory::{Element, Target, aligned_mut},
     pool::Pool,
-    scratch::{Files, Workers},
+    scratch::{Files, Room, Workers},
 };
 use pulp::{Arch, Simd, WithSimd};
 use std::ops::Range;
