@@ -143,7 +143,13 @@ impl Product {
         let mut writes = writes.to_vec();
         let product = body.values.iter().position(|v| v.instr == Instr::Product).expect("it is computed for something");
         let dtype = body.values[product].dtype;
-        let part = part(matmul.batch.numel(), [m, k, n], body.values.len() > 1);
+        let batch = matmul.batch.numel();
+        let part = part(batch, [m, k, n], body.values.len() > 1);
+        let sides = [0, 1].map(|i| Side::new(source(&reads[i]), &reads[i]));
+        let [down, across] = sides[1].strides;
+        let turn = batch == 1 && down == 1 && across > 1 && m.div_ceil(part[0]) >= sizes.turned && dtype != DType::F16;
+        // Before the epilogue's registers, some of which it gives back.
+        let turned = turn.then(|| files.take(dtype, k * n));
         let room = (dtype == DType::F16).then(|| half::room(part, k).map(|len| files.take(DType::F32, len)));
         let stored = body.stores.iter().position(|&v| v == product);
         let (out, view) = match stored {
@@ -155,19 +161,13 @@ impl Product {
             }
             None => {
                 let register = files.take(dtype, part[0] * part[1]);
-                let rows = matmul.batch.numel() * m;
-                (Out::Register(register), View::rows(Source::Product, rows, n, part[1]))
+                (Out::Register(register), View::rows(Source::Product, batch * m, n, part[1]))
             }
         };
         let epilogue = (!body.stores.is_empty()).then(|| {
             let setting = Setting { body: &body, reads, writes: &writes, source, product: Some(view), sizes };
             arranged(&setting, files)
         });
-        let batch = matmul.batch.numel();
-        let sides = [0, 1].map(|i| Side::new(source(&reads[i]), &reads[i]));
-        let [down, across] = sides[1].strides;
-        let turn = batch == 1 && down == 1 && across > 1 && m.div_ceil(part[0]) >= sizes.turned && dtype != DType::F16;
-        let turned = turn.then(|| files.take(dtype, k * n));
         Self { batch, m, k, n, sides, out, part, turned, epilogue, dtype, room }
     }
 

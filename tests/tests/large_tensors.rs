@@ -18,8 +18,14 @@ fn record<'t>(t: &'t Tape, dtype: DType) {
         total: ROWS * COLUMNS,
         ranges: [(0, 3), (5, 40_000), (40_005, 0), (40_010, 2_000)].into(),
     });
+    // Of whose rows there are so many parts that its transpose is turned round for all of them.
+    let tall = x.reshape([ROWS * COLUMNS / 37, 37]);
+    let wide = tall.slice(0, 0, 600).transpose();
+    let product = tall.matmul(wide);
     let batch = x.slice(0, 0, 256).slice(1, 0, 160).reshape([8, 32, 160]);
     let shown: Vec<(&str, Tensor<'t>)> = vec![
+        ("product with a transpose", product),
+        ("product with a transpose, and maps", (tall * 0.5).matmul(wide).tanh() + product * wide.slice(0, 3, 1)),
         ("map", (x * 1.7).sin() * x.exp() + x.tanh()),
         ("map of a transpose", turned.erf() * 0.5),
         ("map over a broadcast", x + x.slice(0, 7, 1)),
