@@ -6,6 +6,7 @@ use crate::{
     memory::{Element, Env, Source, Target, nothing, poison, room, with_type},
     pool::Pool,
     scratch::{Files, Workers},
+    team::Team,
     view::View,
 };
 use std::{ops::Range, time::Instant};
@@ -27,7 +28,7 @@ pub enum Error {
         /// How many were asked for.
         threads: usize,
         /// Why not.
-        source: rayon::ThreadPoolBuildError,
+        source: std::io::Error,
     },
 }
 
@@ -101,7 +102,7 @@ struct Executable {
 
 /// The CPU as a device.
 pub struct CpuBackend {
-    pool: rayon::ThreadPool,
+    team: Team,
     poison: bool,
     sizes: Sizes,
     files: Files,
@@ -119,14 +120,10 @@ impl CpuBackend {
     /// # Errors
     /// If the threads cannot be started.
     pub fn new(threads: usize) -> std::result::Result<Self, Error> {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(|i| format!("wgrad-{i}"))
-            .build()
-            .map_err(|source| Error::Threads { threads, source })?;
-        let workers = Workers::new(pool.current_num_threads());
+        let team = Team::new(threads).map_err(|source| Error::Threads { threads, source })?;
+        let workers = Workers::new(team.threads());
         Ok(Self {
-            pool,
+            team,
             poison: false,
             sizes: Sizes::FAST,
             files: Files::default(),
@@ -281,7 +278,7 @@ fn take(place: Source, slots: &mut [Data], buffers: &mut [Data]) -> Data {
 
 impl Backend for CpuBackend {
     fn name(&self) -> String {
-        match self.pool.current_num_threads() {
+        match self.team.threads() {
             1 => "cpu (1 thread)".into(),
             threads => format!("cpu ({threads} threads)"),
         }
@@ -337,14 +334,13 @@ impl Backend for CpuBackend {
         run: u64,
         collective: &mut dyn Collective,
     ) -> Result<()> {
-        let Self { pool, poison: poisoned, sizes, workers, buffers, executables, deliveries, .. } = self;
+        let Self { team, poison: poisoned, sizes, workers, buffers, executables, deliveries, .. } = self;
         let compiled = executables[executable.0].as_mut().expect("a session runs what it has not released");
         if *poisoned {
             compiled.transient.iter().for_each(|&s| poison(&mut compiled.slots[s]));
             workers.poison();
         }
-        let values =
-            pool.install(|| compiled.run(buffers, inputs, workers, Pool::current(sizes.serial), collective))?;
+        let values = compiled.run(buffers, inputs, workers, Pool::new(team, sizes.serial), collective)?;
         deliveries.push(Delivery { executable, run, values });
         Ok(())
     }

@@ -97,7 +97,7 @@ impl Compiled {
         match &self.body {
             Body::Loop(body) => body.run(env, workers, pool),
             Body::Product(product) => product.run(env, workers, pool),
-            Body::Sequence(sequence) => sequence.run(env, workers),
+            Body::Sequence(sequence) => sequence.run(env, workers, pool.team()),
             Body::Attention(attention) => attention.run(env, workers, pool),
             Body::Convolution(convolution) => convolution.run(env, workers, pool),
             Body::Single(single) => {

@@ -31,7 +31,9 @@ mod scratch;
 mod segments;
 mod single;
 mod small;
+mod team;
 mod tile;
 mod view;
 
 pub use backend::{CpuBackend, Error};
+pub use team::Team;

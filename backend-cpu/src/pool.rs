@@ -1,12 +1,12 @@
 //! Threads: how many share a kernel's work, and where it is not worth the trouble.
 
-use rayon::prelude::*;
+use crate::team::Team;
 use std::ops::Range;
 
 /// How kernels are split among threads. No result depends on it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pool {
-    threads: usize,
+pub(crate) struct Pool<'a> {
+    team: &'a Team,
     /// Weighted elements below which a kernel runs on the calling thread.
     serial: usize,
 }
@@ -14,18 +14,22 @@ pub(crate) struct Pool {
 /// Parts per thread, so that a thread that is held up does not hold up the others.
 const PARTS: usize = 4;
 
-impl Pool {
-    /// The pool that the calling thread belongs to.
-    pub fn current(serial: usize) -> Self {
-        Self { threads: rayon::current_num_threads(), serial }
+impl<'a> Pool<'a> {
+    pub fn new(team: &'a Team, serial: usize) -> Self {
+        Self { team, serial }
+    }
+
+    /// The threads themselves.
+    pub fn team(&self) -> &'a Team {
+        self.team
     }
 
     /// How many parts some work is worth splitting into.
     pub fn parts(&self, work: usize) -> usize {
-        if self.threads == 1 || work < self.serial {
+        if self.team.threads() == 1 || work < self.serial {
             return 1;
         }
-        (PARTS * self.threads).min(2 + work / self.serial.max(1))
+        (PARTS * self.team.threads()).min(2 + work / self.serial.max(1))
     }
 
     /// Runs tasks `0..tasks`, in ranges, on as many threads as all of them together are worth.
@@ -34,6 +38,6 @@ impl Pool {
         if parts <= 1 {
             return f(0..tasks);
         }
-        (0..parts).into_par_iter().for_each(|i| f(i * tasks / parts..(i + 1) * tasks / parts));
+        self.team.each(parts, |i| f(i * tasks / parts..(i + 1) * tasks / parts));
     }
 }

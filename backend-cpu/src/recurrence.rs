@@ -4,6 +4,7 @@ use crate::{
     memory::{Element, Env, Source},
     scratch::{Files, Workers},
     sequence::{Real, Sequence},
+    team::Team,
 };
 use wgrad::{
     DType, Shape,
@@ -46,15 +47,15 @@ impl Recurrence {
     }
 
     /// Runs the op.
-    pub fn run(&self, env: Env, workers: &Workers) {
+    pub fn run(&self, env: Env, workers: &Workers, team: &Team) {
         match self.dtype {
-            DType::F64 => self.run_in::<f64>(env, workers),
-            DType::F32 => self.run_in::<f32>(env, workers),
+            DType::F64 => self.run_in::<f64>(env, workers, team),
+            DType::F32 => self.run_in::<f32>(env, workers, team),
             dtype => unreachable!("sequences of {dtype} are not claimed"),
         }
     }
 
-    fn run_in<T: Real + Element>(&self, env: Env, workers: &Workers) {
+    fn run_in<T: Real + Element>(&self, env: Env, workers: &Workers, team: &Team) {
         let mut inputs: [&[T]; INPUTS] = [&[]; INPUTS];
         for (input, &(source, start, len)) in inputs.iter_mut().zip(&self.reads) {
             *input = &T::slice(env.data(source))[start..start + len];
@@ -67,6 +68,6 @@ impl Recurrence {
         }
         let mut scratch = workers.mine();
         let scratch = &mut T::slice_mut(&mut scratch.registers[self.scratch])[..self.sequence.scratch()];
-        self.sequence.run(scratch, &inputs[..self.reads.len()], &mut outputs[..self.writes.len()]);
+        self.sequence.run(team, scratch, &inputs[..self.reads.len()], &mut outputs[..self.writes.len()]);
     }
 }

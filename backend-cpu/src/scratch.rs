@@ -1,6 +1,9 @@
 //! Scratch memory: each thread's registers, shared by all kernels, which run one after another.
 
-use crate::memory::{Element, Source, Target, nothing, poison, spare};
+use crate::{
+    memory::{Element, Source, Target, nothing, poison, spare},
+    team,
+};
 use std::{
     marker::PhantomData,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -92,8 +95,7 @@ impl Workers {
 
     /// The calling thread's scratch.
     pub fn mine(&self) -> MutexGuard<'_, Scratch> {
-        let thread = rayon::current_thread_index().unwrap_or(0);
-        self.0[thread].lock().unwrap_or_else(PoisonError::into_inner)
+        self.0[team::index()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fills all scratch with values that no computation should meet.

@@ -11,9 +11,9 @@ mod rows;
 
 pub use real::Real;
 
+use crate::team::Team;
 use backward::Backward;
 use forward::Forward;
-use rayon::prelude::*;
 use rows::{Output, Steps};
 use std::ops::Range;
 use wgrad::{Cell, Shape, op::Op};
@@ -70,29 +70,29 @@ impl Sequence {
     ///
     /// # Panics
     /// If a slice has another length than the op's shapes say.
-    pub fn run<T: Real>(&self, scratch: &mut [T], inputs: &[&[T]], outputs: &mut [&mut [T]]) {
+    pub fn run<T: Real>(&self, team: &Team, scratch: &mut [T], inputs: &[&[T]], outputs: &mut [&mut [T]]) {
         if self.batch * self.hidden == 0 {
             return; // Every output is empty.
         }
         let mut outputs = outputs.iter_mut();
         let outputs: [Option<Output<T>>; 3] = std::array::from_fn(|_| outputs.next().map(|out| Output::new(out)));
         if self.backward {
-            self.each(|rows| Backward::new(self, inputs, &outputs, rows));
+            self.each(team, |rows| Backward::new(self, inputs, &outputs, rows));
         } else {
-            transpose(inputs[1], self.hidden, scratch);
+            transpose(team, inputs[1], self.hidden, scratch);
             let weights = &*scratch;
-            self.each(|rows| Forward::new(self, weights, inputs, &outputs, rows));
+            self.each(team, |rows| Forward::new(self, weights, inputs, &outputs, rows));
         }
     }
 
     /// Runs all chunks, on several threads where there is enough to do.
-    fn each<F: pulp::NullaryFnOnce<Output = ()>>(&self, chunk: impl Fn(&Range<usize>) -> F + Sync) {
+    fn each<F: pulp::NullaryFnOnce<Output = ()>>(&self, team: &Team, chunk: impl Fn(&Range<usize>) -> F + Sync) {
         // The loops within are compiled for each set of vector instructions; this takes the best that the machine has.
         let arch = pulp::Arch::new();
-        if self.flops() / 2 < SERIAL || rayon::current_num_threads() == 1 {
+        if self.flops() / 2 < SERIAL || team.threads() == 1 {
             self.chunks.iter().for_each(|rows| arch.dispatch(chunk(rows)));
         } else {
-            self.chunks.par_iter().with_max_len(1).for_each(|rows| arch.dispatch(chunk(rows)));
+            team.each(self.chunks.len(), |i| arch.dispatch(chunk(&self.chunks[i])));
         }
     }
 
@@ -116,24 +116,29 @@ fn chunks(batch: usize) -> Vec<Range<usize>> {
 }
 
 /// Writes the transpose of a matrix of rows of `width` elements.
-fn transpose<T: Real>(from: &[T], width: usize, to: &mut [T]) {
+fn transpose<T: Real>(team: &Team, from: &[T], width: usize, to: &mut [T]) {
     /// The side of the square tiles that are moved one after another: a row of one is about a line of the cache.
     const TILE: usize = 16;
     let height = from.len() / width;
     assert!(to.len() == height * width, "scratch memory of another length");
-    let columns = |(tile, to): (usize, &mut [T])| {
+    let to = Output::new(to);
+    let columns = |tile: usize| {
+        let rows = tile * TILE..width.min((tile + 1) * TILE);
+        // SAFETY: each tile is written once, and has its own rows.
+        let to = unsafe { to.rows(1, width, &rows) }.only();
         for first in (0..height).step_by(TILE) {
             for (column, to) in to.chunks_exact_mut(height).enumerate() {
-                let column = &from[first * width + tile * TILE + column..];
+                let column = &from[first * width + rows.start + column..];
                 let to = &mut to[first..height.min(first + TILE)];
                 to.iter_mut().zip(column.iter().step_by(width)).for_each(|(to, &from)| *to = from);
             }
         }
     };
+    let tiles = width.div_ceil(TILE);
     if from.len() < SERIAL / 32 {
-        to.chunks_mut(TILE * height).enumerate().for_each(columns);
+        (0..tiles).for_each(columns);
     } else {
-        to.par_chunks_mut(TILE * height).enumerate().for_each(columns);
+        team.each(tiles, columns);
     }
 }
 
@@ -154,10 +159,11 @@ mod tests {
 
     #[test]
     fn a_transpose_is_one() {
+        let team = Team::new(2).expect("a thread");
         for (height, width) in [(1, 1), (3, 17), (40, 16), (300, 260)] {
             let from: Vec<f32> = (0..height * width).map(|i| i as f32).collect();
             let mut to = vec![f32::NAN; height * width];
-            transpose(&from, width, &mut to);
+            transpose(&team, &from, width, &mut to);
             assert!((0..to.len()).all(|i| to[i] == from[i % height * width + i / height]), "{height} x {width}");
         }
     }

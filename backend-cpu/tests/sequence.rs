@@ -2,7 +2,7 @@
 
 use wgrad::{Array, Cell, DType, Data, Shape, Tape, Tensor, op::Op};
 use wgrad_cpu::{
-    reference,
+    Team, reference,
     sequence::{Real, Sequence},
 };
 
@@ -60,9 +60,9 @@ fn computed<T: Real>(op: &Op, inputs: &[Array], of: fn(&Data) -> Vec<T>, garbage
     let x: Vec<Tensor<'_>> =
         inputs.iter().enumerate().map(|(i, x)| t.input(&i.to_string(), x.shape(), x.dtype())).collect();
     op.decompose(&x).into_iter().for_each(|y| outputs.push(vec![garbage; y.numel()]));
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+    let team = Team::new(threads).expect("threads");
     let mut slices: Vec<&mut [T]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
-    pool.install(|| kernel.run(&mut scratch, &data, &mut slices));
+    kernel.run(&team, &mut scratch, &data, &mut slices);
     outputs
 }
 
