@@ -11,8 +11,10 @@
 mod backward;
 mod block;
 mod forward;
+mod heads;
 
 use crate::{
+    contract::Place,
     conv,
     cut::Sizes,
     lanes::Number,
@@ -21,9 +23,11 @@ use crate::{
     pool::Pool,
     scratch::{Files, Workers},
     sequence,
+    small::Rows,
 };
 use backward::Backward;
 use forward::Forward;
+use heads::Heads;
 use std::ops::Range;
 use wgrad::{
     DType, Scores,
@@ -130,16 +134,13 @@ impl Extents {
     }
 }
 
-/// A stretch of memory: where it is, and its first element.
-type Place = (Source, usize);
-
-/// An op of attention over contiguous reads.
+/// An op of attention.
 #[derive(Debug)]
 pub(crate) struct Attention {
     extents: Extents,
     backward: bool,
-    reads: Vec<Place>,
-    writes: Vec<Place>,
+    reads: Vec<Heads>,
+    writes: Vec<Heads>,
     scratch: usize,
     dtype: DType,
 }
@@ -171,16 +172,13 @@ impl Attention {
             value: v[r - 1],
             block: [sizes.attended[0].min(ROWS), sizes.attended[1].min(k[r - 2]).max(1)],
         };
-        let place = |o: &Operand| {
-            assert!(o.is_contiguous(), "a fused op reads and writes what lies in one piece");
-            (source(o), o.offset)
-        };
+        let heads = |o: &Operand| Heads::new(source(o), o, r - 2);
         let room = if backward { backward::room(&extents) } else { forward::room(&extents) };
         Some(Self {
             extents,
             backward,
-            reads: kernel.reads.iter().map(place).collect(),
-            writes: kernel.writes.iter().map(place).collect(),
+            reads: kernel.reads.iter().map(heads).collect(),
+            writes: kernel.writes.iter().map(heads).collect(),
             scratch: files.take(dtype, room),
             dtype,
         })
@@ -234,26 +232,19 @@ impl Attention {
 /// What a kernel reads and writes.
 #[derive(Clone, Copy)]
 struct Memory<'a> {
-    reads: &'a [Place],
-    writes: &'a [Place],
+    reads: &'a [Heads],
+    writes: &'a [Heads],
     env: Env<'a>,
 }
 
 impl<'a> Memory<'a> {
-    /// So many elements of input `i`, from one on.
-    fn input<T: Real>(&self, i: usize, start: usize, len: usize) -> &'a [T] {
-        let (source, first) = self.reads[i];
-        &T::slice(self.env.data(source))[first + start..][..len]
+    /// Input `i`'s matrix of a head, from a row on.
+    fn rows<T: Real>(&self, (i, head, row): (usize, usize, usize)) -> Rows<'a, T> {
+        self.reads[i].rows(&self.env, head, row)
     }
 
-    /// So many elements of output `i`, from one on.
-    ///
-    /// # Safety
-    /// Nobody else reads or writes any of them while the result is in use.
-    unsafe fn output<T: Real>(&self, i: usize, start: usize, len: usize) -> &'a mut [T] {
-        let (Source::Target(target), first) = self.writes[i] else { unreachable!("a kernel writes its targets") };
-        // SAFETY: the targets outlive the run, the writes of a kernel do not overlap, and no read is of a target; the rest
-        // is promised by the caller.
-        unsafe { self.env.targets[target].part(first + start, len) }
+    /// Where output `i`'s matrix of a head is written, from a row on.
+    fn place<T: Real>(&self, (i, head, row): (usize, usize, usize)) -> Place<T> {
+        self.writes[i].place(&self.env, head, row)
     }
 }

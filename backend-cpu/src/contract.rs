@@ -264,7 +264,7 @@ impl Product {
                 let width = self.part[1] as isize;
                 std::mem::swap(&mut product, &mut scratch.registers[*register]);
                 let out = T::slice_mut(&mut product);
-                let out = Place { data: out.as_mut_ptr(), len: out.len(), start: 0, strides: [width, 1] };
+                let out = Place::of(out, self.part[1]);
                 // SAFETY: `out` is borrowed mutably, from scratch.
                 unsafe { T::multiply(shape, lhs, rhs, out, self.room(&mut scratch)) };
                 shift = first as isize * width + columns.start as isize;
@@ -345,6 +345,35 @@ pub(crate) struct Place<T> {
 }
 
 impl<T> Place<T> {
+    /// A matrix in these elements, its rows so far apart.
+    pub fn of(elements: &mut [T], stride: usize) -> Self {
+        Self { data: elements.as_mut_ptr(), len: elements.len(), start: 0, strides: [stride as isize, 1] }
+    }
+
+    /// The matrix without its first rows.
+    #[inline(always)]
+    pub fn from(&self, row: usize) -> Self {
+        Self { start: self.start + row as isize * self.strides[0], ..*self }
+    }
+
+    /// A row of so many elements that follow one another.
+    ///
+    /// # Panics
+    /// If it does not lie within the elements.
+    ///
+    /// # Safety
+    /// The elements are alive, and nobody else touches the row's while the result is in use.
+    #[inline(always)]
+    pub unsafe fn row<'a>(&self, row: usize, columns: usize) -> &'a mut [T] {
+        if columns == 0 {
+            return &mut [];
+        }
+        let start = self.start + row as isize * self.strides[0];
+        assert!(within(self.len, start, [1, columns], [0, 1]) && self.strides[1] == 1);
+        // SAFETY: within the elements, by the assertion; the rest is promised by the caller.
+        unsafe { std::slice::from_raw_parts_mut(self.data.offset(start), columns) }
+    }
+
     /// Whether a matrix of this shape lies within the elements.
     pub fn holds(&self, shape: [usize; 2]) -> bool {
         within(self.len, self.start, shape, self.strides)
@@ -418,22 +447,6 @@ pub(crate) unsafe fn multiply<T: Element>(
                 Parallelism::None,
             );
         }
-    }
-}
-
-/// `out = lhs rhs`, or `out += lhs rhs`, for shape `[m, k, n]`, the rows of the result lying `stride` elements apart.
-pub(crate) fn product<T: Element>(
-    shape: [usize; 3],
-    lhs: Matrix<T>,
-    rhs: Matrix<T>,
-    out: &mut [T],
-    stride: usize,
-    add: bool,
-) {
-    if shape[0] * shape[2] > 0 {
-        let place = Place { data: out.as_mut_ptr(), len: out.len(), start: 0, strides: [stride as isize, 1] };
-        // SAFETY: `out` is borrowed mutably.
-        unsafe { multiply(shape, lhs, rhs, place, add) };
     }
 }
 

@@ -142,6 +142,12 @@ impl Target {
         (unsafe { self.start.cast::<T>().add(start) }, len)
     }
 
+    /// All elements, as a pointer and a number, for who touches no more of them than it may.
+    pub fn all<T: Element>(&self) -> (*mut T, usize) {
+        self.check(T::DTYPE, 0, self.len);
+        (self.start.cast(), self.len)
+    }
+
     /// A stretch of the elements, to be written.
     ///
     /// # Safety

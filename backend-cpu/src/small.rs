@@ -2,7 +2,7 @@
 //! in the registers of the machine, and nothing is packed.
 
 use crate::{
-    contract::{Matrix, product},
+    contract::{self, Matrix, Place},
     conv::real::Real,
 };
 use pulp::Simd;
@@ -18,37 +18,58 @@ pub(crate) struct Rows<'a, A> {
     pub stride: usize,
 }
 
-impl<A> Rows<'_, A> {
+impl<'a, A> Rows<'a, A> {
+    /// A row of so many elements.
+    #[inline(always)]
+    pub fn row(&self, row: usize, columns: usize) -> &'a [A] {
+        &self.data[row * self.stride..][..columns]
+    }
+
+    /// The matrix without its first rows.
+    #[inline(always)]
+    pub fn from(&self, row: usize) -> Self {
+        Self { data: self.data.get(row * self.stride..).unwrap_or(&[]), stride: self.stride }
+    }
+
+    /// As the left side of a product.
+    #[inline(always)]
+    pub fn matrix(&self) -> Matrix<'a, A> {
+        Matrix { data: self.data, start: 0, strides: [self.stride as isize, 1] }
+    }
+
     /// How many elements so many rows of a length take.
     fn len([rows, columns]: [usize; 2], stride: usize) -> usize {
         if rows * columns == 0 { 0 } else { (rows - 1) * stride + columns }
     }
 }
 
-/// `out = lhs rhs`, or `out += lhs rhs`, for shape `[m, k, n]`, the rows of the result lying `stride` elements apart. Each
-/// element is a sum in the order of the inner dimension, where the columns are whole vectors.
+/// `out = lhs rhs`, or `out += lhs rhs`, for shape `[m, k, n]`, each row of the result in one piece. Each element is a sum
+/// in the order of the inner dimension, where the columns are whole vectors.
 ///
 /// # Panics
 /// If a matrix does not lie within its elements.
+///
+/// # Safety
+/// The elements of the place are alive and overlap neither input, and those of the result nobody else touches.
 #[inline(always)]
-pub(crate) fn multiply<S: Simd, A: Real>(
+pub(crate) unsafe fn multiply<S: Simd, A: Real>(
     simd: S,
     [m, k, n]: [usize; 3],
     lhs: Matrix<A>,
     rhs: Rows<A>,
-    (out, stride): (&mut [A], usize),
+    out: Place<A>,
     add: bool,
 ) {
-    let lanes = A::lanes::<S>();
-    if !n.is_multiple_of(lanes) {
-        let rhs = Matrix { data: rhs.data, start: 0, strides: [rhs.stride as isize, 1] };
-        return product([m, k, n], lhs, rhs, out, stride, add);
-    }
     if m * n == 0 {
         return;
     }
+    let lanes = A::lanes::<S>();
+    if !n.is_multiple_of(lanes) {
+        // SAFETY: promised by the caller.
+        return unsafe { contract::multiply([m, k, n], lhs, rhs.matrix(), out, add) };
+    }
     assert!(k == 0 || lhs.holds([m, k]) && Rows::<A>::len([k, n], rhs.stride) <= rhs.data.len());
-    assert!(Rows::<A>::len([m, n], stride) <= out.len());
+    assert!(out.holds([m, n]) && out.strides[1] == 1);
     let mut column = 0;
     while column < n {
         let vectors = match (n - column) / lanes {
@@ -68,8 +89,8 @@ pub(crate) fn multiply<S: Simd, A: Real>(
                 rhs: rhs.data.as_ptr().wrapping_add(column),
                 rhs_stride: rhs.stride,
                 depth: k,
-                out: out.as_mut_ptr().wrapping_add(row * stride + column),
-                stride,
+                out: out.data.wrapping_offset(out.start + row as isize * out.strides[0] + column as isize),
+                stride: out.strides[0],
                 add,
             };
             // SAFETY: the tile lies within the three matrices, by the assertions; where the depth is 0, only the result's
@@ -89,7 +110,7 @@ struct Tile<A> {
     rhs_stride: usize,
     depth: usize,
     out: *mut A,
-    stride: usize,
+    stride: isize,
     add: bool,
 }
 
@@ -145,7 +166,7 @@ impl<A: Real> Tile<A> {
             for v in 0..V {
                 // SAFETY: promised by the caller.
                 unsafe {
-                    let out = self.out.add(m * self.stride + v * lanes).cast::<A::Vector<S>>();
+                    let out = self.out.offset(m as isize * self.stride).add(v * lanes).cast::<A::Vector<S>>();
                     let sum = if self.add { A::add(simd, out.read_unaligned(), sums[m][v]) } else { sums[m][v] };
                     out.write_unaligned(sum);
                 }

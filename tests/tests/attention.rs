@@ -259,6 +259,40 @@ fn halves_and_what_is_masked_or_dropped_are_decomposed() {
     assert_eq!(kernels(&Case { dtype: DType::F16, ..case }.fused(1)), 0);
 }
 
+/// Heads are read where a linear layer has put them, side by side, and are written so for the next: nothing is copied.
+#[test]
+fn heads_stay_where_they_lie() {
+    for dtype in [DType::F32, DType::F64] {
+        let t = Tape::default();
+        let (batch, time, heads, width) = (2, 35, 3, 16);
+        let model = heads * width;
+        let x = t.input("x", [batch, time, 3 * model], dtype);
+        let w = t.input("w", [model, 7], dtype);
+        let part = |i: usize| x.slice(2, i * model, model).reshape([batch, time, heads, width]).swap_axes(1, 2);
+        let attended = part(0).attention(part(1), part(2), &Attention { causal: true, ..Attention::default() });
+        let y = attended.swap_axes(1, 2).reshape([batch * time, model]).matmul(w);
+        t.tap("y", y);
+        (y * weights(y)).sum().grad_wrt(&[x, w]).into_iter().for_each(|g| t.tap("gradient", g.expect("reached")));
+        let program = t.finish();
+        let (_, plan) = Machine::new(1, Store::new()).session.plan(&program);
+        let copies = |kind: &Kind| matches!(kind, Kind::Loop(body) if body.values.len() == 1);
+        assert_eq!(plan.kernels.iter().filter(|kernel| copies(&kernel.kind)).count(), 0, "{:?}", plan.kernels);
+        let value = |i: usize| ((i * 37) as f64 * 0.61).sin();
+        let array = |input: &wgrad::InputDecl| {
+            let values: Vec<f64> = (0..input.shape.numel()).map(value).collect();
+            (input.name.clone(), Array::new(&input.shape, Data::from_f64(dtype, &values)))
+        };
+        let inputs: Vec<(String, Array)> = program.inputs().iter().map(array).collect();
+        let want = reference(&program, &[], &inputs);
+        for threads in [1, 3] {
+            let have = run(Machine::poisoned(threads, Store::new()), &program, &inputs);
+            for ((name, have), (.., want)) in have.taps.iter().zip(&want.taps) {
+                compare(name, &have.to_f64(), want, Tolerance::of(dtype)).unwrap_or_else(|why| panic!("{why}"));
+            }
+        }
+    }
+}
+
 /// Of halves, the decomposition keeps exponentials and sums in f32. (What the loss weighs results by is rounded, too.)
 #[test]
 fn halves_are_close_to_f32() {

@@ -144,14 +144,16 @@ impl Builder<'_> {
         let first = members[0].0 - node.op.outputs().1 as u32;
         let writes = (first..first + outputs as u32).map(|i| {
             self.stored[i as usize] = true;
-            Operand::contiguous(i as usize, &program.nodes()[i as usize].shape)
+            self.groups.views[i as usize].operand.clone()
         });
         let writes = writes.collect();
         let mut reads: Vec<Operand> =
             (0..node.inputs.len()).map(|i| self.groups.input(members[0], i).operand.clone()).collect();
         reads.iter().for_each(|read| self.stored[read.slot] = true);
         if node.op.reads_contiguous() {
-            for (i, read) in reads.iter_mut().enumerate().filter(|(_, read)| !read.is_contiguous()) {
+            let heads = self.groups.options.heads && matches!(node.op, Op::Attention(..) | Op::AttentionGrad(..));
+            let lies = if heads { Operand::is_in_rows } else { Operand::is_contiguous };
+            for (i, read) in reads.iter_mut().enumerate().filter(|(_, read)| !lies(read)) {
                 *read = self.contiguous(read.clone(), program.node(node.inputs[i]).dtype, members[0]);
             }
         }

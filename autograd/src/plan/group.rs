@@ -240,6 +240,9 @@ impl<'a> Groups<'a> {
                 });
                 return match seen {
                     Some(view) => (Class::View, view),
+                    None if self.options.heads && matches!(op, Op::Attention(_, 0) | Op::AttentionGrad(..)) => {
+                        (Class::Single, View { root: id, operand: Operand::heads(id.index(), &node.shape) })
+                    }
                     None => (Class::Single, own()),
                 };
             }

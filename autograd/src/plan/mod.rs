@@ -45,6 +45,8 @@ pub struct Grouping {
     pub in_place: bool,
     /// Parts of an assembly are computed where they belong.
     pub direct: bool,
+    /// Attention reads rows of heads wherever they lie, and its results lie with the heads of a position side by side.
+    pub heads: bool,
     /// Values whose lifetimes do not overlap share memory.
     pub reuse: bool,
     /// The longest row that is walked twice within a kernel.
@@ -65,7 +67,7 @@ impl Default for Grouping {
 impl Grouping {
     /// One kernel per node, each with memory of its own.
     pub fn none() -> Self {
-        let [simplify, maps, rows, segments, epilogues, recompute, in_place, direct, reuse] = [false; 9];
+        let [simplify, maps, rows, segments, epilogues, recompute, in_place, direct, heads, reuse] = [false; 10];
         Self {
             simplify,
             maps,
@@ -75,6 +77,7 @@ impl Grouping {
             recompute,
             in_place,
             direct,
+            heads,
             reuse,
             row_limit: 0,
             values: 1,
@@ -83,8 +86,8 @@ impl Grouping {
     }
 
     fn all(self) -> Self {
-        let [simplify, maps, rows, segments, epilogues, recompute, in_place, direct, reuse] = [true; 9];
-        Self { simplify, maps, rows, segments, epilogues, recompute, in_place, direct, reuse, ..self }
+        let [simplify, maps, rows, segments, epilogues, recompute, in_place, direct, heads, reuse] = [true; 10];
+        Self { simplify, maps, rows, segments, epilogues, recompute, in_place, direct, heads, reuse, ..self }
     }
 }
 
@@ -127,8 +130,9 @@ pub enum Kind {
     /// Zeros in these ranges `(start, len)`, counted from the first element of the one write, which is contiguous.
     Fill(Vec<(usize, usize)>),
     /// One op by itself, over strided reads, one write per output, each contiguous: the ops that move elements by
-    /// index (and by segment, where [`Grouping::segments`] is off), that assemble, cumulative sums, convolutions, and fused ops. Some read contiguous operands:
-    /// see [`Op::reads_contiguous`].
+    /// index (and by segment, where [`Grouping::segments`] is off), that assemble, cumulative sums, convolutions, and
+    /// fused ops. Some read contiguous operands: see [`Op::reads_contiguous`]. Attention may read and write rows where
+    /// they lie: see [`Grouping::heads`].
     Op(Op),
 }
 

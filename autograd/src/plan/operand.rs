@@ -21,6 +21,21 @@ impl Operand {
         Self { slot, offset: 0, shape: shape.clone(), strides: shape.strides() }
     }
 
+    /// All of a slot that holds matrices `[.., heads, rows, columns]` with the same row of all heads side by side.
+    pub(super) fn heads(slot: usize, shape: &Shape) -> Self {
+        let mut strides = shape.strides();
+        let r = shape.rank();
+        (strides[r - 3], strides[r - 2]) = (shape[r - 1] as isize, (shape[r - 3] * shape[r - 1]) as isize);
+        Self { slot, offset: 0, shape: shape.clone(), strides }
+    }
+
+    /// Whether the elements of each row lie one after another, and no row lies before the one above it.
+    pub fn is_in_rows(&self) -> bool {
+        let one = |d: usize| self.shape.get(d).is_none_or(|&extent| extent <= 1);
+        let r = self.shape.rank();
+        r > 0 && (one(r - 1) || self.strides[r - 1] == 1) && (r < 2 || one(r - 2) || self.strides[r - 2] >= 0)
+    }
+
     /// Whether the elements lie one after another, row-major.
     pub fn is_contiguous(&self) -> bool {
         let unit = self.shape.strides();

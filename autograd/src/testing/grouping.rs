@@ -8,8 +8,8 @@ use proptest::prelude::*;
 pub fn grouping() -> impl Strategy<Value = Grouping> {
     let limits =
         (prop_oneof![Just(0usize), Just(3), Just(16 * 1024)], prop_oneof![Just(1usize), Just(3), Just(48)], 4..16usize);
-    let some = (any::<[bool; 9]>(), limits).prop_map(|(decisions, (row_limit, values, buffers))| {
-        let [simplify, maps, rows, segments, epilogues, recompute, in_place, direct, reuse] = decisions;
+    let some = (any::<[bool; 10]>(), limits).prop_map(|(decisions, (row_limit, values, buffers))| {
+        let [simplify, maps, rows, segments, epilogues, recompute, in_place, direct, heads, reuse] = decisions;
         Grouping {
             simplify,
             maps,
@@ -19,6 +19,7 @@ pub fn grouping() -> impl Strategy<Value = Grouping> {
             recompute,
             in_place,
             direct,
+            heads,
             reuse,
             row_limit,
             values,

@@ -2,9 +2,13 @@
 
 use super::{
     Extents, FEW, Memory, ROWS, Real,
-    block::{block, queries, rows, turned},
+    block::{block, queries, turned},
+    heads::{clear, scale},
 };
-use crate::small::{Rows, multiply};
+use crate::{
+    contract::Place,
+    small::{Rows, multiply},
+};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
@@ -37,22 +41,12 @@ pub(super) fn tasks(x: &Extents) -> Vec<Task> {
     of_queries.chain(of_keys).collect()
 }
 
-/// One task.
+/// One task of the heads of queries that share one of keys and values.
 pub(super) struct Backward<'a, T> {
     x: &'a Extents,
+    shared: usize,
     task: &'a Task,
-    /// Of all heads of queries that share the keys.
-    q: &'a [T],
-    k: &'a [T],
-    v: &'a [T],
-    o: &'a [T],
-    l: &'a [T],
-    d_o: &'a [T],
-    /// Of the task's queries.
-    dq: &'a mut [T],
-    /// Of the task's keys.
-    dk: &'a mut [T],
-    dv: &'a mut [T],
+    memory: Memory<'a>,
     room: &'a mut [T],
 }
 
@@ -65,77 +59,63 @@ impl<'a, T: Real> Backward<'a, T> {
     /// # Safety
     /// Nobody else has this task of these heads.
     pub unsafe fn new(x: &'a Extents, shared: usize, task: &'a Task, memory: Memory<'a>, room: &'a mut [T]) -> Self {
-        let (queries, keys) = (x.group * x.queries, x.keys);
-        let (of_queries, of_keys) = (shared * queries, shared * keys);
-        let row = |block: usize| block / x.blocks() * x.queries + x.rows(block % x.blocks()).start;
-        let given = match task.blocks {
-            _ if !task.gives[0] || task.blocks.is_empty() => 0..0,
-            Range { start, end } => row(start)..row(end - 1) + x.rows((end - 1) % x.blocks()).len(),
-        };
-        let given_keys = if task.gives[1] { task.keys.clone() } else { 0..0 };
-        let output = |i: usize, first: usize, rows: &Range<usize>, width: usize| {
-            // SAFETY: promised by the caller.
-            unsafe { memory.output(i, (first + rows.start) * width, rows.len() * width) }
-        };
-        Self {
-            q: memory.input(0, of_queries * x.width, queries * x.width),
-            k: memory.input(1, of_keys * x.width, keys * x.width),
-            v: memory.input(2, of_keys * x.value, keys * x.value),
-            o: memory.input(3, of_queries * x.value, queries * x.value),
-            l: memory.input(4, of_queries, queries),
-            d_o: memory.input(5, of_queries * x.value, queries * x.value),
-            dq: output(0, of_queries, &given, x.width),
-            dk: output(1, of_keys, &given_keys, x.width),
-            dv: output(2, of_keys, &given_keys, x.value),
-            x,
-            task,
-            room,
-        }
+        Self { x, shared, task, memory, room }
     }
 }
 
-impl<'a, T: Real> WithSimd for Backward<'a, T> {
+impl<T: Real> WithSimd for Backward<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { x, task, q, k, v, o, l, d_o, mut dq, dk, dv, room } = self;
+        let Self { x, shared, task, memory, room } = self;
         let (room, _) = room.as_chunks_mut();
         let (q_turned, room) = room.split_at_mut(x.width);
         let (q_scaled, room) = room.split_at_mut(x.width);
         let (do_turned, room) = room.split_at_mut(x.value);
         let (p, ds) = room.split_at_mut(x.block[1]);
-        dk.fill(T::ZERO);
-        dv.fill(T::ZERO);
+        let [k, v] = [1, 2].map(|i| memory.rows::<T>((i, shared, 0)));
+        let [dk, dv] = [1, 2].map(|i| memory.place::<T>((i, shared, 0)));
+        if task.gives[1] {
+            let [dk, dv] = [dk, dv].map(|place| place.from(task.keys.start));
+            // SAFETY: nobody else gives these keys' gradients.
+            unsafe {
+                clear(dk, [task.keys.len(), x.width]);
+                clear(dv, [task.keys.len(), x.value]);
+            }
+        }
         for i in task.blocks.clone() {
-            let (head, queried) = (i / x.blocks(), x.rows(i % x.blocks()));
-            let (first, count) = (head * x.queries + queried.start, queried.len());
-            let part = |data: &'a [T], width: usize| &data[first * width..][..count * width];
-            let (q, o, d_o) = (part(q, x.width), part(o, x.value), part(d_o, x.value));
-            let (dq_block, rest) = dq.split_at_mut(if task.gives[0] { count * x.width } else { 0 });
-            dq = rest;
-            dq_block.fill(T::ZERO);
+            let (head, queried) = (shared * x.group + i / x.blocks(), x.rows(i % x.blocks()));
+            let count = queried.len();
+            let here = |i: usize| (i, head, queried.start);
+            let [q, o, l, d_o] = [0, 3, 4, 5].map(|i| memory.rows::<T>(here(i)));
+            let dq = memory.place::<T>(here(0));
             let visible = task.keys.start..task.keys.end.min(x.seen(&queried));
-            turned(q, x.width, x.scale(), q_turned);
-            turned(d_o, x.value, T::ONE, do_turned);
-            let q_scaled = &mut q_scaled.as_flattened_mut()[..q.len()];
+            turned(q, [count, x.width], x.scale(), q_turned);
+            turned(d_o, [count, x.value], T::ONE, do_turned);
+            let q_scaled = &mut q_scaled.as_flattened_mut()[..count * x.width];
             // Loops, here and below: a closure may be compiled without the machine's vectors.
-            for (to, &q) in q_scaled.iter_mut().zip(q) {
-                *to = q * x.scale();
+            for (row, to) in q_scaled.chunks_exact_mut(x.width.max(1)).enumerate() {
+                for (to, &q) in to.iter_mut().zip(q.row(row, x.width)) {
+                    *to = q * x.scale();
+                }
             }
             let (mut high, mut delta) = ([T::ZERO; ROWS], [T::ZERO; ROWS]);
-            high[..count].copy_from_slice(&l[first..][..count]);
+            high[..count].copy_from_slice(l.row(0, count));
             for (i, delta) in delta[..count].iter_mut().enumerate() {
-                let row = i * x.value..(i + 1) * x.value;
-                *delta = dot(&o[row.clone()], &d_o[row]);
+                *delta = dot(o.row(i, x.value), d_o.row(i, x.value));
+            }
+            if task.gives[0] {
+                // SAFETY: nobody else gives these queries' gradients.
+                unsafe { clear(dq, [count, x.width]) };
             }
             for first in visible.clone().step_by(x.block[1]) {
                 let keys = first..visible.end.min(first + x.block[1]);
                 let (p, ds) = (&mut p[..keys.len()], &mut ds[..keys.len()]);
                 x.scores(simd, &keys, k, &queried, q_turned, p);
-                let v = rows(&v[first * x.value..], x.value);
-                let shape = [keys.len(), x.value, ROWS];
-                multiply(simd, shape, v, block(do_turned), (ds.as_flattened_mut(), ROWS), false);
+                let (shape, to) = ([keys.len(), x.value, ROWS], Place::of(ds.as_flattened_mut(), ROWS));
+                // SAFETY: the scores' gradients are borrowed mutably.
+                unsafe { multiply(simd, shape, v.from(first).matrix(), block(do_turned), to, false) };
                 for (p, ds) in p.iter_mut().zip(&mut *ds) {
                     for i in 0..ROWS {
                         p[i] = (p[i] - high[i]).exp().weight();
@@ -143,21 +123,24 @@ impl<'a, T: Real> WithSimd for Backward<'a, T> {
                     }
                 }
                 if task.gives[0] {
-                    let k = Rows { data: &k[first * x.width..], stride: x.width };
                     let shape = [count, keys.len(), x.width];
-                    multiply(simd, shape, queries(ds), k, (&mut *dq_block, x.width), true);
+                    // SAFETY: nobody else gives these queries' gradients.
+                    unsafe { multiply(simd, shape, queries(ds), k.from(first), dq, true) };
                 }
                 if task.gives[1] {
-                    let at = first - task.keys.start;
-                    let (dk, dv) = (&mut dk[at * x.width..], &mut dv[at * x.value..]);
-                    let (p, ds) = (rows(p.as_flattened(), ROWS), rows(ds.as_flattened(), ROWS));
-                    let (q, d_o) = (Rows { data: &*q_scaled, stride: x.width }, Rows { data: d_o, stride: x.value });
-                    multiply(simd, [keys.len(), count, x.width], ds, q, (dk, x.width), true);
-                    multiply(simd, [keys.len(), count, x.value], p, d_o, (dv, x.value), true);
+                    let [dk, dv] = [dk, dv].map(|place| place.from(first));
+                    let (p, ds) = (block(p).matrix(), block(ds).matrix());
+                    let q = Rows { data: &*q_scaled, stride: x.width };
+                    // SAFETY: nobody else gives these keys' gradients.
+                    unsafe {
+                        multiply(simd, [keys.len(), count, x.width], ds, q, dk, true);
+                        multiply(simd, [keys.len(), count, x.value], p, d_o, dv, true);
+                    }
                 }
             }
-            for dq in dq_block {
-                *dq = *dq * x.scale();
+            if task.gives[0] {
+                // SAFETY: as above.
+                unsafe { scale(dq, x.width, &[x.scale(); ROWS][..count]) };
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{Extents, ROWS, Real};
 use crate::{
-    contract::Matrix,
+    contract::{Matrix, Place},
     small::{Rows, multiply},
 };
 use pulp::Simd;
@@ -10,11 +10,6 @@ use std::ops::Range;
 
 /// A number for each query of a block. Where there are fewer queries, the rest is of no meaning.
 pub(super) type Row<T> = [T; ROWS];
-
-/// A matrix in rows.
-pub(super) fn rows<T>(data: &[T], width: usize) -> Matrix<'_, T> {
-    Matrix { data, start: 0, strides: [width as isize, 1] }
-}
 
 /// Rows of a block, as the right side of a product.
 pub(super) fn block<T>(rows: &[Row<T>]) -> Rows<'_, T> {
@@ -28,10 +23,10 @@ pub(super) fn queries<T>(scores: &[Row<T>]) -> Matrix<'_, T> {
 
 /// Turns a matrix of few rows round, and multiplies it.
 #[inline(always)]
-pub(super) fn turned<T: Real>(from: &[T], width: usize, factor: T, to: &mut [Row<T>]) {
-    for (i, from) in from.chunks_exact(width.max(1)).enumerate() {
-        for (to, &x) in to.iter_mut().zip(from) {
-            to[i] = x * factor;
+pub(super) fn turned<T: Real>(from: Rows<T>, [rows, columns]: [usize; 2], factor: T, to: &mut [Row<T>]) {
+    for row in 0..rows {
+        for (to, &x) in to.iter_mut().zip(from.row(row, columns)) {
+            to[row] = x * factor;
         }
     }
 }
@@ -48,13 +43,15 @@ impl Extents {
         &self,
         simd: S,
         keys: &Range<usize>,
-        k: &[T],
+        k: Rows<T>,
         queries: &Range<usize>,
         turned: &[Row<T>],
         scores: &mut [Row<T>],
     ) {
-        let k = rows(&k[keys.start * self.width..], self.width);
-        multiply(simd, [keys.len(), self.width, ROWS], k, block(turned), (scores.as_flattened_mut(), ROWS), false);
+        let (shape, k) = ([keys.len(), self.width, ROWS], k.from(keys.start).matrix());
+        let to = Place::of(scores.as_flattened_mut(), ROWS);
+        // SAFETY: the scores are borrowed mutably.
+        unsafe { multiply(simd, shape, k, block(turned), to, false) };
         if self.scores.causal {
             for (key, scores) in keys.clone().zip(scores) {
                 let hidden = key.saturating_sub(queries.start).min(ROWS);

@@ -4,20 +4,18 @@
 use super::{
     Extents, Memory, ROWS, Real,
     block::{Row, queries, turned},
+    heads::{clear, scale},
 };
-use crate::small::{Rows, multiply};
+use crate::small::multiply;
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
 /// One block of queries of one head.
 pub(super) struct Forward<'a, T> {
     x: &'a Extents,
+    head: usize,
     rows: Range<usize>,
-    q: &'a [T],
-    k: &'a [T],
-    v: &'a [T],
-    o: &'a mut [T],
-    l: &'a mut [T],
+    memory: Memory<'a>,
     room: &'a mut [T],
 }
 
@@ -30,19 +28,7 @@ impl<'a, T: Real> Forward<'a, T> {
     /// # Safety
     /// Nobody else has these queries of this head.
     pub unsafe fn new(x: &'a Extents, head: usize, rows: Range<usize>, memory: Memory<'a>, room: &'a mut [T]) -> Self {
-        let (first, count, shared) = (head * x.queries + rows.start, rows.len(), head / x.group);
-        Self {
-            q: memory.input(0, first * x.width, count * x.width),
-            k: memory.input(1, shared * x.keys * x.width, x.keys * x.width),
-            v: memory.input(2, shared * x.keys * x.value, x.keys * x.value),
-            // SAFETY: promised by the caller.
-            o: unsafe { memory.output(0, first * x.value, count * x.value) },
-            // SAFETY: as above.
-            l: unsafe { memory.output(1, first, count) },
-            x,
-            rows,
-            room,
-        }
+        Self { x, head, rows, memory, room }
     }
 }
 
@@ -51,16 +37,20 @@ impl<T: Real> WithSimd for Forward<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { x, rows: block, q, k, v, o, l, room } = self;
+        let Self { x, head, rows: block, memory, room } = self;
+        let shared = head / x.group;
+        let [q, k, v] = [(0, head, block.start), (1, shared, 0), (2, shared, 0)].map(|at| memory.rows::<T>(at));
+        let [o, l] = [(0, head, block.start), (1, head, block.start)].map(|at| memory.place::<T>(at));
         let (room, _) = room.as_chunks_mut();
         let (q_turned, scores) = room.split_at_mut(x.width);
-        turned(q, x.width, x.scale(), q_turned);
+        turned(q, [block.len(), x.width], x.scale(), q_turned);
         let seen = x.seen(&block);
         // Of each query: the largest score, what is subtracted from scores, and the sum of exponentials.
         let (mut high, mut shift, mut sum): (Row<T>, Row<T>, Row<T>) =
             ([T::LEAST; ROWS], [T::ZERO; ROWS], [T::ZERO; ROWS]);
         if seen == 0 {
-            o.fill(T::ZERO);
+            // SAFETY: nobody else has these queries.
+            unsafe { clear(o, [block.len(), x.value]) };
         }
         for first in (0..seen).step_by(x.block[1]) {
             let keys = first..seen.min(first + x.block[1]);
@@ -88,28 +78,24 @@ impl<T: Real> WithSimd for Forward<'_, T> {
             for i in 0..ROWS {
                 sum[i] = sum[i] + added[i];
             }
-            if first > 0 {
-                scale(o, x.value, &factor);
+            let shape = [block.len(), keys.len(), x.value];
+            // SAFETY: nobody else has these queries.
+            unsafe {
+                if first > 0 {
+                    scale(o, x.value, &factor[..block.len()]);
+                }
+                multiply(simd, shape, queries(scores), v.from(first), o, first > 0);
             }
-            let v = Rows { data: &v[first * x.value..], stride: x.value };
-            multiply(simd, [block.len(), keys.len(), x.value], queries(scores), v, (&mut *o, x.value), first > 0);
         }
         let mut factor = [T::ZERO; ROWS];
+        // SAFETY: as above.
+        let l = unsafe { l.row(0, block.len()) };
         for i in 0..block.len() {
             let nothing = sum[i] == T::ZERO;
             factor[i] = if nothing { T::ONE } else { sum[i].recip() };
             l[i] = if nothing { T::from_f64(f64::INFINITY) } else { sum[i].ln() + shift[i] };
         }
-        scale(o, x.value, &factor);
-    }
-}
-
-/// Multiplies each row of a matrix by a number of its own.
-#[inline(always)]
-fn scale<T: Real>(o: &mut [T], width: usize, factors: &Row<T>) {
-    for (o, &factor) in o.chunks_exact_mut(width.max(1)).zip(factors) {
-        for o in o {
-            *o = *o * factor;
-        }
+        // SAFETY: as above.
+        unsafe { scale(o, x.value, &factor[..block.len()]) };
     }
 }
