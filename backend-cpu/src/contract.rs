@@ -1,20 +1,20 @@
-//! Matrix products, by the `gemm` crate, and the maps that follow them. A right side that lies transposed is turned round
-//! once, rather than by each part that packs it.
+//! Matrix products, by the `gemm` crate, and the maps that follow them. A side that lies transposed is turned round once,
+//! rather than by each part that packs it.
 
 use crate::{
     arrange::arranged,
     cut::Sizes,
     half,
     memory::{Element, Env, Source, nothing},
-    nest::{Walk, at},
+    nest::Walk,
     pool::Pool,
     schedule::{Schedule, Setting},
     scratch::{Files, Room, Scratch, Workers},
     tile::Machine,
+    turn::turn,
     view::View,
 };
 use gemm::Parallelism;
-use pulp::{Arch, NullaryFnOnce};
 use std::ops::Range;
 use wgrad::{
     DType, f16,
@@ -45,6 +45,9 @@ fn part(batch: usize, [m, k, n]: [usize; 3], epilogue: bool) -> [usize; 2] {
     }
     part
 }
+
+/// Columns of a product up to which `gemm` reads the left side as it lies.
+const UNPACKED: usize = 128;
 
 /// The element types of products.
 pub(crate) trait Float: Element {
@@ -100,6 +103,11 @@ impl Side {
     fn start(&self, batch: usize) -> isize {
         self.offset + self.batch.at(batch)
     }
+
+    /// Whether its columns', not its rows', elements are neighbours.
+    fn is_transposed(&self) -> bool {
+        self.strides[0] == 1 && self.strides[1] > 1
+    }
 }
 
 /// Where the product goes.
@@ -121,8 +129,8 @@ pub(crate) struct Product {
     sides: [Side; 2],
     out: Out,
     part: [usize; 2],
-    /// A register for the right side, where it is turned round.
-    turned: Option<usize>,
+    /// A register for each side that is turned round.
+    turned: [Option<usize>; 2],
     epilogue: Option<Schedule>,
     dtype: DType,
     /// For a product of halves: registers of f32.
@@ -146,10 +154,12 @@ impl Product {
         let batch = matmul.batch.numel();
         let part = part(batch, [m, k, n], body.values.len() > 1);
         let sides = [0, 1].map(|i| Side::new(source(&reads[i]), &reads[i]));
-        let [down, across] = sides[1].strides;
-        let turn = batch == 1 && down == 1 && across > 1 && m.div_ceil(part[0]) >= sizes.turned && dtype != DType::F16;
         // Before the epilogue's registers, some of which it gives back.
-        let turned = turn.then(|| files.take(dtype, k * n));
+        let packed = [n > UNPACKED, m.div_ceil(part[0]) >= sizes.turned];
+        let turned = [0, 1].map(|i| {
+            let turn = batch == 1 && sides[i].is_transposed() && packed[i] && dtype != DType::F16;
+            turn.then(|| files.take(dtype, k * [m, n][i]))
+        });
         let room = (dtype == DType::F16).then(|| half::room(part, k).map(|len| files.take(DType::F32, len)));
         let stored = body.stores.iter().position(|&v| v == product);
         let (out, view) = match stored {
@@ -180,7 +190,7 @@ impl Product {
     }
 
     fn run_in<T: Float>(&self, env: Env, workers: &Workers, pool: Pool) {
-        let turned = self.turned.map(|register| self.turn::<T>(register, &env, workers, pool));
+        let turned = [0, 1].map(|i| self.turned[i].map(|register| self.turn::<T>(i, register, &env, workers, pool)));
         let parts = [self.m.div_ceil(self.part[0]), self.n.div_ceil(self.part[1])];
         let work = self.batch * self.m * self.n * (self.k / 16 + 1);
         pool.each(self.batch * parts[0] * parts[1], work, |range| {
@@ -188,7 +198,7 @@ impl Product {
                 let (batch, row, column) = (task / (parts[0] * parts[1]), task / parts[1] % parts[0], task % parts[1]);
                 let rows = row * self.part[0]..self.m.min((row + 1) * self.part[0]);
                 let columns = column * self.part[1]..self.n.min((column + 1) * self.part[1]);
-                self.part::<T>(env, workers, turned.as_ref(), batch, rows, columns);
+                self.part::<T>(env, workers, &turned, batch, rows, columns);
             }
         });
     }
@@ -200,18 +210,24 @@ impl Product {
         Matrix { data: T::slice(env.data(side.source)), start, strides: side.strides }
     }
 
-    /// The right side in rows.
-    fn turn<'a, T: Float>(&self, register: usize, env: &Env, workers: &'a Workers, pool: Pool) -> Room<'a, T> {
+    /// A side in rows.
+    fn turn<'a, T: Float>(
+        &self,
+        side: usize,
+        register: usize,
+        env: &Env,
+        workers: &'a Workers,
+        pool: Pool,
+    ) -> Room<'a, T> {
         /// Rows that a task turns.
-        const ROWS: usize = 4 * SQUARE;
-        let (from, room) = (self.matrix::<T>(1, env, 0, [0, 0]), Room::take(workers, register));
-        pool.each(self.k.div_ceil(ROWS), self.k * self.n / 4, |range| {
+        const ROWS: usize = 64;
+        let (rows, width) = [(self.m, self.k), (self.k, self.n)][side];
+        let (from, room) = (self.matrix::<T>(side, env, 0, [0, 0]), Room::take(workers, register));
+        pool.each(rows.div_ceil(ROWS), rows * width / 4, |range| {
             for first in range.map(|i| i * ROWS) {
-                let rows = ROWS.min(self.k - first);
                 let from = Matrix { start: from.start + first as isize, ..from };
                 // SAFETY: each row is turned once.
-                let to = unsafe { room.part(first * self.n, rows * self.n) };
-                Arch::new().dispatch(Turn { from, to, width: self.n });
+                turn(from, unsafe { room.part(first * width, ROWS.min(rows - first) * width) }, width);
             }
         });
         room
@@ -228,18 +244,23 @@ impl Product {
         &self,
         env: Env,
         workers: &Workers,
-        turned: Option<&Room<T>>,
+        turned: &[Option<Room<T>>; 2],
         batch: usize,
         rows: Range<usize>,
         columns: Range<usize>,
     ) {
         let mut scratch = workers.mine();
         let shape = [rows.len(), self.k, columns.len()];
-        let lhs = self.matrix(0, &env, batch, [rows.start, 0]);
-        let rhs = match turned {
-            Some(room) => Matrix { data: room.seen(), start: columns.start as isize, strides: [self.n as isize, 1] },
-            None => self.matrix(1, &env, batch, [0, columns.start]),
-        };
+        let corners = [[rows.start, 0], [0, columns.start]];
+        let [lhs, rhs] = [0, 1].map(|i| {
+            let (width, [row, column]) = ([self.k, self.n][i], corners[i]);
+            match &turned[i] {
+                Some(room) => {
+                    Matrix { data: room.seen(), start: (row * width + column) as isize, strides: [width as isize, 1] }
+                }
+                None => self.matrix(i, &env, batch, corners[i]),
+            }
+        });
         let mut product = nothing(T::DTYPE);
         let mut shift = 0;
         let first = batch * self.m + rows.start;
@@ -280,49 +301,6 @@ impl Product {
         }
         if let Out::Register(register) = self.out {
             scratch.registers[register] = product;
-        }
-    }
-}
-
-/// Rows and columns that are turned round at a time, in registers.
-const SQUARE: usize = 16;
-
-/// Copies a matrix whose columns' elements are neighbours into rows of a width.
-struct Turn<'a, T> {
-    from: Matrix<'a, T>,
-    to: &'a mut [T],
-    width: usize,
-}
-
-impl<T: Element> NullaryFnOnce for Turn<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn call(self) {
-        let Self { from: Matrix { data, start, strides }, to, width } = self;
-        for (i, to) in to.chunks_mut((SQUARE * width).max(1)).enumerate() {
-            let (first, height) = (start + (i * SQUARE) as isize, to.len() / width);
-            for column in (0..width).step_by(SQUARE) {
-                let columns = SQUARE.min(width - column);
-                let mut square = [[T::default(); SQUARE]; SQUARE];
-                for (c, square) in square.iter_mut().enumerate().take(columns) {
-                    let from = &data[at(first, column + c, strides[1])..];
-                    match from.first_chunk().filter(|_| height == SQUARE) {
-                        Some(from) => *square = *from,
-                        None => square[..height].copy_from_slice(&from[..height]),
-                    }
-                }
-                for (r, to) in to.chunks_exact_mut(width).enumerate() {
-                    let mut row = [T::default(); SQUARE];
-                    for c in 0..SQUARE {
-                        row[c] = square[c][r];
-                    }
-                    match to[column..].first_chunk_mut().filter(|_| columns == SQUARE) {
-                        Some(to) => *to = row,
-                        None => to[column..].copy_from_slice(&row[..columns]),
-                    }
-                }
-            }
         }
     }
 }

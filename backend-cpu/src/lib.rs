@@ -33,6 +33,7 @@ mod single;
 mod small;
 mod team;
 mod tile;
+mod turn;
 mod view;
 
 pub use backend::{CpuBackend, Error};
