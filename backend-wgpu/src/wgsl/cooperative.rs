@@ -82,6 +82,29 @@ impl Units {
         self.size * self.size / self.width
     }
 
+    /// Statements for each `name` from `start` on, in steps, of those below `end`. Written out for devices; where something
+    /// stands in they are a loop, since software renderers take long to compile what is written out. Gives its iterations.
+    fn each_step(
+        &self,
+        source: &mut Source,
+        [name, start]: [&str; 2],
+        (end, step): (usize, usize),
+        body: impl Fn(&mut Source),
+    ) -> usize {
+        if self.by != By::Device {
+            source.line(format!("for (var {name} = {start}; {name} < {end}u; {name} = {name} + {step}u) {{"));
+            body(source);
+            source.line("}");
+            return end.div_ceil(step);
+        }
+        for more in (0..end).step_by(step) {
+            source.line(format!("{{ let {name} = {start} + {more}u;"));
+            body(source);
+            source.line("}");
+        }
+        0
+    }
+
     fn text(&self, role: &str) -> String {
         let (size, scalar) = (self.size, if role == "C" { "f32" } else { "f16" });
         format!("coop_mat{size}x{size}<{scalar}, {role}>")
@@ -134,14 +157,12 @@ impl Units {
                 .unwrap();
             writeln!(text, "for (var e = 0u; e < {each}u; e = e + 1u) {{ let i = lane + e * {width}u;").unwrap();
             writeln!(text, "let row = i / {size}u; let column = i % {size}u; var sum = (*c)[e];").unwrap();
-            for t in 0..summands {
-                let at = |side: &Side<'_>, start: &str, element: &str| {
-                    let [apart, next] = side.strides();
-                    format!("f32({}[{start} + {element} * {apart}u + {}u])", side.shared, t * next)
-                };
-                let [a, b] = [at(&sides[0], "a", "row"), at(&sides[1], "b", "column")];
-                writeln!(text, "sum = sum + {a} * {b};").unwrap();
-            }
+            let at = |side: &Side<'_>, start: &str, element: &str| {
+                let [apart, next] = side.strides();
+                format!("f32({}[{start} + {element} * {apart}u + t * {next}u])", side.shared)
+            };
+            let [a, b] = [at(&sides[0], "a", "row"), at(&sides[1], "b", "column")];
+            writeln!(text, "for (var t = 0u; t < {summands}u; t = t + 1u) {{ sum = sum + {a} * {b}; }}").unwrap();
             text += "(*c)[e] = sum; } }\n";
         }
         writeln!(text, "fn store$(sums: array<f32, {each}>, place: u32, lane: u32) {{ var c = sums;").unwrap();
@@ -220,22 +241,20 @@ impl<'a> Side<'a> {
         self.line() * self.staged()[1]
     }
 
-    /// The statements that stage the summands from `k0` on.
-    fn stage(&self, source: &mut Source, k: usize, threads: usize) {
+    /// The statements that stage the summands from `k0` on. Gives how many iterations they take.
+    fn stage(&self, source: &mut Source, k: usize, units: Units) -> usize {
         let [len, lines] = self.staged();
-        let (at_once, last) = if self.in_fours { (4, 4) } else { (1, 1) };
-        let [last_element, last_summand] = if self.of_summands { [1, last] } else { [last, 1] };
+        let at_once = if self.in_fours { 4 } else { 1 };
+        let [last_element, last_summand] = if self.of_summands { [1, at_once] } else { [at_once, 1] };
         let across = len / at_once;
-        for start in (0..across * lines).step_by(threads) {
-            source.line(format!("{{ let e = lid + {start}u;"));
+        units.each_step(source, ["e", "lid"], (across * lines, units.threads()), |source| {
             source.line(format!("let inner = (e % {across}u) * {at_once}u; let line = e / {across}u;"));
             let [x, d] = if self.of_summands { ["line", "inner"] } else { ["inner", "line"] };
             source.line(format!("let at = {} + {x}; let t = k0 + {d};", self.first));
             // Clamped, so that no address lies outside.
             let near = format!("min(at, {}u)", self.extent - last_element);
             let deep = format!("min(t, {}u)", k - last_summand);
-            let steps = [near, deep].into_iter().zip(self.distances);
-            let place = position(self.base, steps);
+            let place = position(self.base, [near, deep].into_iter().zip(self.distances));
             let inside = format!("at < {}u && t < {k}u", self.extent);
             let to = format!("{}[line * {}u + inner", self.shared, self.line());
             if self.in_fours {
@@ -244,18 +263,17 @@ impl<'a> Side<'a> {
                 for (i, bits) in ["q.x", "q.x >> 16u", "q.y", "q.y >> 16u"].into_iter().enumerate() {
                     source.line(format!("{to} + {i}u] = half$({bits});"));
                 }
-            } else {
-                let bits = match self.view.memory.holds_halves() {
-                    true => format!("{}_raw({place})", source.bind_view(self.view, false)),
-                    false => {
-                        source.part(Part::Convert);
-                        format!("half_bits({})", load(source, self.view, &place))
-                    }
-                };
-                source.line(format!("{to}] = half$(select(0u, {bits}, {inside}));"));
+                return;
             }
-            source.line("}");
-        }
+            let bits = match self.view.memory.holds_halves() {
+                true => format!("{}_raw({place})", source.bind_view(self.view, false)),
+                false => {
+                    source.part(Part::Convert);
+                    format!("half_bits({})", load(source, self.view, &place))
+                }
+            };
+            source.line(format!("{to}] = half$(select(0u, {bits}, {inside}));"));
+        })
     }
 }
 
@@ -300,23 +318,21 @@ pub(crate) fn tiled(
     let pairs = || (0..across).flat_map(|i| (0..across).map(move |j| (i, j)));
     pairs().for_each(|(i, j)| source.line(format!("var sum{i}_{j} = {};", units.zeros())));
     source.line(format!("for (var k0 = low; k0 < high; k0 = k0 + {DEPTH}u) {{"));
-    sides.iter().for_each(|side| side.stage(&mut source, k, threads));
+    let staging: usize = sides.iter().map(|side| side.stage(&mut source, k, units)).sum();
     source.line("workgroupBarrier();");
     source.line(format!("if (quarter < {QUARTERS}u) {{"));
-    for d in (0..DEPTH).step_by(size) {
-        source.line("{");
+    units.each_step(&mut source, ["d", "0u"], (DEPTH, size), |source| {
         for (side, name, first) in [(&sides[0], "a", "row1"), (&sides[1], "b", "column1")] {
             let [apart, next] = side.strides();
             for i in 0..across {
-                let place = format!("({first} + {}u) * {apart}u + {}u", i * size, d * next);
+                let place = format!("({first} + {}u) * {apart}u + d * {next}u", i * size);
                 source.line(format!("let {name}{i} = {};", units.load(side, &place)));
             }
         }
         for (i, j) in pairs() {
             source.line(units.multiply_add(&format!("a{i}"), &format!("b{j}"), &format!("sum{i}_{j}")));
         }
-        source.line("}");
-    }
+    });
     source.line("}\nworkgroupBarrier();\n}");
     for (i, j) in pairs() {
         let place = format!("quarter * {}u", size * size);
@@ -329,8 +345,9 @@ pub(crate) fn tiled(
         let store = to.store(&mut source, matmul, "column", "sc$[e]");
         source.line(format!("if (row < {m}u && column < {n}u) {{ {store} }}\n}}\nworkgroupBarrier();"));
     }
+    // The stand-in's own loops.
     let own = if units.by == By::Device { 0 } else { units.each() };
-    let small = across * across * (DEPTH / size) * own;
-    let iterations = steps * (1 + small) + across * across * (sums.div_ceil(threads) + own);
+    let multiplying = across * across * (DEPTH / size) * own * (1 + size);
+    let iterations = steps * (1 + staging + multiplying) + across * across * (sums.div_ceil(threads) + own);
     source.finish("a matrix product", threads as u32, groups, iterations, tables)
 }
