@@ -186,3 +186,49 @@ fn matrix([rows, columns]: [usize; 2], transposed: bool, element: impl Fn(usize,
     let places = (0..shape[0]).flat_map(|x| (0..shape[1]).map(move |y| (x, y)));
     Array::new(shape, places.map(|place| f16::from_f64(at(place))).collect::<Vec<f16>>())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows, columns and summands.
+    type Size = [u32; 3];
+
+    fn unit([m_size, n_size, k_size]: Size, ab_type: Scalar, cr_type: Scalar) -> CooperativeMatrixProperties {
+        CooperativeMatrixProperties { m_size, n_size, k_size, ab_type, cr_type, saturating_accumulation: false }
+    }
+
+    fn offer(width: u32, units: &[(Size, Scalar, Scalar)]) -> Offer {
+        let units = units.iter().map(|(size, ab, cr)| unit(*size, *ab, *cr)).collect();
+        Offer { features: NEEDED | EXPERIMENT, width, invocations: 1024, units }
+    }
+
+    /// What adapters list, and what is taken of it.
+    #[test]
+    fn squares_of_halves_that_add_up_singles_are_taken() {
+        use Scalar::{F16, F32};
+        let nvidia = [([16, 16, 16], F16, F16), ([16, 8, 16], F16, F32), ([16; 3], F16, F32), ([8; 3], F16, F32)];
+        let metal = [([8; 3], F32, F32), ([8; 3], F16, F16), ([8; 3], F16, F32)];
+        let intel = [([8, 16, 16], F16, F32), ([8, 8, 16], F16, F32), ([16; 3], F16, F16), ([16; 3], F32, F32)];
+        assert_eq!(offer(32, &nvidia).choose(), Ok(Units { size: 16, width: 32, by: By::Device }));
+        // Metal does not tell how wide its subgroups are: there are four at least, if they might all be as wide as that.
+        let units = offer(64, &metal).choose().unwrap();
+        assert_eq!((units, units.threads()), (Units { size: 8, width: 64, by: By::Device }, 256));
+        assert!(matches!(offer(32, &intel).choose(), Err(MatrixUnits::Unfit(_))));
+        assert_eq!(offer(32, &[]).choose(), Err(MatrixUnits::Absent));
+    }
+
+    #[test]
+    fn what_their_kernels_need_must_be_there() {
+        let good = || offer(32, &[([16; 3], Scalar::F16, Scalar::F32)]);
+        let without = |feature| Offer { features: good().features - feature, ..good() }.choose();
+        let missing = |name: &str| Err(MatrixUnits::Unfit(format!("{name} is missing")));
+        assert_eq!(without(Features::SHADER_F16), missing("shader_f16"));
+        assert_eq!(without(Features::SHADER_I16), missing("shader_i16"));
+        assert_eq!(without(Features::SUBGROUP), missing("subgroup"));
+        assert_eq!(without(EXPERIMENT), Err(MatrixUnits::Absent));
+        assert!(matches!(Offer { invocations: 127, ..good() }.choose(), Err(MatrixUnits::Unfit(_))));
+        assert!(matches!(Offer { width: 0, ..good() }.choose(), Err(MatrixUnits::Unfit(_))));
+        assert!(Offer { invocations: 128, ..good() }.choose().is_ok());
+    }
+}

@@ -126,6 +126,36 @@ fn a_broken_kernel_is_found() {
     }
 }
 
+/// A product of four small matrices by matrix units.
+const MATRICES: &str = "
+@group(0) @binding(1) var<storage, read> b0: array<f16>;
+@group(0) @binding(2) var<storage, read_write> b1: array<f32>;
+@compute @workgroup_size(32)
+fn main(@builtin(local_invocation_index) lid: u32) {
+    let a = coopLoadT<coop_mat16x16<f16, A>>(&b0[0], 16u);
+    let b = coopLoad<coop_mat16x16<f16, B>>(&b0[256], 16u);
+    coopStoreT(coopMultiplyAdd(a, b, coop_mat16x16<f32, C>()), &b1[0], 16u);
+}
+";
+
+#[test]
+fn a_broken_kernel_of_matrix_units_is_found() {
+    let good = format!("enable f16;\nenable wgpu_cooperative_matrix;\n{MATRICES}");
+    let kernel = Translated::new(&good).unwrap_or_else(|why| panic!("{why}"));
+    assert!(kernel.matrices && kernel.hlsl.is_none() && kernel.msl.is_none());
+    let small = Translated::new(&good.replace("16x16", "8x8")).unwrap();
+    assert!(small.msl.unwrap().contains("simdgroup_multiply_accumulate"));
+    let broken = [
+        (format!("enable f16;\n{MATRICES}"), "wgpu_cooperative_matrix"),
+        (good.replace("(a, b, coop", "(b, a, coop"), "cooperative"),
+        (good.replace("f32, C>()), &b1", "f32, C>()), &b0"), "store"),
+    ];
+    for (text, why) in broken {
+        let found = Translated::new(&text).err().unwrap_or_else(|| panic!("nothing is wrong with\n{text}"));
+        assert!(found.to_lowercase().contains(why), "{found} instead of {why} of\n{text}");
+    }
+}
+
 #[test]
 fn a_broken_module_is_found_where_spirv_val_is_there() {
     let Some(judge) = spirv_val() else {

@@ -36,7 +36,7 @@ fn right() -> &'static [Gpu] {
 
 /// Whole halves from -1 to 1: sums of up to 2048 products of them are halves too, and so exact whatever their order.
 fn whole(shape: &[usize], salt: usize) -> Array {
-    let value = |i: usize| f16::from_f32((((i + salt) * 7919 >> 3) % 3) as f32 - 1.0);
+    let value = |i: usize| f16::from_f32(((i + salt) * 7919 / 8 % 3) as f32 - 1.0);
     Array::new(shape, (0..shape.iter().product()).map(value).collect::<Vec<f16>>())
 }
 

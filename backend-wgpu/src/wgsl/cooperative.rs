@@ -157,11 +157,12 @@ impl Units {
                 .unwrap();
             writeln!(text, "for (var e = 0u; e < {each}u; e = e + 1u) {{ let i = lane + e * {width}u;").unwrap();
             writeln!(text, "let row = i / {size}u; let column = i % {size}u; var sum = (*c)[e];").unwrap();
-            let at = |side: &Side<'_>, start: &str, element: &str| {
-                let [apart, next] = side.strides();
-                format!("f32({}[{start} + {element} * {apart}u + t * {next}u])", side.shared)
+            // By rows or by columns, as the units load.
+            let at = |side: &Side<'_>, start: &str, [row, column]: [&str; 2]| {
+                let [line, next] = if side.lines_are_rows() { [row, column] } else { [column, row] };
+                format!("f32({}[{start} + {line} * {}u + {next}])", side.shared, side.line())
             };
-            let [a, b] = [at(&sides[0], "a", "row"), at(&sides[1], "b", "column")];
+            let [a, b] = [at(&sides[0], "a", ["row", "t"]), at(&sides[1], "b", ["t", "column"])];
             writeln!(text, "for (var t = 0u; t < {summands}u; t = t + 1u) {{ sum = sum + {a} * {b}; }}").unwrap();
             text += "(*c)[e] = sum; } }\n";
         }

