@@ -190,6 +190,7 @@ fn matrix([rows, columns]: [usize; 2], transposed: bool, element: impl Fn(usize,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wgsl::cooperative::{FEWEST, TILE};
 
     /// Rows, columns and summands.
     type Size = [u32; 3];
@@ -216,6 +217,14 @@ mod tests {
         assert_eq!((units, units.threads()), (Units { size: 8, width: 64, by: By::Device }, 256));
         assert!(matches!(offer(32, &intel).choose(), Err(MatrixUnits::Unfit(_))));
         assert_eq!(offer(32, &[]).choose(), Err(MatrixUnits::Absent));
+    }
+
+    /// Else other kernels would make them, or none would meet an edge.
+    #[test]
+    fn units_make_the_products_of_the_self_test_and_meet_their_edges() {
+        for (sizes, _) in PRODUCTS {
+            assert!(sizes.iter().all(|extent| *extent >= FEWEST && extent % TILE != 0), "{sizes:?}");
+        }
     }
 
     #[test]

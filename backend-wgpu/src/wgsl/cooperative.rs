@@ -57,7 +57,7 @@ const GAP: usize = 8;
 
 /// Products by a device's units have so many rows, columns and summands, or more: of smaller ones, most that is multiplied
 /// would be zeros.
-const FEWEST: usize = 32;
+pub(crate) const FEWEST: usize = 32;
 
 impl Units {
     /// Whether a product is one for them: of halves, and not too small. (The stand-in does the smallest, for their edges.)
