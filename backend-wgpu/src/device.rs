@@ -3,7 +3,8 @@
 use crate::{
     error::{Error, Result},
     pipelines::Pipelines,
-    wgsl::{Halves, Target},
+    units::{self, MatrixUnits, Offer},
+    wgsl::{Halves, Target, cooperative::Units},
 };
 use std::{
     fmt,
@@ -70,8 +71,8 @@ pub struct AdapterSummary {
     pub missing: Vec<String>,
     /// Whether kernels store halves as integers of 16 bits; else two of them share a word, which is changed atomically.
     pub native_halves: bool,
-    /// The products of small matrices that its matrix units make, such as `16x16x16 f16 to f32`. wgpu has them as an
-    /// experiment; no kernel uses them, so the device is not asked for them.
+    /// The products of small matrices that its matrix units make, such as `16x16x16 f16 to f32`. What becomes of them when
+    /// it is opened [`Gpu::matrix_units`] tells.
     pub matrix_units: Vec<String>,
 }
 
@@ -138,6 +139,23 @@ pub enum Choice {
     Index(usize),
 }
 
+/// For tests: what does the work of matrix units on a device that has none.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StandIn {
+    /// Loops that multiply as units of this size do, by what would be subgroups of so many invocations.
+    Right {
+        /// Rows, columns and summands: 8 or 16.
+        size: usize,
+        /// Invocations: a power of 2, up to 64.
+        width: usize,
+    },
+    /// Loops that forget a summand.
+    Wrong,
+    /// What no driver compiles.
+    Broken,
+}
+
 /// How an adapter is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
@@ -157,6 +175,9 @@ pub struct Options {
     /// For tests: beyond how many compiled kernels those that no program uses are dropped.
     #[doc(hidden)]
     pub kept_kernels: Option<usize>,
+    /// For tests: what is used as matrix units, whether there are any or not; they pass their self-test, or are not used.
+    #[doc(hidden)]
+    pub stand_in: Option<StandIn>,
 }
 
 fn instance() -> wgpu::Instance {
@@ -218,6 +239,10 @@ pub(crate) struct Inner {
     /// What kernels are cut up for.
     pub target: Target,
     pub halves: Halves,
+    /// What multiplies matrices of halves.
+    pub units: Option<Units>,
+    /// What has become of the adapter's own.
+    matrix_units: MatrixUnits,
     pub poison: bool,
     pub separate: bool,
     budget: Option<u64>,
@@ -244,15 +269,39 @@ impl Gpu {
             return Err(Error::NoSuchAdapter { index, count });
         }
         let adapter = found.swap_remove(index);
-        let summary = AdapterSummary::new(&adapter);
-        let (features, limits) = match options.floor {
+        let offer = Offer::of(&adapter);
+        let units = match options.stand_in {
+            _ if options.floor => Err(MatrixUnits::NotAsked),
+            Some(stand_in) => offer.stand_in(stand_in),
+            None => offer.choose(),
+        };
+        let with_units = units.and_then(|units| {
+            let used = (Some(units), MatrixUnits::Used(units.size));
+            let gpu = Self::request(&adapter, options, used).map_err(|why| MatrixUnits::Refused(why.to_string()))?;
+            units::test(&gpu).map_err(MatrixUnits::Failed)?;
+            Ok(gpu)
+        });
+        with_units.or_else(|state| Self::request(&adapter, options, (None, state)))
+    }
+
+    /// A device of an adapter, with these units in use, if any.
+    fn request(adapter: &wgpu::Adapter, options: Options, units: (Option<Units>, MatrixUnits)) -> Result<Self> {
+        let (units, matrix_units) = units;
+        let summary = AdapterSummary::new(adapter);
+        let (mut features, limits) = match options.floor {
             true => (Features::empty(), Limits::default()),
             false => (adapter.features() & WANTED, adapter.limits()),
         };
+        let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
+        if units.is_some_and(Units::are_real) {
+            features |= units::EXPERIMENT;
+            experimental_features = units::consent();
+        }
         let description = wgpu::DeviceDescriptor {
             label: Some("wgrad"),
             required_features: features,
             required_limits: limits.clone(),
+            experimental_features,
             ..Default::default()
         };
         let refused =
@@ -284,6 +333,8 @@ impl Gpu {
             pipelines: Pipelines::new(options.kept_kernels),
             target,
             halves: if features.contains(Features::SHADER_I16) { Halves::Native } else { Halves::Packed },
+            units,
+            matrix_units,
             poison: options.poison,
             separate: options.separate,
             budget: options.budget,
@@ -296,6 +347,11 @@ impl Gpu {
     /// What is known of the adapter.
     pub fn summary(&self) -> &AdapterSummary {
         &self.inner.summary
+    }
+
+    /// What has become of its matrix units.
+    pub fn matrix_units(&self) -> &MatrixUnits {
+        &self.inner.matrix_units
     }
 
     /// For tests: how many compiled kernels there are.

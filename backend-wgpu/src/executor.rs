@@ -189,6 +189,7 @@ impl Executable {
             buffers,
             target: world.gpu.target,
             halves: world.gpu.halves,
+            units: world.gpu.units,
             separate: world.gpu.separate,
         };
         let schedule = Schedule::new(plan, &layout, &mut |words| parts.table(world, words))?;

@@ -8,6 +8,7 @@ use crate::{
     wgsl::{
         Halves, Memory, SCRATCH, SHARED, Scratch, Tables, Target, View,
         body::copy,
+        cooperative::{By, Units},
         launch::{Dispatch, Launch, Most},
     },
 };
@@ -51,6 +52,8 @@ pub(crate) struct Layout<'a> {
     pub target: Target,
     /// How kernels store halves.
     pub halves: Halves,
+    /// What multiplies matrices of halves, if there is anything.
+    pub units: Option<Units>,
     /// For tests: each kernel is a dispatch of its own.
     pub separate: bool,
 }
@@ -79,7 +82,8 @@ impl Schedule {
             *words = wanted.max(*words);
             Memory::Own(layout.own + which as usize)
         };
-        let mut tables = Tables { put, scratch: &mut scratch, shared: layout.shared, target: layout.target };
+        let Layout { shared, target, units, .. } = *layout;
+        let mut tables = Tables { put, scratch: &mut scratch, shared, target, units };
         let mut lowering = Lowering { plan, places: layout.places, failed: layout.failed, checks: vec![] };
         let most = Most { buffers: layout.buffers, shared: layout.shared };
         let mut dispatches: Vec<Dispatch> = vec![];
@@ -192,6 +196,9 @@ const FLOOR: usize = 8;
 /// Up to this many words, a state lives in the arena.
 pub(crate) const SMALL: usize = 1024;
 
+/// The widest subgroup of an imagined device.
+const WIDTH: usize = 32;
+
 /// For tests: a device that is not there.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
@@ -204,6 +211,8 @@ pub struct Imagined {
     pub separate: bool,
     /// Whether it stores integers of 16 bits, and so halves.
     pub native: bool,
+    /// The size of its matrix units, if it has some: they take 16-bit integers too.
+    pub units: Option<usize>,
 }
 
 /// For tests: the texts of a program's kernels on a device, in their order. No adapter is needed.
@@ -212,7 +221,7 @@ pub struct Imagined {
 /// If a kernel exceeds what all devices can do.
 #[doc(hidden)]
 pub fn kernels(program: &Program, grouping: &Grouping, device: Imagined) -> Result<Vec<String>> {
-    let Imagined { buffers, software, separate, native } = device;
+    let Imagined { buffers, software, separate, native, units } = device;
     let target = if software { Target::Software } else { Target::Hardware };
     let program = program.lowered(grouping.simplify, |op, inputs| claims(op, inputs, target));
     let plan = &Plan::with(&program, &Grouping { buffers: planned(buffers), ..grouping.clone() });
@@ -251,6 +260,7 @@ pub fn kernels(program: &Program, grouping: &Grouping, device: Imagined) -> Resu
         buffers,
         target,
         halves: if native { Halves::Native } else { Halves::Packed },
+        units: units.map(|size| Units { size, width: WIDTH, by: By::Device }),
         separate,
     };
     let schedule = Schedule::new(plan, &layout, &mut |_| Ok(0))?;

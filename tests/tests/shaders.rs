@@ -1,8 +1,11 @@
 //! Every kernel of the wgpu backend is valid on the least of what devices offer, and can be translated for each driver; what
 //! is not is found. `cargo xtask shaders` asks more tools.
 
-use std::{collections::BTreeSet, path::PathBuf};
-use wgrad_tests::shaders::{Kernels, Translated, has_spirv_val, spirv_val};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+use wgrad_tests::shaders::{Kernels, SpirvVal, Translated};
 
 /// What marks each sort of kernel that the generator makes: all of it is in one kernel's text.
 const SORTS: &[(&str, &[&str])] = &[
@@ -23,6 +26,15 @@ const SORTS: &[(&str, &[&str])] = &[
     ("products by large workgroup", &["fn epilogue(", "sums[lid]", "@workgroup_size(256)"]),
     ("products in small tiles", &["var<workgroup> sa: array<f32, 512>"]),
     ("products in large tiles", &["var<workgroup> sa: array<f32, 1024>"]),
+    (
+        "products of halves by large matrix units",
+        &["coopLoadT<coop_mat16x16<f16, A>>", "coopLoadT<coop_mat16x16<f16, B>>"],
+    ),
+    ("the same of sides turned round", &["coopLoad<coop_mat16x16<f16, A>>", "coopLoad<coop_mat16x16<f16, B>>"]),
+    ("products of halves by small matrix units", &["coopLoadT<coop_mat8x8<f16, A>>", "epilogue("]),
+    ("parts of their summands", &["coopMultiplyAdd(", "bitcast<u32>(sc[e])"]),
+    ("halves for them in fours", &["coopMultiplyAdd(", "array<vec2<u32>>", "_raw("]),
+    ("halves for them one by one", &["coopMultiplyAdd(", "array<u32>;\nfn b", "_raw("]),
     ("random words", &["stream_key("]),
     ("halves", &["round_half("]),
     ("halves stored as they are", &["enable wgpu_int16;", "array<u16>", "_put("]),
@@ -40,6 +52,10 @@ const SORTS: &[(&str, &[&str])] = &[
     ("the report of one", &["atomicStore("]),
 ];
 
+fn spirv_val() -> Option<SpirvVal> {
+    SpirvVal::find(Path::new("spirv-val"))
+}
+
 fn report(failures: &[String]) {
     assert!(failures.is_empty(), "{} fail, the first:\n{}", failures.len(), failures[0]);
 }
@@ -51,13 +67,13 @@ fn every_kernel_is_valid_and_translates_for_each_driver() {
     assert!(kernels.texts.len() > 1000, "{} kernels", kernels.texts.len());
     let texts: Vec<&str> = kernels.texts.keys().map(String::as_str).collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let judged = has_spirv_val();
+    let judge = spirv_val();
     // Processes take time: of the modules, one in forty.
     let part = |first: usize| -> Vec<String> {
         let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{first}.spv"));
         let prove = |(i, text): (usize, &&str)| {
-            let judged = judged && i % 40 == 0;
-            let proven = Translated::new(text).and_then(|t| if judged { spirv_val(&t.spirv, &file) } else { Ok(()) });
+            let judge = judge.as_ref().filter(|_| i % 40 == 0);
+            let proven = Translated::new(text).and_then(|kernel| judge.map_or(Ok(false), |j| j.judge(&kernel, &file)));
             proven.err().map(|why| format!("{why}\n{text}"))
         };
         texts.iter().enumerate().skip(first).step_by(threads).filter_map(prove).collect()
@@ -110,15 +126,45 @@ fn a_broken_kernel_is_found() {
     }
 }
 
+/// A product of four small matrices by matrix units.
+const MATRICES: &str = "
+@group(0) @binding(1) var<storage, read> b0: array<f16>;
+@group(0) @binding(2) var<storage, read_write> b1: array<f32>;
+@compute @workgroup_size(32)
+fn main(@builtin(local_invocation_index) lid: u32) {
+    let a = coopLoadT<coop_mat16x16<f16, A>>(&b0[0], 16u);
+    let b = coopLoad<coop_mat16x16<f16, B>>(&b0[256], 16u);
+    coopStoreT(coopMultiplyAdd(a, b, coop_mat16x16<f32, C>()), &b1[0], 16u);
+}
+";
+
+#[test]
+fn a_broken_kernel_of_matrix_units_is_found() {
+    let good = format!("enable f16;\nenable wgpu_cooperative_matrix;\n{MATRICES}");
+    let kernel = Translated::new(&good).unwrap_or_else(|why| panic!("{why}"));
+    assert!(kernel.matrices && kernel.hlsl.is_none() && kernel.msl.is_none());
+    let small = Translated::new(&good.replace("16x16", "8x8")).unwrap();
+    assert!(small.msl.unwrap().contains("simdgroup_multiply_accumulate"));
+    let broken = [
+        (format!("enable f16;\n{MATRICES}"), "wgpu_cooperative_matrix"),
+        (good.replace("(a, b, coop", "(b, a, coop"), "cooperative"),
+        (good.replace("f32, C>()), &b1", "f32, C>()), &b0"), "store"),
+    ];
+    for (text, why) in broken {
+        let found = Translated::new(&text).err().unwrap_or_else(|| panic!("nothing is wrong with\n{text}"));
+        assert!(found.to_lowercase().contains(why), "{found} instead of {why} of\n{text}");
+    }
+}
+
 #[test]
 fn a_broken_module_is_found_where_spirv_val_is_there() {
-    if !has_spirv_val() {
+    let Some(judge) = spirv_val() else {
         eprintln!("spirv-val is not there: it is not tested");
         return;
-    }
+    };
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("broken.spv");
-    let mut module = Translated::new(GOOD).unwrap().spirv;
-    spirv_val(&module, &file).unwrap();
-    module.truncate(module.len() - 1);
-    assert!(spirv_val(&module, &file).unwrap_err().contains("spirv-val"));
+    let mut kernel = Translated::new(GOOD).unwrap();
+    assert!(judge.judge(&kernel, &file).unwrap());
+    kernel.spirv.pop();
+    assert!(judge.judge(&kernel, &file).unwrap_err().contains("spirv-val"));
 }

@@ -9,6 +9,11 @@ pub(crate) const OWN: char = '$';
 /// Stands after the number of a body's parameters: what the bodies before it have is added.
 pub(crate) const PARAMS: char = '#';
 
+/// WGSL's extension with integers of 16 bits.
+pub(crate) const INTEGERS: &str = "wgpu_int16";
+/// The one with matrix units.
+pub(crate) const UNITS: &str = "wgpu_cooperative_matrix";
+
 /// The longest text of bodies that become one: what compiles for long is compiled for many programs if it is by itself.
 const MOST_TEXT: usize = 16 * 1024;
 
@@ -28,22 +33,23 @@ pub(crate) struct Binding {
 pub(crate) enum Element {
     /// A type of WGSL's.
     Plain(&'static str),
-    /// Halves, one by one: `b_at(i)` is the value of one, and `b_put(i, x)` stores one, of binding `b`.
+    /// Halves, one by one: `b_at(i)` is the value of one, `b_raw(i)` a word whose lower 16 bits are its own, and `b_put(i, x)`
+    /// stores one, of binding `b`.
     Half,
-    /// Halves that are only read, in fours: `b_at(i)` is the `i`-th vector.
+    /// Halves that are only read, in fours: `b_at(i)` is the `i`-th vector, and `b_raw(i)` its two words.
     FourHalves,
 }
 
 impl Binding {
     /// The declaration as number `i` of a kernel that uses it so.
     fn declared(&self, i: usize, halves: Halves, uses: impl Fn(&str) -> bool) -> String {
-        let (element, at) = match (self.element, self.written, halves) {
+        let (element, raw) = match (self.element, self.written, halves) {
             (Element::Plain(element), ..) => (element, None),
-            (Element::FourHalves, ..) => ("vec2<u32>", Some(FOUR_AT)),
-            (Element::Half, false, _) => ("u32", Some("from_half(b[i >> 1u] >> ((i & 1u) << 4u))")),
-            (Element::Half, true, Halves::Native) => ("u16", Some("from_half(u32(b[i]))")),
+            (Element::FourHalves, ..) => ("vec2<u32>", Some("b[i]")),
+            (Element::Half, false, _) => ("u32", Some("b[i >> 1u] >> ((i & 1u) << 4u)")),
+            (Element::Half, true, Halves::Native) => ("u16", Some("u32(b[i])")),
             (Element::Half, true, Halves::Packed) => {
-                ("atomic<u32>", Some("from_half(atomicLoad(&b[i >> 1u]) >> ((i & 1u) << 4u))"))
+                ("atomic<u32>", Some("atomicLoad(&b[i >> 1u]) >> ((i & 1u) << 4u)"))
             }
         };
         let access = if self.written { "read_write" } else { "read" };
@@ -53,9 +59,17 @@ impl Binding {
             Halves::Packed => PACKED_PUT,
         };
         let own = |text: &str| text.replace("b[", &format!("b{i}["));
-        if let Some(at) = at.filter(|_| uses(&format!("b{i}_at("))) {
-            let value = if self.element == Element::Half { "f32" } else { "vec4<f32>" };
-            writeln!(text, "fn b{i}_at(i: u32) -> {value} {{ return {}; }}", own(at)).unwrap();
+        if let Some(raw) = raw {
+            let (value, at, words) = match self.element {
+                Element::FourHalves => ("vec4<f32>", FOUR_AT.to_string(), "vec2<u32>"),
+                _ => ("f32", format!("from_half({raw})"), "u32"),
+            };
+            if uses(&format!("b{i}_at(")) {
+                writeln!(text, "fn b{i}_at(i: u32) -> {value} {{ return {}; }}", own(&at)).unwrap();
+            }
+            if uses(&format!("b{i}_raw(")) {
+                writeln!(text, "fn b{i}_raw(i: u32) -> {words} {{ return {}; }}", own(raw)).unwrap();
+            }
         }
         if uses(&format!("b{i}_put(")) {
             writeln!(text, "fn b{i}_put(i: u32, x: f32) {{ {} }}", own(put)).unwrap();
@@ -89,7 +103,9 @@ pub(crate) struct Body {
     pub width: u32,
     /// The most iterations of an invocation's loops.
     pub iterations: usize,
-    /// Whether its names may be another's too.
+    /// The extensions of WGSL that it needs.
+    pub enables: &'static [&'static str],
+    /// Whether it becomes one with no other, because its names may be another's too or it needs all its subgroups.
     pub alone: bool,
 }
 
@@ -216,8 +232,14 @@ impl Launch {
         let bindings = self.bindings().expect("bodies are merged if they agree");
         let params: Vec<u32> = self.bodies.iter().flat_map(|body| body.params.iter().copied()).collect();
         let mut text = String::new();
+        let mut enables: BTreeSet<&str> = self.bodies.iter().flat_map(|body| body.enables).copied().collect();
         if halves == Halves::Native && bindings.iter().any(|b| b.written && b.element == Element::Half) {
-            text += "enable wgpu_int16;\n";
+            enables.insert(INTEGERS);
+        }
+        enables.iter().for_each(|name| writeln!(text, "enable {name};").unwrap());
+        if enables.contains(UNITS) {
+            // They take what is uniform in a subgroup; naga asks for uniformity in the workgroup, by this rule.
+            text += "diagnostic(off, derivative_uniformity);\n";
         }
         if !params.is_empty() {
             writeln!(text, "@group(0) @binding(0) var<uniform> p: array<vec4<u32>, {}>;", params.len() / 4).unwrap();
@@ -238,7 +260,11 @@ impl Launch {
         let (width, [x, y, _]) = (self.width(), self.groups);
         if let [main] = &mains[..] {
             writeln!(text, "@compute @workgroup_size({width})").unwrap();
-            text += "fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {\n";
+            text += "fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) lid: u32";
+            if enables.contains(UNITS) {
+                text += ", @builtin(subgroup_id) subgroup: u32";
+            }
+            text += ") {\n";
             match y {
                 0 | 1 => text += "let g = wg.x;\n",
                 _ => writeln!(text, "let g = wg.y * {x}u + wg.x;").unwrap(),

@@ -4,6 +4,7 @@
 pub(crate) mod attention;
 pub(crate) mod body;
 pub(crate) mod convolution;
+pub(crate) mod cooperative;
 pub(crate) mod correlation;
 pub(crate) mod index;
 pub(crate) mod launch;
@@ -14,6 +15,7 @@ pub(crate) mod sequence;
 pub(crate) mod weights;
 
 use crate::error::{Error, Result};
+use cooperative::Units;
 use launch::{Binding, Body, Element, Launch, OWN, PARAMS};
 use std::{collections::BTreeSet, fmt::Write, ops::Range};
 use wgrad::{DType, Shape};
@@ -119,6 +121,8 @@ pub(crate) struct Tables<'a> {
     /// The most bytes that a workgroup's invocations can share.
     pub shared: usize,
     pub target: Target,
+    /// What multiplies matrices of halves, if there is anything.
+    pub units: Option<Units>,
 }
 
 /// What is handed on from one kernel to the next.
@@ -198,6 +202,10 @@ pub(crate) struct Source {
     pub outside: String,
     /// Bytes of shared memory.
     pub shared: usize,
+    /// The extensions of WGSL that it needs.
+    pub enables: &'static [&'static str],
+    /// Whether no other kernel becomes one with it.
+    pub alone: bool,
     /// The statements.
     pub main: String,
 }
@@ -258,7 +266,8 @@ impl Source {
     }
 
     /// The kernel, for this many invocations per workgroup and so many workgroups, whose invocations make so many
-    /// iterations at most. `g` is the workgroup's number in its text, `lid` the invocation's within it.
+    /// iterations at most. `g` is the workgroup's number in its text, `lid` the invocation's within it, and `subgroup` that of
+    /// the invocation's subgroup.
     pub fn finish(
         self,
         what: &'static str,
@@ -315,7 +324,8 @@ impl Source {
             shared: self.shared,
             width,
             iterations,
-            alone: self.element.is_some(),
+            enables: self.enables,
+            alone: self.alone || self.element.is_some(),
             outside: self.outside,
             main: self.main,
         };

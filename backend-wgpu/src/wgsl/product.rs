@@ -1,12 +1,12 @@
-//! Matrix products with what is computed of them: in tiles that a workgroup shares, or, of few or thin results, each
-//! element by itself.
+//! Matrix products with what is computed of them: in tiles that a workgroup shares, of halves by matrix units where there are
+//! any; or, of few or thin results, each element by itself.
 
 use super::{
     Memory, Scratch, Source, Tables, Target, View,
     body::{Emit, WIDTH},
     collapse,
     convolution::{lanes, tree},
-    coordinates,
+    cooperative, coordinates,
     launch::Launch,
     load, position, register,
 };
@@ -37,11 +37,39 @@ const PART: usize = 256;
 const MOST_PARTS: usize = 32;
 
 /// Where a tile goes.
-enum To {
+pub(crate) enum To {
     /// To the epilogue.
     Epilogue,
     /// To scratch memory: the sums of one of so many parts of the summands.
     Parts(Memory, usize),
+}
+
+impl To {
+    /// The statements that name a workgroup's part of the product, in tiles of so many rows, columns and summands at once:
+    /// `matrix`, which is number `batch` of part `part`, its first row and column, and the `low` and `high` end of the
+    /// summands. Gives how many workgroups there are, and the steps of each.
+    pub fn frame(&self, source: &mut Source, matmul: &MatMul, [rows, columns, depth]: [usize; 3]) -> (u64, usize) {
+        let MatMul { m, k, n, .. } = *matmul;
+        let parts = if let To::Parts(_, parts) = self { *parts } else { 1 };
+        let part = k.div_ceil(depth).div_ceil(parts);
+        let (down, across, batches) = (m.div_ceil(rows), n.div_ceil(columns), matmul.batch.numel());
+        source.line(format!("let tile = g % {}u; let matrix = g / {}u;", down * across, down * across));
+        source.line(format!("let batch = matrix % {batches}u; let part = matrix / {batches}u;"));
+        source.line(format!("let low = part * {}u; let high = min(low + {}u, {k}u);", part * depth, part * depth));
+        source.line(format!("let row0 = (tile / {across}u) * {rows}u; let column0 = (tile % {across}u) * {columns}u;"));
+        ((parts * batches * down * across) as u64, part)
+    }
+
+    /// The statement that stores an element of `row`.
+    pub fn store(&self, source: &mut Source, matmul: &MatMul, column: &str, value: &str) -> String {
+        match self {
+            To::Epilogue => format!("epilogue$(batch, row, {column}, {value});"),
+            To::Parts(memory, _) => {
+                let (MatMul { m, n, .. }, buffer) = (matmul, source.bind(*memory, true));
+                format!("{buffer}[(matrix * {m}u + row) * {n}u + {column}] = bitcast<u32>({value});")
+            }
+        }
+    }
 }
 
 /// The kernels of a product. Reads 0 and 1 are its sides.
@@ -58,15 +86,22 @@ pub(crate) fn product(
         return Ok(vec![]);
     }
     let depth = SMALL.depth;
-    let in_registers = tables.target == Target::Software && register::fits(matmul);
-    let in_tiles = !in_registers && m * n >= UNTILED && m.min(n) >= depth && k >= depth;
+    let units = tables.units.filter(|units| units.fit(matmul, reads));
+    let in_registers = units.is_none() && tables.target == Target::Software && register::fits(matmul);
+    let many = m * n >= UNTILED && m.min(n) >= depth && k >= depth;
+    let in_tiles = units.is_some() || !in_registers && many;
     let tile = if m.min(n) >= 2 * SMALL.rows { LARGE } else { SMALL };
-    let parts = if in_tiles { parts(k, batches * m.div_ceil(tile.rows) * n.div_ceil(tile.columns)) } else { 1 };
+    let [rows, columns] = if units.is_some() { [cooperative::TILE; 2] } else { [tile.rows, tile.columns] };
+    let parts = if in_tiles { parts(k, batches * m.div_ceil(rows) * n.div_ceil(columns)) } else { 1 };
+    let in_tiles_to = |source: Source, bases: &str, to: &To, tables: &mut Tables<'_>| match units {
+        Some(units) => cooperative::tiled(source, matmul, [reads, writes], bases, units, to, tables),
+        None => tiled(source, matmul, reads, bases, &tile, to, tables),
+    };
     let mut source = Source::default();
     if parts > 1 {
         let bases = bases(&mut source, matmul, reads);
         let memory = (tables.scratch)(Scratch::Parts, parts * batches * m * n);
-        let sums = tiled(source, matmul, reads, &bases, &tile, &To::Parts(memory, parts), tables)?;
+        let sums = in_tiles_to(source, &bases, &To::Parts(memory, parts), tables)?;
         let mut source = Source::default();
         source.outside = epilogue(&mut source, matmul, reads, writes, guard, tables)?;
         return Ok(vec![sums, ends(source, matmul, memory, parts, tables)?]);
@@ -76,7 +111,7 @@ pub(crate) fn product(
     let bases = bases(&mut source, matmul, reads);
     let launch = match in_tiles {
         _ if in_registers => register::product(source, matmul, reads, writes, &bases, tables),
-        true => tiled(source, matmul, reads, &bases, &tile, &To::Epilogue, tables),
+        true => in_tiles_to(source, &bases, &To::Epilogue, tables),
         false => direct(source, matmul, reads, &bases, tables),
     };
     Ok(vec![launch?])
@@ -193,19 +228,12 @@ fn tiled(
     let MatMul { m, k, n, .. } = *matmul;
     let Tile { rows, columns, depth } = *tile;
     let threads = rows * columns / (EACH * EACH);
-    let parts = if let To::Parts(_, parts) = to { *parts } else { 1 };
-    let part = k.div_ceil(depth).div_ceil(parts);
     source.shared = 4 * depth * (rows + columns);
     let (in_a, in_b) = (depth * rows, depth * columns);
     write!(source.outside, "var<workgroup> sa$: array<f32, {in_a}>;\nvar<workgroup> sb$: array<f32, {in_b}>;\n")
         .unwrap();
-    let (down, across) = (m.div_ceil(rows), n.div_ceil(columns));
     let wide = columns / EACH;
-    let batches = matmul.batch.numel();
-    source.line(format!("let tile = g % {}u; let matrix = g / {}u;", down * across, down * across));
-    source.line(format!("let batch = matrix % {batches}u; let part = matrix / {batches}u;"));
-    source.line(format!("let low = part * {}u; let high = min(low + {}u, {k}u);", part * depth, part * depth));
-    source.line(format!("let row0 = (tile / {across}u) * {rows}u; let column0 = (tile % {across}u) * {columns}u;"));
+    let (groups, steps) = to.frame(&mut source, matmul, [rows, columns, depth]);
     source.line(format!("let tx = lid % {wide}u; let ty = lid / {wide}u;"));
     source.main += bases;
     for i in 0..EACH {
@@ -251,17 +279,10 @@ fn tiled(
         source.line(format!("{{ let row = row0 + ty * {EACH}u + {i}u;\nif (row < {m}u) {{"));
         for (j, part) in ["x", "y", "z", "w"].into_iter().enumerate() {
             let column = format!("column0 + tx * {EACH}u + {j}u");
-            let store = match to {
-                To::Epilogue => format!("epilogue$(batch, row, {column}, acc{i}.{part});"),
-                To::Parts(memory, _) => {
-                    let buffer = source.bind(*memory, true);
-                    format!("{buffer}[(matrix * {m}u + row) * {n}u + {column}] = bitcast<u32>(acc{i}.{part});")
-                }
-            };
+            let store = to.store(&mut source, matmul, &column, &format!("acc{i}.{part}"));
             source.line(format!("if ({column} < {n}u) {{ {store} }}"));
         }
         source.line("} }");
     }
-    let groups = (parts * batches * down * across) as u64;
-    source.finish("a matrix product", threads as u32, groups, part, tables)
+    source.finish("a matrix product", threads as u32, groups, steps, tables)
 }

@@ -40,8 +40,8 @@ struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// Side 0 or 1 of a product that also reads and writes `others`.
-    fn new(side: usize, matmul: &MatMul, reads: &'a [View], others: &[Memory]) -> Self {
+    /// Side 0 or 1 of a product.
+    fn new(side: usize, matmul: &MatMul, reads: &'a [View], writes: &[View]) -> Self {
         let MatMul { m, k, n, .. } = *matmul;
         let view = &reads[side];
         let r = view.strides.len();
@@ -49,11 +49,8 @@ impl<'a> Side<'a> {
             0 => (m, [view.strides[r - 2], view.strides[r - 1]]),
             _ => (n, [view.strides[r - 1], view.strides[r - 2]]),
         };
-        // A buffer is bound once, as vectors or as numbers.
-        let alone =
-            view.memory != Memory::Arena && !others.contains(&view.memory) && reads[0].memory != reads[1].memory;
+        let in_fours = in_fours(side, reads, writes);
         let aligned = |stride: &isize| stride % 4 == 0;
-        let in_fours = alone && view.offset.is_multiple_of(4) && view.strides[..r - 2].iter().all(aligned);
         let load = match strides {
             [element, 1] if in_fours && aligned(&element) && k.is_multiple_of(4) => Load::Summands,
             [1, summand] if in_fours && aligned(&summand) && extent.is_multiple_of(4) => Load::Elements,
@@ -88,6 +85,17 @@ impl<'a> Side<'a> {
     }
 }
 
+/// Whether each matrix of side 0 or 1 can be bound as vectors of four.
+pub(crate) fn in_fours(side: usize, reads: &[View], writes: &[View]) -> bool {
+    let view = &reads[side];
+    // A buffer is bound once, as vectors or as numbers.
+    let alone = view.memory != Memory::Arena
+        && reads[0].memory != reads[1].memory
+        && reads[2..].iter().chain(writes).all(|other| other.memory != view.memory);
+    let batches = &view.strides[..view.strides.len() - 2];
+    alone && view.offset.is_multiple_of(4) && batches.iter().all(|stride| stride % 4 == 0)
+}
+
 /// Whether a product is worth it: a lane for each of eight elements.
 pub(crate) fn fits(matmul: &MatMul) -> bool {
     matmul.m.max(matmul.n) >= LANES
@@ -103,8 +111,7 @@ pub(crate) fn product(
     tables: &Tables<'_>,
 ) -> Result<Launch> {
     let MatMul { m, k, n, .. } = *matmul;
-    let others: Vec<Memory> = reads[2..].iter().chain(writes).map(|view| view.memory).collect();
-    let sides = [0, 1].map(|side| Side::new(side, matmul, reads, &others));
+    let sides = [0, 1].map(|side| Side::new(side, matmul, reads, writes));
     let swapped = n < 4 * LANES && m > n;
     let [shared, own] = if swapped { [&sides[1], &sides[0]] } else { [&sides[0], &sides[1]] };
     let (_, count, fours) = TILES.into_iter().find(|(summands, ..)| k >= *summands).expect("the last one has any");

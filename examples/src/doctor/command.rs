@@ -42,8 +42,10 @@ struct Adapter {
     features: BTreeMap<String, bool>,
     /// Whether kernels store halves as integers of 16 bits.
     native_halves: bool,
-    /// The products that its matrix units make; no kernel uses them yet.
+    /// The products that its matrix units make.
     matrix_units: Vec<String>,
+    /// What becomes of them; nothing is known of what cannot be opened.
+    matrix_use: Option<String>,
     #[serde(flatten)]
     tested: Tested,
 }
@@ -104,6 +106,7 @@ impl Adapter {
             features: found.chain(summary.missing.iter().map(|name| (name.clone(), false))).collect(),
             native_halves: summary.native_halves,
             matrix_units: summary.matrix_units,
+            matrix_use: gpu.as_ref().ok().map(|gpu| gpu.matrix_units().to_string()),
             tested: Tested::new(gpu.map(Place::Gpu).map_err(Error::from)),
             name: summary.name,
             backend: summary.backend,
@@ -123,7 +126,10 @@ impl Adapter {
         line("halves", if self.native_halves { "stored as integers of 16 bits" } else { "stored two in a word" });
         match &self.matrix_units[..] {
             [] => line("matrices", "no units for them"),
-            units => line("matrices", &format!("units for {}, which no kernel uses yet", units.join(", "))),
+            units => {
+                line("matrices", &format!("units for {}", units.join(", ")));
+                self.matrix_use.iter().for_each(|what| line("", what));
+            }
         }
         let limit = |name| self.limits[name];
         line(

@@ -8,7 +8,7 @@ use std::{
     thread::available_parallelism,
     time::Instant,
 };
-use wgrad_tests::shaders::{ENTRY, Kernels, Translated, has_spirv_val, spirv_val};
+use wgrad_tests::shaders::{ENTRY, Kernels, SpirvVal, Translated};
 
 /// Validate the kernels of many programs and translate them for Vulkan, DX12 and Metal; have spirv-val and DXC judge
 /// what comes out
@@ -21,6 +21,9 @@ struct Args {
     /// Microsoft's shader compiler, or what is called as it is
     #[arg(long, value_name = "PROGRAM")]
     dxc: Option<PathBuf>,
+    /// The validator of the SPIR-V tools
+    #[arg(long, value_name = "PROGRAM", default_value = "spirv-val")]
+    spirv_val: PathBuf,
     /// How many random tapes give their kernels, too
     #[arg(long, value_name = "N", default_value_t = 400)]
     tapes: u32,
@@ -31,6 +34,8 @@ struct Args {
 /// What became of the kernels, by the checks that ran.
 #[derive(Default)]
 struct Judged {
+    /// Those that use matrix units.
+    matrices: AtomicUsize,
     spirv: AtomicUsize,
     dxil: AtomicUsize,
 }
@@ -59,13 +64,13 @@ fn run(args: &Args) -> Result<usize, String> {
     }
     let texts: Vec<(&String, &String)> = kernels.texts.iter().collect();
     println!("{} kernels of {} programs, {:.0} s", texts.len(), kernels.programs, start.elapsed().as_secs_f64());
-    let vulkan = has_spirv_val();
+    let vulkan = SpirvVal::find(&args.spirv_val);
     let (next, judged) = (AtomicUsize::new(0), Judged::default());
     let work = || {
         let mut failed = vec![];
         while let Some((text, program)) = texts.get(next.fetch_add(1, Relaxed)) {
             let number = next.load(Relaxed);
-            if let Err(why) = prove(text, args, vulkan, &judged) {
+            if let Err(why) = prove(text, args, vulkan.as_ref(), &judged) {
                 failed.push((number, text.as_str(), program.as_str(), why));
             }
         }
@@ -82,9 +87,18 @@ fn run(args: &Args) -> Result<usize, String> {
         println!("{} ({program}): {why}", file.display());
     }
     println!("naga: {} validated, and translated to SPIR-V, HLSL and MSL", texts.len() - failed.len());
+    let matrices = judged.matrices.into_inner();
+    if matrices > 0 {
+        println!(
+            "      {matrices} of these use matrix units: HLSL has none, MSL none of 16 by 16, so no translation to these"
+        );
+    }
     match vulkan {
-        true => println!("spirv-val: {} modules are valid", judged.spirv.into_inner()),
-        false => println!("spirv-val: not found, not checked (Debian's package spirv-tools)"),
+        Some(_) => println!("spirv-val: {} modules are valid", judged.spirv.into_inner()),
+        None => println!("spirv-val: not found, not checked (Debian's package spirv-tools)"),
+    }
+    if vulkan.is_some_and(|vulkan| !vulkan.knows_matrices) && matrices > 0 {
+        println!("           it is too old to know cooperative matrices: {matrices} modules not checked");
     }
     match args.dxc {
         Some(_) => println!("DXC: {} shaders compile", judged.dxil.into_inner()),
@@ -103,27 +117,27 @@ fn read(files: &[PathBuf]) -> Result<Kernels, String> {
     Ok(kernels)
 }
 
-fn prove(text: &str, args: &Args, vulkan: bool, judged: &Judged) -> Result<(), String> {
+fn prove(text: &str, args: &Args, vulkan: Option<&SpirvVal>, judged: &Judged) -> Result<(), String> {
     let translated = Translated::new(text)?;
     let thread = format!("{:?}", std::thread::current().id());
     let file = |ending: &str| args.out.join(format!("{}.{ending}", thread.replace(['(', ')'], "")));
-    if vulkan {
-        spirv_val(&translated.spirv, &file("spv"))?;
-        judged.spirv.fetch_add(1, Relaxed);
+    judged.matrices.fetch_add(translated.matrices.into(), Relaxed);
+    if let Some(vulkan) = vulkan {
+        judged.spirv.fetch_add(vulkan.judge(&translated, &file("spv"))?.into(), Relaxed);
     }
-    if let Some(dxc) = &args.dxc {
-        compile(dxc, &translated, &file("hlsl"))?;
+    if let (Some(dxc), Some(hlsl)) = (&args.dxc, &translated.hlsl) {
+        compile(dxc, hlsl, translated.native, &file("hlsl"))?;
         judged.dxil.fetch_add(1, Relaxed);
     }
     Ok(())
 }
 
 /// Has DXC compile a shader, with wgpu's settings.
-fn compile(dxc: &Path, kernel: &Translated, file: &Path) -> Result<(), String> {
+fn compile(dxc: &Path, hlsl: &str, native: bool, file: &Path) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", file.display());
-    std::fs::write(file, &kernel.hlsl).map_err(failed)?;
+    std::fs::write(file, hlsl).map_err(failed)?;
     let mut command = Command::new(dxc);
-    let model: &[&str] = if kernel.native { &["cs_6_2", "-enable-16bit-types"] } else { &["cs_6_0"] };
+    let model: &[&str] = if native { &["cs_6_2", "-enable-16bit-types"] } else { &["cs_6_0"] };
     command.arg("-T").args(model).args(["-E", ENTRY, "-HV", "2018", "-no-warnings", "-Ges"]);
     let output = command.arg("-Fo").arg(file.with_extension("dxil")).arg(file).output();
     let output = output.map_err(|error| format!("{}: {error}", dxc.display()))?;

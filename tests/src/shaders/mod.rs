@@ -11,8 +11,8 @@ use naga::{
 use std::{
     collections::BTreeMap,
     io,
-    path::Path,
-    process::{Command, Stdio},
+    path::{Path, PathBuf},
+    process::Command,
 };
 use wgrad::{Program, plan::Grouping};
 use wgrad_wgpu::Imagined;
@@ -50,8 +50,12 @@ impl Kernels {
         self.programs += 1;
         // For GPUs, and for software renderers; merged, and each by itself; with stores of 16 bits, and without.
         let flags = |device: u32| [0, 1, 2].map(|bit| device >> bit & 1 == 1);
-        for [software, separate, native] in (0..8).map(flags) {
-            match wgrad_wgpu::kernels(program, grouping, Imagined { buffers: BUFFERS, software, separate, native }) {
+        let plain = (0..8).map(flags).map(|[software, separate, native]| (software, separate, native, None));
+        // Matrix units change products of halves alone, and these stay by themselves.
+        let with_units = UNITS.map(|size| (false, true, true, Some(size)));
+        for (software, separate, native, units) in plain.chain(with_units) {
+            let device = Imagined { buffers: BUFFERS, software, separate, native, units };
+            match wgrad_wgpu::kernels(program, grouping, device) {
                 Ok(texts) => texts.into_iter().for_each(|text| {
                     self.texts.entry(text).or_insert_with(|| name.into());
                 }),
@@ -61,19 +65,30 @@ impl Kernels {
     }
 }
 
-/// What a kernel begins with that stores integers of 16 bits: the only optional feature that a kernel may use.
+/// The sizes of matrix units that kernels use.
+const UNITS: [usize; 2] = [16, 8];
+
+/// What a kernel needs that stores integers of 16 bits.
 const NATIVE: &str = "enable wgpu_int16;";
+
+/// What a kernel needs that uses matrix units: they take halves and integers of 16 bits, and subgroups.
+const MATRICES: &str = "enable wgpu_cooperative_matrix;";
+
+/// What only Vulkan's units multiply.
+const LARGE_UNITS: &str = "coop_mat16x16";
 
 /// A kernel in the languages of the drivers.
 pub struct Translated {
     /// Whether it stores integers of 16 bits.
     pub native: bool,
+    /// Whether it uses matrix units.
+    pub matrices: bool,
     /// For Vulkan.
     pub spirv: Vec<u32>,
-    /// For DX12.
-    pub hlsl: String,
-    /// For Metal.
-    pub msl: String,
+    /// For DX12, which has no matrix units.
+    pub hlsl: Option<String>,
+    /// For Metal, whose units are of 8 by 8.
+    pub msl: Option<String>,
 }
 
 impl Translated {
@@ -83,16 +98,21 @@ impl Translated {
     /// If it is no valid WGSL, needs a feature that a device may lack, or exceeds what each offers.
     pub fn new(text: &str) -> Result<Self, String> {
         let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
-        let native = text.starts_with(NATIVE);
-        let capabilities = if native { Capabilities::SHADER_INT16 } else { Capabilities::empty() };
+        let [native, matrices] = [NATIVE, MATRICES].map(|enabled| text.lines().any(|line| line == enabled));
+        let mut capabilities = Capabilities::empty();
+        capabilities.set(Capabilities::SHADER_INT16, native);
+        let units = Capabilities::COOPERATIVE_MATRIX | Capabilities::SHADER_FLOAT16 | Capabilities::SUBGROUP;
+        capabilities.set(units, matrices);
         let info = Validator::new(ValidationFlags::all(), capabilities)
             .validate(&module)
             .map_err(|error| error.emit_to_string(text))?;
         fits(&module)?;
-        let spirv = spirv(&module, &info).map_err(|why| format!("SPIR-V: {why}"))?;
-        let hlsl = hlsl(&module, &info, native).map_err(|why| format!("HLSL: {why}"))?;
-        let msl = msl(&module, &info).map_err(|why| format!("MSL: {why}"))?;
-        Ok(Self { native, spirv, hlsl, msl })
+        let spirv = spirv(&module, &info, matrices).map_err(|why| format!("SPIR-V: {why}"))?;
+        let hlsl = (!matrices).then(|| hlsl(&module, &info, native)).transpose();
+        let hlsl = hlsl.map_err(|why| format!("HLSL: {why}"))?;
+        let msl = (!text.contains(LARGE_UNITS)).then(|| msl(&module, &info, matrices)).transpose();
+        let msl = msl.map_err(|why| format!("MSL: {why}"))?;
+        Ok(Self { native, matrices, spirv, hlsl, msl })
     }
 }
 
@@ -127,10 +147,10 @@ const CHECKED: BoundsCheckPolicies = BoundsCheckPolicies {
     binding_array: BoundsCheckPolicy::Unchecked,
 };
 
-/// For Vulkan 1.1, the oldest that wgpu may meet with this.
-fn spirv(module: &naga::Module, info: &ModuleInfo) -> Result<Vec<u32>, String> {
+/// For Vulkan 1.1, the oldest that wgpu may meet with this; 1.3 where there are matrix units.
+fn spirv(module: &naga::Module, info: &ModuleInfo, matrices: bool) -> Result<Vec<u32>, String> {
     let options = spv::Options {
-        lang_version: (1, 3),
+        lang_version: if matrices { (1, 6) } else { (1, 3) },
         flags: spv::WriterFlags::empty(),
         bounds_check_policies: CHECKED,
         zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
@@ -154,10 +174,10 @@ fn hlsl(module: &naga::Module, info: &ModuleInfo, native: bool) -> Result<String
     }
 }
 
-/// For Metal 2.1, of macOS 10.14.
-fn msl(module: &naga::Module, info: &ModuleInfo) -> Result<String, String> {
+/// For Metal 2.1, of macOS 10.14; 2.3, of macOS 11, where there are matrix units.
+fn msl(module: &naga::Module, info: &ModuleInfo, matrices: bool) -> Result<String, String> {
     let options = msl::Options {
-        lang_version: (2, 1),
+        lang_version: if matrices { (2, 3) } else { (2, 1) },
         bounds_check_policies: CHECKED,
         zero_initialize_workgroup_memory: false,
         ..msl::Options::default()
@@ -170,24 +190,45 @@ fn msl(module: &naga::Module, info: &ModuleInfo) -> Result<String, String> {
     }
 }
 
-/// Whether `spirv-val`, of the SPIR-V tools, is there.
-pub fn has_spirv_val() -> bool {
-    Command::new("spirv-val").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+/// The program `spirv-val`, of the SPIR-V tools.
+pub struct SpirvVal {
+    program: PathBuf,
+    /// Whether it is new enough to know cooperative matrices.
+    pub knows_matrices: bool,
 }
 
-/// Has `spirv-val` judge a module, by way of a file.
-///
-/// # Errors
-/// If it finds a fault: what it says; or if the file cannot be written.
-pub fn spirv_val(words: &[u32], file: &Path) -> Result<(), String> {
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let failed = |error: io::Error| format!("{}: {error}", file.display());
-    std::fs::write(file, bytes).map_err(failed)?;
-    let output = Command::new("spirv-val").args(["--target-env", "vulkan1.1"]).arg(file).output().map_err(failed)?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            Err(format!("spirv-val: {}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim()))
+/// The first version that knows cooperative matrices.
+const MATRICES_SINCE: [u32; 2] = [2023, 4];
+
+impl SpirvVal {
+    /// The program of this name, if it is there.
+    pub fn find(program: &Path) -> Option<Self> {
+        let output = Command::new(program).arg("--version").output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        // "SPIRV-Tools v2023.1 unknown hash, 2023-02-15T14:03:51"
+        let version = text.split_whitespace().find_map(|word| word.strip_prefix('v')).unwrap_or_default();
+        let numbers: Vec<u32> = version.split(['.', '-']).map_while(|part| part.parse().ok()).take(2).collect();
+        Some(Self { program: program.into(), knows_matrices: numbers[..] >= MATRICES_SINCE[..] })
+    }
+
+    /// Judges a kernel, by way of a file. Gives whether it has: of cooperative matrices an old one knows nothing.
+    ///
+    /// # Errors
+    /// If it finds a fault: what it says; or if the file cannot be written.
+    pub fn judge(&self, kernel: &Translated, file: &Path) -> Result<bool, String> {
+        if kernel.matrices && !self.knows_matrices {
+            return Ok(false);
+        }
+        let bytes: Vec<u8> = kernel.spirv.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let failed = |error: io::Error| format!("{}: {error}", file.display());
+        std::fs::write(file, bytes).map_err(failed)?;
+        let target = if kernel.matrices { "vulkan1.3" } else { "vulkan1.1" };
+        let output = Command::new(&self.program).args(["--target-env", target]).arg(file).output().map_err(failed)?;
+        match output.status.success() {
+            true => Ok(true),
+            false => {
+                Err(format!("spirv-val: {}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim()))
+            }
         }
     }
 }

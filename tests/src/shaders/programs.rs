@@ -79,7 +79,16 @@ fn operations(f: &mut Each<'_>) {
 
 /// Sizes that take kernels of their own: tiles, long rows and columns in parts, several dispatches.
 fn sizes(f: &mut Each<'_>) {
-    let products = [(64, 16, 64), (65, 33, 70), (40, 100, 60), (130, 17, 66), (2, 5000, 3), (1, 300, 200), (70, 7, 90)];
+    let products = [
+        (64, 16, 64),
+        (65, 33, 70),
+        (40, 100, 60),
+        (130, 17, 66),
+        (2, 5000, 3),
+        (1, 300, 200),
+        (70, 7, 90),
+        (48, 1100, 64),
+    ];
     let rows =
         [[3, 20], [3, 100], [700, 70], [2, 5000], [5000, 2], [1, 200_000], [3, 40_000], [100_000, 3], [40, 1000]];
     for dtype in [DType::F32, DType::F16] {
