@@ -5,6 +5,7 @@ pub mod data;
 mod measure;
 mod networks;
 mod passes;
+pub mod peers;
 mod primitives;
 pub mod profile;
 mod recurrent;

@@ -8,6 +8,7 @@ mod core_crate;
 mod error;
 mod fuzz;
 mod gpu;
+mod peers;
 mod shaders;
 mod size;
 mod test;
@@ -34,6 +35,7 @@ Subcommands:
   cases [--seeds N] [<examples>]
                     run every case of the examples without and with each of its cures; fail if a verdict is not as it
                     should be
+  peers <results>   put the tables of wgrad beside its peers into BENCHMARKS.md, from files of rows of `bench/peers/run_all`
   floor             run the tests of the wgpu backend on the least of what devices offer
   widths            run the tests of the wgpu backend with subgroups of 4, 8 and 16 invocations
   size              check how small and how self-contained automatic differentiation is; list long files
@@ -43,7 +45,7 @@ Exit status: that of the command that failed, 1 for a failed check, 2 for wrong 
 ";
 
 /// The subcommands, for whoever names another.
-const SUBCOMMANDS: &str = "test, check, fuzz, shaders, cases, floor, widths, size or help";
+const SUBCOMMANDS: &str = "test, check, fuzz, shaders, cases, peers, floor, widths, size or help";
 
 /// One subcommand with its arguments.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,6 +60,8 @@ enum Task {
     Shaders(Vec<OsString>),
     /// Run every case and cure of the examples, or as these arguments say.
     Cases(Vec<OsString>),
+    /// Make the tables of BENCHMARKS.md from these files.
+    Peers(Vec<OsString>),
     /// Run the tests of the wgpu backend on the least of what devices offer.
     Floor,
     /// Run them with subgroups of several widths.
@@ -86,6 +90,7 @@ impl Task {
             Some("fuzz") => return Fuzz::parse(rest).map(Task::Fuzz),
             Some("shaders") => return Ok(Task::Shaders(rest)),
             Some("cases") => return Ok(Task::Cases(rest)),
+            Some("peers") => return Ok(Task::Peers(rest)),
             Some("check") => Task::Check,
             Some("floor") => Task::Floor,
             Some("widths") => Task::Widths,
@@ -112,6 +117,7 @@ impl Task {
             Task::Fuzz(fuzz) => fuzz.run(&command::workspace_root()?),
             Task::Shaders(args) => shaders::run(&command::workspace_root()?, &args),
             Task::Cases(args) => cases::run(&command::workspace_root()?, &args),
+            Task::Peers(files) => peers::run(&command::workspace_root()?, &files),
             Task::Floor => gpu::floor(&command::workspace_root()?),
             Task::Widths => gpu::widths(&command::workspace_root()?),
             Task::Size => size::run(&command::workspace_root()?),
