@@ -29,11 +29,12 @@ impl Operand {
         Self { slot, offset: 0, shape: shape.clone(), strides }
     }
 
-    /// Whether the elements of each row lie one after another, and no row lies before the one above it.
+    /// Whether the elements of each row, if there are any, lie one after another, and no row lies before the one above it.
     pub fn is_in_rows(&self) -> bool {
         let one = |d: usize| self.shape.get(d).is_none_or(|&extent| extent <= 1);
         let r = self.shape.rank();
-        r > 0 && (one(r - 1) || self.strides[r - 1] == 1) && (r < 2 || one(r - 2) || self.strides[r - 2] >= 0)
+        self.shape.numel() == 0
+            || r > 0 && (one(r - 1) || self.strides[r - 1] == 1) && (r < 2 || one(r - 2) || self.strides[r - 2] >= 0)
     }
 
     /// Whether the elements lie one after another, row-major.

@@ -28,17 +28,14 @@ impl Heads {
         assert!(operand.is_in_rows(), "attention reads and writes rows that lie in one piece");
         let (heads, matrix) = operand.shape.split_at(split);
         let (heads_strides, strides) = operand.strides.split_at(split);
-        let stride = match matrix {
-            [rows, _] => {
-                if *rows > 1 {
-                    strides[0] as usize
-                } else {
-                    0
-                }
-            }
-            _ => 1,
+        let (heads, stride) = match matrix {
+            // Nothing is found there, whatever the strides are.
+            _ if operand.shape.numel() == 0 => (Walk::new(&[], &[]), 0),
+            [1, _] => (Walk::new(heads, heads_strides), 0),
+            [_, _] => (Walk::new(heads, heads_strides), strides[0] as usize),
+            _ => (Walk::new(heads, heads_strides), 1),
         };
-        Self { source, offset: operand.offset as isize, heads: Walk::new(heads, heads_strides), stride }
+        Self { source, offset: operand.offset as isize, heads, stride }
     }
 
     fn start(&self, head: usize, row: usize) -> isize {
