@@ -44,7 +44,7 @@ pub(crate) struct Sizes {
 impl Sizes {
     /// For speed.
     pub const FAST: Sizes = Sizes {
-        block: 4096,
+        block: 8192,
         long: 16384,
         narrow: 32,
         square: 64,

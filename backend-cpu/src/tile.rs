@@ -70,7 +70,11 @@ impl<'a> Machine<'a> {
     /// All of a tile.
     pub fn tile(&mut self, tile: usize) {
         self.enter_tile(tile);
+        let cut = &self.schedule.cut;
         for p in 0..self.schedule.phases.len() {
+            // While the tile is walked over again, the next one comes.
+            let near = p == 0 || !cut.resident || cut.turned;
+            self.ahead = if near { chain::AHEAD } else { cut.rows * cut.reduced };
             self.start(p, false);
             for chunk in 0..self.schedule.cut.chunks() {
                 self.chunk(p, chunk);
