@@ -235,6 +235,9 @@ pub struct BenchArgs {
     /// Weights and batches from DIR/WORKLOAD.safetensors, the same for every framework; without it, drawn from the seed
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// Batches of N examples, 1 to 1024, instead of the workload's number: for w1 to w5, and not with --data
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub batch: Option<u16>,
     /// The time for each workload, of timed steps alone; an operation has a third of it
     #[arg(long, value_name = "SECONDS", default_value = "12", value_parser = seconds)]
     pub budget: Duration,

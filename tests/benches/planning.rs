@@ -1,63 +1,88 @@
-//! How long it takes to record a training step and to plan it, for stacks of 2 to 48 layers: linear, layer norm, tanh,
-//! trained by AdamW with clipping.
+//! How long it takes to record a training step and to plan it, for 2 to 48 layers: of a stack of linear layer, layer norm
+//! and tanh, and of the decoder that `wgrad bench w1` trains. AdamW trains both, with clipping.
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::sync::Arc;
-use wgrad::{DType, Optimizer, Program, Store, Tape, plan::Plan};
+use wgrad::{DType, Optimizer, Program, Store, Tape, Tensor, plan::Plan};
 use wgrad_nn::{
-    Builder, Init, Linear,
-    optim::{Adam, AdamConfig},
+    Builder, Gpt, GptConfig, Init, Linear,
+    optim::{AdamW, AdamWConfig},
 };
 
 const WIDTH: usize = 64;
 const BATCH: usize = 32;
+/// Texts of a batch, and the symbols they are made of.
+const TEXTS: usize = 8;
+const VOCABULARY: usize = 96;
+
+type Loss = Box<dyn for<'t> Fn(&'t Tape) -> Tensor<'t>>;
+/// Declares a model of so many layers.
+type Declare = fn(Builder<'_>, usize) -> Loss;
 
 /// A model to record again and again.
-struct Stack {
-    layers: Vec<Linear>,
-    adam: Adam,
+struct Model {
+    loss: Loss,
+    adamw: AdamW,
     store: Store,
 }
 
-impl Stack {
-    fn new(depth: usize) -> Self {
+impl Model {
+    fn new(declare: Declare, depth: usize) -> Self {
         let mut store = Store::new();
-        let mut b = Builder::new(&mut store, 0);
-        let init = Init::XavierUniform { gain: 1.0 };
-        let layers = (0..depth).map(|i| Linear::new(b.at(&format!("layer{i}")), WIDTH, WIDTH, &init)).collect();
+        let loss = declare(Builder::new(&mut store, 0), depth);
         let params = store.params();
-        let adam = Adam::new(&mut store, &params, AdamConfig::default());
-        Self { layers, adam, store }
+        let adamw = AdamW::new(&mut store, &params, AdamWConfig::default());
+        Self { loss, adamw, store }
     }
 
     fn record(&self) -> Program {
         let tape = Tape::new(Arc::new(self.store.layout().clone()));
+        let loss = (self.loss)(&tape);
+        tape.tap("loss", loss);
+        self.adamw.step(loss.grad(&self.store.params()).clip_by_global_norm(1.0));
+        tape.finish()
+    }
+}
+
+fn stack(mut b: Builder<'_>, depth: usize) -> Loss {
+    let init = Init::XavierUniform { gain: 1.0 };
+    let layers: Vec<Linear> =
+        (0..depth).map(|i| Linear::new(b.at(&format!("layer{i}")), WIDTH, WIDTH, &init)).collect();
+    Box::new(move |tape| {
         let (x, y) = (tape.input("x", [BATCH, WIDTH], DType::F32), tape.input("y", [BATCH, WIDTH], DType::F32));
-        let out = self.layers.iter().fold(x, |x, layer| {
+        let out = layers.iter().fold(x, |x, layer| {
             let h = layer.forward(x);
             let column = [BATCH, 1];
             let centred = h - h.mean_axes(&[1]).reshape(column);
             let deviation = (h.var_axes(&[1]).reshape(column) + 1e-5).sqrt();
             (centred / deviation).tanh() + x
         });
-        let loss = out.mse(y);
-        tape.tap("loss", loss);
-        self.adam.step(loss.grad(&self.store.params()).clip_by_global_norm(1.0));
-        tape.finish()
-    }
+        out.mse(y)
+    })
 }
+
+fn decoder(b: Builder<'_>, layers: usize) -> Loss {
+    let model = Gpt::new(b, &GptConfig { layers, ..GptConfig::small(VOCABULARY) });
+    let shape = [TEXTS, model.config.context];
+    Box::new(move |tape| model.loss(tape.input("x", shape, DType::U32), tape.input("y", shape, DType::U32), true))
+}
+
+const MODELS: [(&str, Declare); 2] = [("stack", stack), ("decoder", decoder)];
 
 fn planning(c: &mut Criterion) {
-    for depth in [2, 6, 12, 24, 48] {
-        let stack = Stack::new(depth);
-        let program = stack.record();
-        let plan = |program: &Program| Plan::new(&program.lowered(true, |_, _| true));
-        let (nodes, kernels) = (program.nodes().len(), plan(&program).kernels.len());
-        println!("{depth} layers: {nodes} nodes, {kernels} kernels");
-        c.bench_function(&format!("record/{depth}"), |b| b.iter(|| stack.record()));
-        c.bench_function(&format!("plan/{depth}"), |b| b.iter(|| plan(&program)));
+    for (name, declare) in MODELS {
+        let mut group = c.benchmark_group(name);
+        for depth in [2, 6, 12, 24, 48] {
+            let model = Model::new(declare, depth);
+            let program = model.record();
+            let plan = |program: &Program| Plan::new(&program.lowered(true, |_, _| true));
+            let (nodes, kernels) = (program.nodes().len(), plan(&program).kernels.len());
+            println!("{name} of {depth} layers: {nodes} nodes, {kernels} kernels");
+            group.bench_function(BenchmarkId::new("record", depth), |b| b.iter(|| model.record()));
+            group.bench_function(BenchmarkId::new("plan", depth), |b| b.iter(|| plan(&program)));
+        }
     }
 }
 
-criterion_group!(benches, planning);
+criterion_group!(name = benches; config = Criterion::default().sample_size(20); targets = planning);
 criterion_main!(benches);

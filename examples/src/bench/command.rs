@@ -23,18 +23,50 @@ use wgrad::{Session, Step, Store};
 /// A workload that exists.
 struct Workload {
     name: &'static str,
+    /// Whether it trains on batches, which may be larger or smaller.
+    trains: bool,
     results: fn() -> Vec<&'static str>,
     run: fn(&Bench<'_>, Source) -> Result<()>,
 }
 
 const WORKLOADS: [Workload; 7] = [
-    Workload { name: "w1", results: || vec!["w1"], run: |bench, source| training::run(&W1, bench, source) },
-    Workload { name: "w2", results: || vec!["w2"], run: |bench, source| training::run(&W2, bench, source) },
-    Workload { name: "w3", results: || vec!["w3"], run: |bench, source| training::run(&W3, bench, source) },
-    Workload { name: "w4", results: || vec!["w4"], run: |bench, source| training::run(&W4, bench, source) },
-    Workload { name: "w5", results: || vec!["w5"], run: |bench, source| training::run(&Residual, bench, source) },
-    Workload { name: "w6", results: || WORKS.iter().map(|work| work.name).collect(), run: passes::run },
-    Workload { name: "w7", results: || PRIMITIVES.iter().map(|p| p.name).collect(), run: primitives::run },
+    Workload {
+        name: "w1",
+        trains: true,
+        results: || vec!["w1"],
+        run: |bench, source| training::run(&W1, bench, source),
+    },
+    Workload {
+        name: "w2",
+        trains: true,
+        results: || vec!["w2"],
+        run: |bench, source| training::run(&W2, bench, source),
+    },
+    Workload {
+        name: "w3",
+        trains: true,
+        results: || vec!["w3"],
+        run: |bench, source| training::run(&W3, bench, source),
+    },
+    Workload {
+        name: "w4",
+        trains: true,
+        results: || vec!["w4"],
+        run: |bench, source| training::run(&W4, bench, source),
+    },
+    Workload {
+        name: "w5",
+        trains: true,
+        results: || vec!["w5"],
+        run: |bench, source| training::run(&Residual, bench, source),
+    },
+    Workload { name: "w6", trains: false, results: || WORKS.iter().map(|work| work.name).collect(), run: passes::run },
+    Workload {
+        name: "w7",
+        trains: false,
+        results: || PRIMITIVES.iter().map(|p| p.name).collect(),
+        run: primitives::run,
+    },
 ];
 
 /// What all workloads of a command share.
@@ -47,7 +79,9 @@ pub struct Bench<'a> {
     device: String,
     /// The time for the timed steps of a workload.
     pub budget: Duration,
-    note: &'static str,
+    /// Another number of examples in a batch than the workload's, if that is asked for.
+    pub batch: Option<usize>,
+    note: String,
     rows: Cell<usize>,
     /// Whether the time of each kernel is asked for.
     profiles: bool,
@@ -76,9 +110,13 @@ pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
         None => Ok(Source::Seed(common.seed)),
     };
     let sources: Vec<Source> = workloads.iter().map(|workload| source(workload)).collect::<Result<_>>()?;
-    let note = if args.data.is_some() { "" } else { "weights and batches of its own: losses compare with no other's" };
+    let batch = args.batch.map(usize::from);
+    let mut note = batch.map_or(String::new(), |batch| format!("batch {batch}; "));
+    if args.data.is_none() {
+        note += "weights and batches of its own: losses compare with no other's";
+    }
     let (budget, rows, profiles, limits) = (args.budget, Cell::new(0), args.profile, Cell::new(None));
-    let bench = Bench { common, only: &args.only, threads, place, device, budget, note, rows, profiles, limits };
+    let bench = Bench { common, only: &args.only, threads, place, device, budget, batch, note, rows, profiles, limits };
     for (workload, source) in workloads.into_iter().zip(sources) {
         (workload.run)(&bench, source)?;
         if interrupt::requested() {
@@ -101,6 +139,16 @@ fn workloads(args: &BenchArgs, common: &Common) -> Result<Vec<&'static Workload>
         WORKLOADS.iter().find(|workload| workload.name == *name).ok_or_else(|| missing("workload", name, &known()))
     };
     let workloads: Vec<&Workload> = args.workloads.iter().map(find).collect::<Result<_>>()?;
+    if args.batch.is_some() {
+        if args.data.is_some() {
+            return Err(Error::Usage("the batches of --data have the workload's size: leave out --batch".into()));
+        }
+        if let Some(without) = workloads.iter().find(|workload| !workload.trains) {
+            let training: Vec<&str> = WORKLOADS.iter().filter(|w| w.trains).map(|w| w.name).collect();
+            let (name, training) = (without.name, training.join(", "));
+            return Err(Error::Usage(format!("{name} has no batches: --batch is for {training}")));
+        }
+    }
     let results: Vec<&str> = workloads.iter().flat_map(|workload| (workload.results)()).collect();
     match args.only.iter().find(|only| !results.iter().any(|result| is_meant(result, only))) {
         Some(name) => Err(missing("result", name, &results)),
@@ -140,7 +188,7 @@ impl Bench<'_> {
 
     /// Prints a result.
     pub fn show(&self, name: &'static str, timing: &Timing, losses: Losses, rss_base: Option<f64>) {
-        let (backend, threads, note) = (self.backend(), self.threads, self.note.to_string());
+        let (backend, threads, note) = (self.backend(), self.threads, self.note.clone());
         let row = Row::new(name, timing, losses, Circumstances { backend, threads, rss_base, note });
         if self.common.json {
             row.json();

@@ -88,8 +88,12 @@ impl Training for Decoder {
         weights
     }
 
-    fn batches(&self, source: &mut Source) -> Result<Vec<Batch>> {
-        let shape = [BATCHES, self.batch, self.context];
+    fn batch(&self) -> usize {
+        self.batch
+    }
+
+    fn batches(&self, source: &mut Source, batch: usize) -> Result<Vec<Batch>> {
+        let shape = [BATCHES, batch, self.context];
         let x = source.classes("data.x", &shape, VOCABULARY as u32)?;
         Ok(zip(&x, &source.classes("data.y", &shape, VOCABULARY as u32)?))
     }
@@ -145,10 +149,14 @@ impl Training for Residual {
         weights
     }
 
-    fn batches(&self, source: &mut Source) -> Result<Vec<Batch>> {
-        let shape = [&[BATCHES, IMAGES][..], &IMAGE].concat();
+    fn batch(&self) -> usize {
+        IMAGES
+    }
+
+    fn batches(&self, source: &mut Source, batch: usize) -> Result<Vec<Batch>> {
+        let shape = [&[BATCHES, batch][..], &IMAGE].concat();
         let x = source.floats("data.x", &shape, Draw::Normal(0.0, 1.0))?;
-        Ok(zip(&x, &source.classes("data.y", &[BATCHES, IMAGES], CLASSES as u32)?))
+        Ok(zip(&x, &source.classes("data.y", &[BATCHES, batch], CLASSES as u32)?))
     }
 
     fn loss<'t>(&self, model: &ResNet, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {

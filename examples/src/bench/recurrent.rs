@@ -23,7 +23,7 @@ pub struct Sequences {
     inputs: usize,
     hidden: usize,
     outputs: usize,
-    batches: fn(&Sequences, &mut Source) -> Result<Vec<Batch>>,
+    batches: fn(&Sequences, &mut Source, usize) -> Result<Vec<Batch>>,
     loss: for<'t> fn(Tensor<'t>, Tensor<'t>) -> Tensor<'t>,
     optimizer: fn(&mut Store, &ParamSet) -> Box<dyn Optimizer>,
 }
@@ -56,23 +56,23 @@ pub const W4: Sequences = Sequences {
 };
 
 /// Batches of the adding problem.
-fn adding(of: &Sequences, source: &mut Source) -> Result<Vec<Batch>> {
+fn adding(of: &Sequences, source: &mut Source, batch: usize) -> Result<Vec<Batch>> {
     let file = match source {
         Source::Seed(seed) => {
             let task = Adding::new(of.time, *seed);
-            return Ok((0..BATCHES as u64).map(|i| task.train(BATCH, i)).collect());
+            return Ok((0..BATCHES as u64).map(|i| task.train(batch, i)).collect());
         }
         Source::File(file) => file,
     };
-    let x = file.floats("data.x", &[BATCHES, of.time, BATCH, of.inputs])?;
-    let y = file.floats("data.y", &[BATCHES, BATCH])?;
-    Ok(zip(&x, &Array::new([BATCHES, BATCH, of.outputs], y.into_data())))
+    let x = file.floats("data.x", &[BATCHES, of.time, batch, of.inputs])?;
+    let y = file.floats("data.y", &[BATCHES, batch])?;
+    Ok(zip(&x, &Array::new([BATCHES, batch, of.outputs], y.into_data())))
 }
 
 /// Batches of normal numbers with random classes.
-fn noise(of: &Sequences, source: &mut Source) -> Result<Vec<Batch>> {
-    let x = source.floats("data.x", &[BATCHES, of.time, BATCH, of.inputs], Draw::Normal(0.0, 1.0))?;
-    Ok(zip(&x, &source.classes("data.y", &[BATCHES, BATCH], of.outputs as u32)?))
+fn noise(of: &Sequences, source: &mut Source, batch: usize) -> Result<Vec<Batch>> {
+    let x = source.floats("data.x", &[BATCHES, of.time, batch, of.inputs], Draw::Normal(0.0, 1.0))?;
+    Ok(zip(&x, &source.classes("data.y", &[BATCHES, batch], of.outputs as u32)?))
 }
 
 impl Training for Sequences {
@@ -101,8 +101,12 @@ impl Training for Sequences {
         ]
     }
 
-    fn batches(&self, source: &mut Source) -> Result<Vec<Batch>> {
-        (self.batches)(self, source)
+    fn batch(&self) -> usize {
+        BATCH
+    }
+
+    fn batches(&self, source: &mut Source, batch: usize) -> Result<Vec<Batch>> {
+        (self.batches)(self, source, batch)
     }
 
     fn loss<'t>(&self, (recurrent, head): &(Recurrent, Linear), x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {

@@ -30,11 +30,14 @@ pub trait Training {
     /// Where the first values of parameters come from. Those that are not named keep the ones that they were declared with.
     fn weights(&self, model: &Self::Model) -> Vec<Weight>;
 
-    /// [`BATCHES`] batches.
+    /// How many examples a batch has.
+    fn batch(&self) -> usize;
+
+    /// [`BATCHES`] batches of so many examples.
     ///
     /// # Errors
     /// If the source does not hold them.
-    fn batches(&self, source: &mut Source) -> Result<Vec<Batch>>;
+    fn batches(&self, source: &mut Source, batch: usize) -> Result<Vec<Batch>>;
 
     /// The loss of a batch.
     fn loss<'t>(&self, model: &Self::Model, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t>;
@@ -86,7 +89,7 @@ pub fn run(training: &impl Training, bench: &Bench<'_>, mut source: Source) -> R
     let optimizer = training.optimizer(&mut store, &params);
     let mut session = bench.session(store)?;
     load(&mut session, &mut source, &training.weights(&model))?;
-    let batches = training.batches(&mut source)?;
+    let batches = training.batches(&mut source, bench.batch.unwrap_or(training.batch()))?;
     let start = Instant::now();
     let step = session.record(|t| {
         let (x, y) = (t.input_like("x", &batches[0].x), t.input_like("y", &batches[0].y));

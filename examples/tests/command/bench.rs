@@ -81,6 +81,26 @@ fn an_operation_is_compared_by_its_mean_square() {
 }
 
 #[test]
+fn a_batch_may_have_another_size() {
+    let result = |args: &str| wgrad(&format!("bench {args} --budget 0 --json")).json();
+    for (workload, losses_near) in [("w1", 96f64.ln()), ("w4", 10f64.ln())] {
+        let [own, other] = ["", "--batch 2"].map(|batch| result(&format!("{workload} {batch}")));
+        assert_eq!((&other["workload"], other.len()), (&workload.into(), RESULT.len()), "{other:?}");
+        assert!(other["note"].as_str().is_some_and(|note| note.starts_with("batch 2; weights")), "{other:?}");
+        assert!(own["note"].as_str().is_some_and(|note| !note.contains("batch 2")), "{own:?}");
+        // Untrained, both expect each class equally, but of other examples.
+        let [first, whole] = [&other, &own].map(|result| number(result, "loss_first"));
+        assert!((first - losses_near).abs() < 0.5 && first != whole, "{first} and {whole}");
+    }
+    // A profile shows the shapes: 3 texts of 128 symbols, each a row of 128.
+    let outcome = wgrad("bench w1 --batch 3 --profile --budget 0 --json").fine();
+    let profile: Json = serde_json::from_str(outcome.stdout.lines().last().expect("lines")).expect("JSON");
+    let products = whole(&profile).into_iter().filter(|line| line["kernel"] == "matmul");
+    let over: Vec<String> = products.map(|line| line["over"].as_str().unwrap_or_default().into()).collect();
+    assert!(over.iter().any(|over| over.starts_with("384x128 by ")), "{over:?}");
+}
+
+#[test]
 fn only_chooses_by_the_beginning_of_a_name_and_the_table_is_aligned() {
     let table = wgrad("bench w3 w7 --only w7_matmul512,w3 --budget 0 --threads 1").fine();
     let lines: Vec<&str> = table.stdout.lines().collect();
@@ -106,6 +126,8 @@ fn what_does_not_exist_is_refused() {
         ("w3 --steps 10", &["--steps", "--budget"]),
         ("w3 --profile --steps 10", &["--steps", "--budget"]),
         ("w9 --profile", &["no workload \"w9\""]),
+        ("w1 --batch 4 --data nowhere", &["--data", "leave out --batch"]),
+        ("w1 w7 --batch 4", &["w7 has no batches", "w1, w2, w3, w4, w5"]),
     ] {
         wgrad(&format!("bench {args}")).fails(2, holds);
     }
@@ -116,6 +138,7 @@ fn what_does_not_exist_is_refused() {
         ("w3 --budget nan", "0 to 86400"),
         ("w3 --budget 1e9", "0 to 86400"),
         ("w3 --threads 60000", "1024"),
+        ("w3 --batch 0", "1..=1024"),
     ] {
         let outcome = wgrad(&format!("bench {args}"));
         assert_eq!((outcome.status, outcome.stdout.as_str()), (Some(2), ""), "{outcome:#?}");
