@@ -5,7 +5,7 @@
 //! same index space, else it opens a group one deeper than its producers. Nothing is stored because of that: which
 //! values a group stores follows from what later groups ask of it, and they may recompute what is cheap instead.
 
-use super::{Grouping, Level, Operand};
+use super::{Grouping, Level, Operand, merge::Links};
 use crate::{
     Shape,
     op::{Op, Segments, Unary},
@@ -207,11 +207,12 @@ impl<'a> Groups<'a> {
         for i in (0..program.nodes().len()).filter(|&i| live[i]) {
             groups.place(NodeId(i as u32));
         }
+        let mut links = Links::new(&groups);
         if options.rows {
-            groups.merge_reductions();
+            groups.merge_reductions(&mut links);
         }
         if options.maps {
-            groups.bundle();
+            groups.bundle(&mut links);
         }
         groups
     }

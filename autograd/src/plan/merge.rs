@@ -2,10 +2,13 @@
 
 use super::{
     Level,
-    group::{ABSORBED, Class, Group, Groups, is_placed},
+    group::{ABSORBED, Class, Groups, is_placed},
 };
 use crate::{Shape, op::Segments, tape::NodeId};
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 /// The largest space of which independent maps become one kernel.
 const SMALL: usize = 1024;
@@ -15,11 +18,44 @@ const TRIED: usize = 8;
 /// What is reduced alike: a space, its axes, and the segments that are its rows.
 type Rows = (Shape, Vec<usize>, Option<Arc<Segments>>);
 
+/// Which groups read what others are the homes of: for each, those that it reads, and those that read it.
+pub(super) struct Links {
+    reads: Vec<Vec<usize>>,
+    readers: Vec<Vec<usize>>,
+}
+
+impl Links {
+    pub fn new(groups: &Groups<'_>) -> Self {
+        let mut links = Self { reads: vec![], readers: vec![vec![]; groups.groups.len()] };
+        for g in 0..groups.groups.len() {
+            links.reads.push(groups.reads(g));
+            links.reads[g].iter().for_each(|&home| links.readers[home].push(g));
+        }
+        links
+    }
+
+    /// What changes when a group has taken in another, and reads these by now.
+    fn merge(&mut self, from: usize, to: usize, reads: Vec<usize>) {
+        for g in [from, to] {
+            for home in std::mem::take(&mut self.reads[g]) {
+                self.readers[home].retain(|&reader| reader != g);
+            }
+        }
+        for reader in std::mem::take(&mut self.readers[from]) {
+            self.reads[reader].retain(|&home| home != from && home != to);
+            self.reads[reader].push(to);
+            self.readers[to].retain(|&other| other != reader);
+            self.readers[to].push(reader);
+        }
+        reads.iter().for_each(|&home| self.readers[home].push(to));
+        self.reads[to] = reads;
+    }
+}
+
 impl Groups<'_> {
     /// Makes one group of reductions of the same rows that read the same elements (the gradients of a norm's scale and
     /// shift): the deeper takes the other's members, if whoever reads those comes later still.
-    pub fn merge_reductions(&mut self) {
-        let mut first_reader = self.first_readers();
+    pub fn merge_reductions(&mut self, links: &mut Links) {
         let mut alike: HashMap<Rows, Vec<usize>> = HashMap::new();
         for (g, group) in self.groups.iter().enumerate() {
             let whole = group.space.numel() > 0 && group.members.iter().all(|id| !self.apart.contains(id));
@@ -32,15 +68,23 @@ impl Groups<'_> {
         alike.sort_unstable();
         for mut same in alike {
             same.sort_unstable_by_key(|&g| (self.groups[g].depth, g));
+            // What each reads, and by what is read the positions of those that read it.
+            let mut sources: Vec<Vec<NodeId>> = same.iter().map(|&g| self.sources(g)).collect();
+            let mut found: HashMap<NodeId, Vec<usize>> = HashMap::new();
+            for (i, source) in sources.iter().enumerate().flat_map(|(i, of)| of.iter().map(move |source| (i, source))) {
+                found.entry(*source).or_default().push(i);
+            }
             for (i, &from) in same.iter().enumerate() {
-                let sources = self.sources(from);
+                let first_reader =
+                    links.readers[from].iter().map(|&reader| self.groups[reader].depth).min().unwrap_or(usize::MAX);
                 // Of full reductions there are few, and each saves a walk over everything.
                 let full = self.groups[from].kept().numel() == 1;
                 let comes_before = |to: usize| {
-                    self.groups[to].depth < first_reader[from]
-                        || full && self.readers(from).into_iter().all(|reader| !self.leads_to(reader, to))
+                    self.groups[to].depth < first_reader
+                        || full && links.readers[from].iter().all(|&reader| !self.leads_to(links, reader, to))
                 };
-                let takes = |&&to: &&usize| {
+                let takes = |&j: &usize| {
+                    let to = same[j];
                     self.groups[to].segments == self.groups[from].segments
                         && self.groups[from].depth <= self.groups[to].depth
                         && self.groups[from].members.len() + self.groups[to].members.len() <= self.options.values
@@ -48,17 +92,20 @@ impl Groups<'_> {
                             .levels
                             .iter()
                             .all(|(id, level)| self.groups[to].levels.get(id).is_none_or(|other| other == level))
-                        && self.sources(to).iter().any(|source| sources.contains(source))
+                        && sources[j].iter().any(|source| sources[i].contains(source))
                         && comes_before(to)
                 };
                 // The nearest in depth: nothing is kept for longer than it must be.
-                if let Some(&to) = same[i + 1..].iter().find(takes) {
-                    self.merge(from, to);
-                    first_reader[to] = first_reader[to].min(first_reader[from]);
-                    if first_reader[to] <= self.groups[to].depth {
-                        self.deepen(to);
-                        first_reader = self.first_readers();
-                    }
+                let mut later: Vec<usize> = sources[i].iter().flat_map(|source| &found[source]).copied().collect();
+                later.retain(|&j| j > i);
+                later.sort_unstable();
+                later.dedup();
+                if let Some(j) = later.into_iter().find(takes) {
+                    let to = same[j];
+                    self.merge(links, from, to);
+                    self.deepen(links, to);
+                    sources[j] = self.sources(to);
+                    sources[j].iter().for_each(|source| found.entry(*source).or_default().push(j));
                 }
             }
         }
@@ -66,7 +113,7 @@ impl Groups<'_> {
 
     /// Makes one group of small maps of the same space, whatever they read: starting a kernel takes longer than running
     /// it. Groups between which others lie are left apart.
-    pub fn bundle(&mut self) {
+    pub fn bundle(&mut self, links: &mut Links) {
         let mut small: Vec<usize> = (0..self.groups.len())
             .filter(|&g| {
                 let group = &self.groups[g];
@@ -79,16 +126,16 @@ impl Groups<'_> {
             let from = small[i];
             let others = small[i + 1..].iter().copied();
             let same = others.filter(|&to| self.groups[to].space == self.groups[from].space).take(TRIED);
-            if let Some(to) = same.into_iter().find(|&to| self.may_bundle(from, to)) {
-                self.merge(from, to);
-                self.deepen(to);
+            if let Some(to) = same.into_iter().find(|&to| self.may_bundle(links, from, to)) {
+                self.merge(links, from, to);
+                self.deepen(links, to);
             }
         }
     }
 
     /// Whether two groups of maps may become one: nothing that reads the first is read by the second, and the second reads
     /// of the first what it would compute itself.
-    fn may_bundle(&self, from: usize, to: usize) -> bool {
+    fn may_bundle(&self, links: &Links, from: usize, to: usize) -> bool {
         let [a, b] = [from, to].map(|g| &self.groups[g]);
         if a.members.len() + b.members.len() > self.options.values || a.depth > b.depth {
             return false;
@@ -100,62 +147,47 @@ impl Groups<'_> {
                     || a.shows(view.root, &view.operand, Level::Element) && !is_placed(&node.op)
             })
         });
-        reads_own && self.readers(from).into_iter().all(|reader| reader == to || !self.leads_to(reader, to))
+        let apart = |reader: usize| reader == to || !self.leads_to(links, reader, to);
+        reads_own && links.readers[from].iter().all(|&reader| apart(reader))
     }
 
-    /// The groups that read what a group is the home of.
-    fn readers(&self, of: usize) -> Vec<usize> {
-        let reads = |group: &Group| {
-            let inputs = group.members.iter().flat_map(|id| &self.program.node(*id).inputs);
-            let mut roots = inputs.map(|input| self.views[input.index()].root);
-            roots.any(|root| self.home[root.index()] == Some(of) && !group.levels.contains_key(&root))
-        };
-        (0..self.groups.len()).filter(|&g| g != of && reads(&self.groups[g])).collect()
+    /// The homes of what a group reads, and does not have itself.
+    fn reads(&self, g: usize) -> Vec<usize> {
+        let group = &self.groups[g];
+        let inputs = group.members.iter().flat_map(|id| &self.program.node(*id).inputs);
+        let roots = inputs.map(|input| self.views[input.index()].root).filter(|root| !group.levels.contains_key(root));
+        let mut homes: Vec<usize> =
+            roots.filter_map(|root| self.home[root.index()]).filter(|home| *home != g).collect();
+        homes.sort_unstable();
+        homes.dedup();
+        homes
     }
 
     /// Whether a group comes before another, directly or by way of others.
-    fn leads_to(&self, from: usize, to: usize) -> bool {
-        let mut seen = vec![from];
-        let mut i = 0;
-        while let Some(&g) = seen.get(i) {
-            i += 1;
+    fn leads_to(&self, links: &Links, from: usize, to: usize) -> bool {
+        let (mut open, mut seen) = (vec![from], HashSet::from([from]));
+        while let Some(g) = open.pop() {
             if g == to {
                 return true;
             }
             if self.groups[g].depth < self.groups[to].depth {
-                let more = self.readers(g).into_iter().filter(|r| !seen.contains(r)).collect::<Vec<_>>();
-                seen.extend(more);
+                open.extend(links.readers[g].iter().filter(|&&reader| seen.insert(reader)));
             }
         }
         false
     }
 
     /// Sees to it that what reads a group is deeper.
-    fn deepen(&mut self, g: usize) {
+    fn deepen(&mut self, links: &Links, g: usize) {
         let mut open = vec![g];
         while let Some(g) = open.pop() {
-            for reader in self.readers(g) {
+            for &reader in &links.readers[g] {
                 if self.groups[reader].depth <= self.groups[g].depth {
                     self.groups[reader].depth = self.groups[g].depth + 1;
                     open.push(reader);
                 }
             }
         }
-    }
-
-    /// For each group, the least depth of those that read it.
-    fn first_readers(&self) -> Vec<usize> {
-        let mut first = vec![usize::MAX; self.groups.len()];
-        for (g, group) in self.groups.iter().enumerate() {
-            for input in group.members.iter().flat_map(|member| &self.program.node(*member).inputs) {
-                let root = self.views[input.index()].root;
-                let elsewhere = self.home[root.index()].filter(|home| *home != g && !group.levels.contains_key(&root));
-                if let Some(home) = elsewhere {
-                    first[home] = first[home].min(group.depth);
-                }
-            }
-        }
-        first
     }
 
     /// The roots of the size of its space that a group reads, also by way of what it may compute again.
@@ -179,7 +211,7 @@ impl Groups<'_> {
         found
     }
 
-    fn merge(&mut self, from: usize, to: usize) {
+    fn merge(&mut self, links: &mut Links, from: usize, to: usize) {
         let members = std::mem::take(&mut self.groups[from].members);
         let levels = std::mem::take(&mut self.groups[from].levels);
         let after = std::mem::take(&mut self.groups[from].after);
@@ -193,5 +225,6 @@ impl Groups<'_> {
         into.members.splice(0..0, new);
         into.levels.extend(levels);
         into.after.extend(after);
+        links.merge(from, to, self.reads(to));
     }
 }
