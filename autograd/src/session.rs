@@ -234,9 +234,11 @@ impl Session {
         (lowered, plan)
     }
 
-    /// What the planner may do in programs that are compiled from now on; what the device asks for, by default.
+    /// What the planner may do in programs that are compiled from now on; what the device asks for, by default. Kernels get
+    /// no more buffers than the device asks for, whatever this says.
     pub fn set_grouping(&mut self, grouping: Grouping) {
-        self.grouping = grouping;
+        let buffers = grouping.buffers.min(self.backend.grouping().buffers);
+        self.grouping = Grouping { buffers, ..grouping };
     }
 
     /// Frees what belongs to steps that have been dropped.
