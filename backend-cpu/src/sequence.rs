@@ -1,11 +1,13 @@
 //! Kernels of recurrent cells over sequences, forward and backward: the whole loop over time in one call.
 //!
 //! The batch is split into chunks of rows, each of which runs all time steps on one thread: between the chunks there is
-//! no barrier. The chunks depend on the batch alone, never on the number of threads, because `gemm` may sum in another
-//! order when it is given another number of rows. So the bits are the same on any number of threads.
+//! no barrier. The chunks depend on the batch alone, never on the number of threads, because a product whose columns are no
+//! whole vectors may sum in another order when it is given another number of rows. So the bits are the same on any number
+//! of threads.
 
 mod backward;
 mod forward;
+mod panels;
 mod real;
 mod rows;
 
@@ -14,6 +16,8 @@ pub use real::Real;
 use crate::team::Team;
 use backward::Backward;
 use forward::Forward;
+use panels::Panels;
+use pulp::WithSimd;
 use rows::{Output, Steps};
 use std::ops::Range;
 use wgrad::{Cell, Shape, op::Op};
@@ -52,7 +56,7 @@ impl Sequence {
 
     /// How many elements of scratch memory a run needs.
     pub fn scratch(&self) -> usize {
-        if self.backward { 0 } else { self.wide() * self.hidden }
+        self.wide() * self.hidden
     }
 
     /// The number of floating-point operations of its products.
@@ -77,16 +81,16 @@ impl Sequence {
         let mut outputs = outputs.iter_mut();
         let outputs: [Option<Output<T>>; 3] = std::array::from_fn(|_| outputs.next().map(|out| Output::new(out)));
         if self.backward {
-            self.each(team, |rows| Backward::new(self, inputs, &outputs, rows));
+            let weights = Panels::new(team, inputs[0], [self.wide(), self.hidden], false, scratch);
+            self.each(team, |rows| Backward::new(self, weights, inputs, &outputs, rows));
         } else {
-            transpose(team, inputs[1], self.hidden, scratch);
-            let weights = &*scratch;
+            let weights = Panels::new(team, inputs[1], [self.hidden, self.wide()], true, scratch);
             self.each(team, |rows| Forward::new(self, weights, inputs, &outputs, rows));
         }
     }
 
     /// Runs all chunks, on several threads where there is enough to do.
-    fn each<F: pulp::NullaryFnOnce<Output = ()>>(&self, team: &Team, chunk: impl Fn(&Range<usize>) -> F + Sync) {
+    fn each<F: WithSimd<Output = ()>>(&self, team: &Team, chunk: impl Fn(&Range<usize>) -> F + Sync) {
         // The loops within are compiled for each set of vector instructions; this takes the best that the machine has.
         let arch = pulp::Arch::new();
         if self.flops() / 2 < SERIAL || team.threads() == 1 {
@@ -115,33 +119,6 @@ fn chunks(batch: usize) -> Vec<Range<usize>> {
     (0..count).map(|i| i * batch / count..(i + 1) * batch / count).collect()
 }
 
-/// Writes the transpose of a matrix of rows of `width` elements.
-fn transpose<T: Real>(team: &Team, from: &[T], width: usize, to: &mut [T]) {
-    /// The side of the square tiles that are moved one after another: a row of one is about a line of the cache.
-    const TILE: usize = 16;
-    let height = from.len() / width;
-    assert!(to.len() == height * width, "scratch memory of another length");
-    let to = Output::new(to);
-    let columns = |tile: usize| {
-        let rows = tile * TILE..width.min((tile + 1) * TILE);
-        // SAFETY: each tile is written once, and has its own rows.
-        let to = unsafe { to.rows(1, width, &rows) }.only();
-        for first in (0..height).step_by(TILE) {
-            for (column, to) in to.chunks_exact_mut(height).enumerate() {
-                let column = &from[first * width + rows.start + column..];
-                let to = &mut to[first..height.min(first + TILE)];
-                to.iter_mut().zip(column.iter().step_by(width)).for_each(|(to, &from)| *to = from);
-            }
-        }
-    };
-    let tiles = width.div_ceil(TILE);
-    if from.len() < SERIAL / 32 {
-        (0..tiles).for_each(columns);
-    } else {
-        team.each(tiles, columns);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,16 +132,5 @@ mod tests {
             assert!(chunks.iter().all(|rows| rows.len() <= ROWS && (rows.len() > 1 || batch == 1)), "{chunks:?}");
         }
         assert_eq!(chunks(32), [0..16, 16..32]);
-    }
-
-    #[test]
-    fn a_transpose_is_one() {
-        let team = Team::new(2).expect("a thread");
-        for (height, width) in [(1, 1), (3, 17), (40, 16), (300, 260)] {
-            let from: Vec<f32> = (0..height * width).map(|i| i as f32).collect();
-            let mut to = vec![f32::NAN; height * width];
-            transpose(&team, &from, width, &mut to);
-            assert!((0..to.len()).all(|i| to[i] == from[i % height * width + i / height]), "{height} x {width}");
-        }
     }
 }

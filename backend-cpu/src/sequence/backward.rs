@@ -3,9 +3,11 @@
 
 use super::{
     Sequence,
-    real::{Real, product, update},
+    panels::Panels,
+    real::{Real, update},
     rows::{Output, Steps},
 };
+use pulp::{Simd, WithSimd};
 use std::ops::Range;
 use wgrad::Cell;
 
@@ -13,6 +15,7 @@ use wgrad::Cell;
 pub(super) struct Backward<'a, T> {
     shape: &'a Sequence,
     rows: Range<usize>,
+    weights: Panels<'a, T>,
     inputs: Inputs<'a, T>,
     /// The gradient of `z`.
     dz: Steps<'a, T>,
@@ -26,7 +29,6 @@ pub(super) struct Backward<'a, T> {
 /// What the op reads, for the whole batch; empty what its cell does not have.
 #[derive(Clone, Copy)]
 struct Inputs<'a, T> {
-    weights: &'a [T],
     /// The first memory of an LSTM, the first hidden state of a GRU.
     first: &'a [T],
     /// The memories of an LSTM, the hidden states of any other cell.
@@ -39,15 +41,16 @@ struct Inputs<'a, T> {
 impl<'a, T: Real> Backward<'a, T> {
     pub(super) fn new(
         shape: &'a Sequence,
+        weights: Panels<'a, T>,
         x: &[&'a [T]],
         outputs: &[Option<Output<'a, T>>; 3],
         rows: &Range<usize>,
     ) -> Self {
         let inputs = match shape.cell {
             Cell::Lstm | Cell::Gru => {
-                Inputs { weights: x[0], first: x[1], states: x[2], gates: x[3], dh: x[4], dc: x.get(5).copied() }
+                Inputs { first: x[1], states: x[2], gates: x[3], dh: x[4], dc: x.get(5).copied() }
             }
-            _ => Inputs { weights: x[0], first: &[], states: x[1], gates: &[], dh: x[2], dc: None },
+            _ => Inputs { first: &[], states: x[1], gates: &[], dh: x[2], dc: None },
         };
         let steps = |i: usize| shape.steps(&outputs[i], shape.time, rows);
         let first = |i: usize| shape.steps(&outputs[i], 1, rows).only();
@@ -56,7 +59,7 @@ impl<'a, T: Real> Backward<'a, T> {
             Cell::Lstm => (Steps::none(), first(1), first(2)),
             _ => (Steps::none(), first(1), &mut [][..]),
         };
-        Self { shape, rows: rows.clone(), inputs, dz: steps(0), dr, dh0, dc0 }
+        Self { shape, rows: rows.clone(), weights, inputs, dz: steps(0), dr, dh0, dc0 }
     }
 
     /// The rows of time step `t`, of a tensor `[time, batch, width]`.
@@ -75,19 +78,18 @@ impl<'a, T: Real> Backward<'a, T> {
 
     /// `slope` is the activation's, as a function of its value.
     #[inline(always)]
-    fn plain(mut self, gradient: impl Fn(T, T) -> T) {
+    fn plain<S: Simd>(mut self, simd: S, gradient: impl Fn(T, T) -> T) {
         let hidden = self.shape.hidden;
         self.dh0.fill(T::ZERO);
         for t in (0..self.shape.time).rev() {
             let (h, dh) = (self.at(self.inputs.states, t), self.at(self.inputs.dh, t));
             update(self.dz.at(t), [h, dh, self.dh0], |_, [h, dh, carry]| gradient(dh + carry, h).flushed());
-            let extents = [self.rows.len(), hidden, hidden];
-            product(extents, self.dz.at(t), self.inputs.weights, (&mut *self.dh0, hidden), false);
+            self.weights.product(simd, self.dz.at(t), (&mut *self.dh0, hidden), false);
         }
     }
 
     #[inline(always)]
-    fn lstm(mut self) {
+    fn lstm<S: Simd>(mut self, simd: S) {
         let hidden = self.shape.hidden;
         self.dh0.fill(T::ZERO);
         self.dc0.fill(T::ZERO);
@@ -119,13 +121,12 @@ impl<'a, T: Real> Backward<'a, T> {
                 update(dg, [dc, i, g], |_, [dc, i, g]| (dc * i * g.tanh_slope()).flushed());
                 update(dc, [f], |dc, [f]| (dc * f).flushed());
             }
-            let extents = [self.rows.len(), 4 * hidden, hidden];
-            product(extents, self.dz.at(t), self.inputs.weights, (&mut *self.dh0, hidden), false);
+            self.weights.product(simd, self.dz.at(t), (&mut *self.dh0, hidden), false);
         }
     }
 
     #[inline(always)]
-    fn gru(mut self) {
+    fn gru<S: Simd>(mut self, simd: S) {
         let hidden = self.shape.hidden;
         self.dh0.fill(T::ZERO);
         for t in (0..self.shape.time).rev() {
@@ -150,23 +151,22 @@ impl<'a, T: Real> Backward<'a, T> {
                 update(recurrent_n, [r], |dn, [r]| (dn * r).flushed());
                 update(dh, [u], |dh, [u]| (dh * u).flushed());
             }
-            let extents = [self.rows.len(), 3 * hidden, hidden];
-            product(extents, self.dr.at(t), self.inputs.weights, (&mut *self.dh0, hidden), true);
+            self.weights.product(simd, self.dr.at(t), (&mut *self.dh0, hidden), true);
         }
     }
 }
 
-impl<T: Real> pulp::NullaryFnOnce for Backward<'_, T> {
+impl<T: Real> WithSimd for Backward<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn call(self) {
+    fn with_simd<S: Simd>(self, simd: S) {
         match self.shape.cell {
-            Cell::Tanh => self.plain(|dh, h| dh * h.tanh_slope()),
-            Cell::Sigmoid => self.plain(|dh, h| dh * h.sigmoid_slope()),
-            Cell::Irnn => self.plain(|dh, h| if h <= T::ZERO { T::ZERO } else { dh }),
-            Cell::Lstm => self.lstm(),
-            Cell::Gru => self.gru(),
+            Cell::Tanh => self.plain(simd, |dh, h| dh * h.tanh_slope()),
+            Cell::Sigmoid => self.plain(simd, |dh, h| dh * h.sigmoid_slope()),
+            Cell::Irnn => self.plain(simd, |dh, h| if h <= T::ZERO { T::ZERO } else { dh }),
+            Cell::Lstm => self.lstm(simd),
+            Cell::Gru => self.gru(simd),
         }
     }
 }

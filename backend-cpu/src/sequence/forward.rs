@@ -2,9 +2,11 @@
 
 use super::{
     Sequence,
-    real::{Real, product, update},
+    panels::Panels,
+    real::{Real, update},
     rows::{Output, Steps},
 };
+use pulp::{Simd, WithSimd};
 use std::ops::Range;
 use wgrad::Cell;
 
@@ -13,9 +15,8 @@ pub(super) struct Forward<'a, T> {
     shape: &'a Sequence,
     rows: Range<usize>,
     z: &'a [T],
-    /// The recurrent weights, transposed to `[hidden, gates * hidden]`: a product of few rows with a matrix that is
-    /// stored the other way round is several times slower.
-    weights: &'a [T],
+    /// The recurrent weights, transposed.
+    weights: Panels<'a, T>,
     h0: &'a [T],
     /// An LSTM's first memory, or a GRU's recurrent bias.
     more: &'a [T],
@@ -27,7 +28,7 @@ pub(super) struct Forward<'a, T> {
 impl<'a, T: Real> Forward<'a, T> {
     pub(super) fn new(
         shape: &'a Sequence,
-        weights: &'a [T],
+        weights: Panels<'a, T>,
         inputs: &[&'a [T]],
         outputs: &[Option<Output<'a, T>>; 3],
         rows: &Range<usize>,
@@ -48,25 +49,25 @@ impl<'a, T: Real> Forward<'a, T> {
     }
 
     #[inline(always)]
-    fn plain(mut self, f: impl Fn(T) -> T) {
+    fn plain<S: Simd>(mut self, simd: S, f: impl Fn(T) -> T) {
         let (shape, hidden) = (self.shape, self.shape.hidden);
         for t in 0..shape.time {
             let first = self.first(self.h0);
             let (before, h) = self.h.after(t);
             let before = before.unwrap_or(first);
-            product([self.rows.len(), hidden, hidden], before, self.weights, (&mut *h, hidden), false);
+            self.weights.product(simd, before, (&mut *h, hidden), false);
             update(h, [shape.step(self.z, t, &self.rows)], |recurrent, [z]| f(z + recurrent));
         }
     }
 
     #[inline(always)]
-    fn lstm(mut self) {
+    fn lstm<S: Simd>(mut self, simd: S) {
         let (shape, hidden) = (self.shape, self.shape.hidden);
         for t in 0..shape.time {
             let (first_h, first_c) = (self.first(self.h0), self.first(self.more));
             let ((before, h), (memory, c), all_gates) = (self.h.after(t), self.c.after(t), self.gates.at(t));
             let (before, memory) = (before.unwrap_or(first_h), memory.unwrap_or(first_c));
-            product([self.rows.len(), hidden, 4 * hidden], before, self.weights, (&mut *all_gates, 4 * hidden), false);
+            self.weights.product(simd, before, (&mut *all_gates, 4 * hidden), false);
             let rows = all_gates.chunks_exact_mut(4 * hidden);
             let rows = rows.zip(shape.step(self.z, t, &self.rows).chunks_exact(4 * hidden));
             let states = h.chunks_exact_mut(hidden).zip(c.chunks_exact_mut(hidden));
@@ -82,13 +83,13 @@ impl<'a, T: Real> Forward<'a, T> {
     }
 
     #[inline(always)]
-    fn gru(mut self) {
+    fn gru<S: Simd>(mut self, simd: S) {
         let (shape, hidden, bias) = (self.shape, self.shape.hidden, self.more);
         for t in 0..shape.time {
             let first = self.first(self.h0);
             let ((before, h), all_gates) = (self.h.after(t), self.gates.at(t));
             let before = before.unwrap_or(first);
-            product([self.rows.len(), hidden, 3 * hidden], before, self.weights, (&mut *all_gates, 4 * hidden), false);
+            self.weights.product(simd, before, (&mut *all_gates, 4 * hidden), false);
             let rows = all_gates.chunks_exact_mut(4 * hidden);
             let rows = rows.zip(shape.step(self.z, t, &self.rows).chunks_exact(3 * hidden));
             let states = h.chunks_exact_mut(hidden).zip(before.chunks_exact(hidden));
@@ -108,17 +109,17 @@ impl<'a, T: Real> Forward<'a, T> {
     }
 }
 
-impl<T: Real> pulp::NullaryFnOnce for Forward<'_, T> {
+impl<T: Real> WithSimd for Forward<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn call(self) {
+    fn with_simd<S: Simd>(self, simd: S) {
         match self.shape.cell {
-            Cell::Tanh => self.plain(T::tanh),
-            Cell::Sigmoid => self.plain(T::sigmoid),
-            Cell::Irnn => self.plain(|z| if z <= T::ZERO { T::ZERO } else { z }),
-            Cell::Lstm => self.lstm(),
-            Cell::Gru => self.gru(),
+            Cell::Tanh => self.plain(simd, T::tanh),
+            Cell::Sigmoid => self.plain(simd, T::sigmoid),
+            Cell::Irnn => self.plain(simd, |z| if z <= T::ZERO { T::ZERO } else { z }),
+            Cell::Lstm => self.lstm(simd),
+            Cell::Gru => self.gru(simd),
         }
     }
 }

@@ -1,13 +1,11 @@
-//! The arithmetic of sequence kernels: floats, loops over rows, and small matrix products on one thread.
+//! The arithmetic of sequence kernels: floats, and loops over rows.
 
-use crate::math;
-use gemm::Parallelism;
+use crate::{conv, math};
 use std::ops::{Add, Mul, Sub};
 
-/// An element type of sequences.
-pub trait Real:
-    Copy + Send + Sync + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + 'static
-{
+/// An element type of sequences: f32 and f64 alone.
+#[allow(private_bounds, reason = "so that there are no others")]
+pub trait Real: conv::real::Real + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
     /// 0
     const ZERO: Self;
     /// 1
@@ -88,43 +86,5 @@ pub(super) fn update<T: Copy, const N: usize>(out: &mut [T], x: [&[T]; N], f: im
     #[allow(clippy::needless_range_loop)]
     for i in 0..len {
         out[i] = f(out[i], x.map(|x| x[i]));
-    }
-}
-
-/// `out = a b`, or with `add` `out = out + a b`: row-major matrices `[rows, inner]` and `[inner, columns]`, the rows of
-/// the result `stride` elements apart.
-pub(super) fn product<T: Real>(
-    [rows, inner, columns]: [usize; 3],
-    a: &[T],
-    b: &[T],
-    (out, stride): (&mut [T], usize),
-    add: bool,
-) {
-    assert!(rows * inner * columns > 0 && columns <= stride);
-    assert!(a.len() == rows * inner && b.len() == inner * columns && out.len() == rows * stride);
-    // SAFETY: the three matrices lie within their slices, whose lengths have just been checked; `out` is borrowed
-    // mutably, so it overlaps neither input.
-    unsafe {
-        gemm::gemm(
-            rows,
-            columns,
-            inner,
-            out.as_mut_ptr(),
-            1,
-            stride as isize,
-            add,
-            a.as_ptr(),
-            1,
-            inner as isize,
-            b.as_ptr(),
-            1,
-            columns as isize,
-            T::ONE,
-            T::ONE,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
     }
 }

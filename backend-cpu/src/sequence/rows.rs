@@ -28,6 +28,16 @@ impl<'a, T> Output<'a, T> {
         let first = unsafe { self.start.add(rows.start * width) };
         Steps { first, time, stride: batch * width, len: rows.len() * width, elements: PhantomData }
     }
+
+    /// Some elements.
+    ///
+    /// # Safety
+    /// None is taken twice.
+    pub unsafe fn part(&self, start: usize, len: usize) -> &'a mut [T] {
+        assert!(start + len <= self.len);
+        // SAFETY: within the slice, by the assertion; the rest is promised by the caller.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
+    }
 }
 
 /// The rows of one chunk at each time step.
