@@ -1,5 +1,6 @@
 //! Matrix products, by the `gemm` crate, and the maps that follow them. A side that lies transposed is turned round once,
-//! rather than by each part that packs it.
+//! rather than by each part that packs it. Where that is the longer side, as in the gradient of a weight, the other one is,
+//! and the transpose of the product is computed.
 
 use crate::{
     arrange::arranged,
@@ -108,6 +109,11 @@ impl Side {
     fn is_transposed(&self) -> bool {
         self.strides[0] == 1 && self.strides[1] > 1
     }
+
+    /// Whether its rows' elements are neighbours.
+    fn is_in_rows(&self) -> bool {
+        self.strides[1] == 1 && self.strides[0] > 1
+    }
 }
 
 /// Where the product goes.
@@ -131,6 +137,8 @@ pub(crate) struct Product {
     part: [usize; 2],
     /// A register for each side that is turned round.
     turned: [Option<usize>; 2],
+    /// A register for a part's transpose, where that is what is computed: of the right side, turned round, and the left.
+    flipped: Option<usize>,
     epilogue: Option<Schedule>,
     dtype: DType,
     /// For a product of halves: registers of f32.
@@ -156,12 +164,16 @@ impl Product {
         let sides = [0, 1].map(|i| Side::new(source(&reads[i]), &reads[i]));
         // Before the epilogue's registers, some of which it gives back.
         let packed = [n > UNPACKED, m.div_ceil(part[0]) >= sizes.turned];
+        let turnable = batch == 1 && dtype != DType::F16;
+        let stored = body.stores.iter().position(|&v| v == product);
+        let in_rows = stored.is_none_or(|w| Side::new(source(&writes[w]), &writes[w]).is_in_rows());
+        let flip = turnable && packed[0] && m > n && sides[0].is_transposed() && sides[1].is_in_rows() && in_rows;
+        let flipped = flip.then(|| files.take(dtype, part[0] * part[1]));
         let turned = [0, 1].map(|i| {
-            let turn = batch == 1 && sides[i].is_transposed() && packed[i] && dtype != DType::F16;
+            let turn = if flip { i == 1 } else { turnable && packed[i] && sides[i].is_transposed() };
             turn.then(|| files.take(dtype, k * [m, n][i]))
         });
         let room = (dtype == DType::F16).then(|| half::room(part, k).map(|len| files.take(DType::F32, len)));
-        let stored = body.stores.iter().position(|&v| v == product);
         let (out, view) = match stored {
             Some(w) => {
                 body.stores.remove(w);
@@ -178,7 +190,7 @@ impl Product {
             let setting = Setting { body: &body, reads, writes: &writes, source, product: Some(view), sizes };
             arranged(&setting, files)
         });
-        Self { batch, m, k, n, sides, out, part, turned, epilogue, dtype, room }
+        Self { batch, m, k, n, sides, out, part, turned, flipped, epilogue, dtype, room }
     }
 
     pub fn run(&self, env: Env, workers: &Workers, pool: Pool) {
@@ -210,7 +222,7 @@ impl Product {
         Matrix { data: T::slice(env.data(side.source)), start, strides: side.strides }
     }
 
-    /// A side in rows.
+    /// A side in rows, or what is turned for the product's transpose.
     fn turn<'a, T: Float>(
         &self,
         side: usize,
@@ -221,16 +233,46 @@ impl Product {
     ) -> Room<'a, T> {
         /// Rows that a task turns.
         const ROWS: usize = 64;
-        let (rows, width) = [(self.m, self.k), (self.k, self.n)][side];
-        let (from, room) = (self.matrix::<T>(side, env, 0, [0, 0]), Room::take(workers, register));
+        let (mut from, room) = (self.matrix::<T>(side, env, 0, [0, 0]), Room::take(workers, register));
+        let [rows, width] = if self.flipped.is_some() {
+            from = from.transposed();
+            [self.n, self.k]
+        } else {
+            [[self.m, self.k], [self.k, self.n]][side]
+        };
         pool.each(rows.div_ceil(ROWS), rows * width / 4, |range| {
             for first in range.map(|i| i * ROWS) {
-                let from = Matrix { start: from.start + first as isize, ..from };
+                let (from, rows) = (Matrix { start: from.start + first as isize, ..from }, ROWS.min(rows - first));
                 // SAFETY: each row is turned once.
-                turn(from, unsafe { room.part(first * width, ROWS.min(rows - first) * width) }, width);
+                unsafe { turn(from, Place::of(room.part(first * width, rows * width), width), [rows, width]) };
             }
         });
         room
+    }
+
+    /// The product of a part, of so many rows and columns.
+    ///
+    /// # Safety
+    /// As for [`multiply`].
+    unsafe fn multiply<T: Float>(
+        &self,
+        [rows, columns]: [usize; 2],
+        lhs: Matrix<T>,
+        rhs: Matrix<T>,
+        out: Place<T>,
+        scratch: &mut Scratch,
+    ) {
+        let Some(flipped) = self.flipped else {
+            // SAFETY: promised by the caller.
+            return unsafe { T::multiply([rows, self.k, columns], lhs, rhs, out, self.room(scratch)) };
+        };
+        let transpose = &mut T::slice_mut(&mut scratch.registers[flipped])[..rows * columns];
+        // SAFETY: the transpose is borrowed mutably, from scratch; the rest is promised by the caller.
+        unsafe {
+            let shape = [columns, self.k, rows];
+            T::multiply(shape, rhs.transposed(), lhs.transposed(), Place::of(transpose, rows), None);
+            turn(Matrix { data: transpose, start: 0, strides: [1, rows as isize] }, out, [rows, columns]);
+        }
     }
 
     /// The registers of f32 that it needs.
@@ -250,11 +292,14 @@ impl Product {
         columns: Range<usize>,
     ) {
         let mut scratch = workers.mine();
-        let shape = [rows.len(), self.k, columns.len()];
+        let extents = [rows.len(), columns.len()];
         let corners = [[rows.start, 0], [0, columns.start]];
         let [lhs, rhs] = [0, 1].map(|i| {
             let (width, [row, column]) = ([self.k, self.n][i], corners[i]);
             match &turned[i] {
+                Some(room) if self.flipped.is_some() => {
+                    Matrix { data: room.seen(), start: (column * self.k) as isize, strides: [1, self.k as isize] }
+                }
                 Some(room) => {
                     Matrix { data: room.seen(), start: (row * width + column) as isize, strides: [width as isize, 1] }
                 }
@@ -270,7 +315,7 @@ impl Product {
                 let start = side.start(batch)
                     + rows.start as isize * side.strides[0]
                     + columns.start as isize * side.strides[1];
-                let (low, high) = reach([shape[0], shape[2]], side.strides);
+                let (low, high) = reach(extents, side.strides);
                 let low_at = (start + low) as usize;
                 // SAFETY: the range spans the elements of this part and of others that lie between them. `multiply`
                 // writes those of this part alone, through a pointer, and no other thread touches these. No kernel of
@@ -278,7 +323,7 @@ impl Product {
                 unsafe {
                     let (data, len) = env.targets[target].span::<T>(low_at, (high - low) as usize + 1);
                     let out = Place { data, len, start: -low, strides: side.strides };
-                    T::multiply(shape, lhs, rhs, out, self.room(&mut scratch));
+                    self.multiply(extents, lhs, rhs, out, &mut scratch);
                 }
             }
             Out::Register(register) => {
@@ -287,7 +332,7 @@ impl Product {
                 let out = T::slice_mut(&mut product);
                 let out = Place::of(out, self.part[1]);
                 // SAFETY: `out` is borrowed mutably, from scratch.
-                unsafe { T::multiply(shape, lhs, rhs, out, self.room(&mut scratch)) };
+                unsafe { self.multiply(extents, lhs, rhs, out, &mut scratch) };
                 shift = first as isize * width + columns.start as isize;
             }
         }
@@ -359,6 +404,11 @@ impl<T> Place<T> {
 }
 
 impl<T> Matrix<'_, T> {
+    /// Its transpose.
+    pub fn transposed(self) -> Self {
+        Self { strides: [self.strides[1], self.strides[0]], ..self }
+    }
+
     /// Whether a matrix of this shape lies within the elements.
     pub fn holds(&self, shape: [usize; 2]) -> bool {
         within(self.data.len(), self.start, shape, self.strides)

@@ -1,33 +1,45 @@
 //! Matrices turned round: columns whose elements are neighbours become rows.
 
-use crate::{contract::Matrix, memory::Element, nest::at};
+use crate::{
+    contract::{Matrix, Place},
+    memory::Element,
+    nest::at,
+};
 
 /// Rows and columns of the squares that are turned round one after another.
 const SQUARE: usize = 16;
 
-/// Copies a matrix whose columns' elements are neighbours into rows of `width` elements, as many as there is room for.
+/// Copies a matrix `[rows, width]` whose columns' elements are neighbours into rows.
 ///
 /// # Panics
-/// If the columns have fewer elements than that, or their elements are no neighbours.
-pub(crate) fn turn<T: Element>(from: Matrix<T>, to: &mut [T], width: usize) {
-    let rows = to.len().checked_div(width).unwrap_or(0);
-    assert!(from.strides[0] == 1 && (rows == 0 || from.holds([rows, width])));
-    let square = squares::<T>();
+/// If the columns' elements are no neighbours, the rows of the place are in more than one piece, or the matrix does not lie
+/// within either.
+///
+/// # Safety
+/// The elements of the place are alive and not the matrix's, and those of the result nobody else touches.
+pub(crate) unsafe fn turn<T: Element>(from: Matrix<T>, to: Place<T>, [rows, width]: [usize; 2]) {
+    if rows * width == 0 {
+        return;
+    }
+    assert!(from.strides[0] == 1 && from.holds([rows, width]));
+    assert!(to.strides[1] == 1 && to.holds([rows, width]));
+    let (square, to_stride) = (squares::<T>(), to.strides[0]);
     // The squares of some columns, one below the other: what is read there is one piece of memory for each column.
     for column in (0..width).step_by(SQUARE) {
         for row in (0..rows).step_by(SQUARE) {
             let (height, columns) = (SQUARE.min(rows - row), SQUARE.min(width - column));
-            let from = Matrix { start: at(from.start + row as isize, column, from.strides[1]) as isize, ..from };
-            let to = &mut to[row * width + column..];
-            match square {
-                // SAFETY: the machine has the instructions; the square lies within both matrices.
-                Some(square) if height == SQUARE && columns == SQUARE => unsafe {
-                    square(from.data.as_ptr().offset(from.start), from.strides[1], to.as_mut_ptr(), width);
-                },
-                _ => {
-                    for c in 0..columns {
-                        let from = &from.data[at(from.start, c, from.strides[1])..][..height];
-                        from.iter().enumerate().for_each(|(r, &x)| to[r * width + c] = x);
+            let start = at(from.start + row as isize, column, from.strides[1]);
+            // SAFETY: the square lies within both matrices, by the assertions; `squares` gives what the machine has.
+            unsafe {
+                let (from, down) = (from.data.as_ptr().add(start), from.strides[1]);
+                let to = to.data.offset(to.start + row as isize * to.strides[0] + column as isize);
+                match square {
+                    Some(square) if height == SQUARE && columns == SQUARE => square(from, down, to, to_stride),
+                    _ => {
+                        for c in 0..columns as isize {
+                            (0..height as isize)
+                                .for_each(|r| to.offset(r * to_stride + c).write(*from.offset(c * down + r)));
+                        }
                     }
                 }
             }
@@ -36,7 +48,7 @@ pub(crate) fn turn<T: Element>(from: Matrix<T>, to: &mut [T], width: usize) {
 }
 
 /// Turns a square round: where it begins, how far its columns lie apart, where it goes, and how far its rows lie apart.
-type Square<T> = unsafe fn(*const T, isize, *mut T, usize);
+type Square<T> = unsafe fn(*const T, isize, *mut T, isize);
 
 /// What turns a square of elements of a type round in the registers of this machine, if anything does.
 #[cfg(target_arch = "x86_64")]
@@ -58,7 +70,7 @@ fn squares<T: Element>() -> Option<Square<T>> {
 /// The machine has AVX-512, and both squares exist.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn avx512(from: *const f32, columns: isize, to: *mut f32, rows: usize) {
+unsafe fn avx512(from: *const f32, columns: isize, to: *mut f32, rows: isize) {
     use std::arch::x86_64::*;
     let zero = _mm512_setzero_ps();
     let (mut x, mut y) = ([zero; SQUARE], [zero; SQUARE]);
@@ -86,7 +98,7 @@ unsafe fn avx512(from: *const f32, columns: isize, to: *mut f32, rows: usize) {
     }
     for (i, y) in y.into_iter().enumerate() {
         // SAFETY: promised by the caller.
-        unsafe { _mm512_storeu_ps(to.add(i * rows), y) };
+        unsafe { _mm512_storeu_ps(to.offset(i as isize * rows), y) };
     }
 }
 
@@ -102,13 +114,25 @@ mod tests {
                 let data: Vec<f32> = (0..2 + stride * width).map(|i| i as f32).collect();
                 let from = Matrix { data: &data[..], start: 2, strides: [1, stride as isize] };
                 let want = |r: usize, c: usize| data[2 + c * stride + r];
-                let mut to = vec![f32::NAN; rows * width];
-                turn(from, &mut to, width);
-                assert!((0..to.len()).all(|i| to[i] == want(i / width, i % width)), "{rows}x{width}");
                 let wide: Vec<f64> = data.iter().map(|&x| x.into()).collect();
-                let mut to = vec![f64::NAN; rows * width];
-                turn(Matrix { data: &wide[..], start: 2, strides: [1, stride as isize] }, &mut to, width);
-                assert!((0..to.len()).all(|i| to[i] == want(i / width, i % width).into()), "{rows}x{width} in f64");
+                let wide = Matrix { data: &wide[..], start: 2, strides: [1, stride as isize] };
+                for gap in [0, 5] {
+                    let (mut to, mut to_wide) =
+                        (vec![f32::NAN; rows * (width + gap)], vec![f64::NAN; rows * (width + gap)]);
+                    // SAFETY: both places are borrowed mutably.
+                    unsafe {
+                        turn(from, Place::of(&mut to, width + gap), [rows, width]);
+                        turn(wide, Place::of(&mut to_wide, width + gap), [rows, width]);
+                    }
+                    for i in 0..to.len() {
+                        let (r, c) = (i / (width + gap), i % (width + gap));
+                        if c < width {
+                            assert_eq!((to[i], to_wide[i]), (want(r, c), want(r, c).into()), "{rows}x{width}");
+                        } else {
+                            assert!(to[i].is_nan() && to_wide[i].is_nan(), "between rows");
+                        }
+                    }
+                }
             }
         }
     }

@@ -40,7 +40,8 @@ impl<'a, T: Real> Panels<'a, T> {
             let to = unsafe { all.part(inner * first, inner * width) };
             if transposed {
                 let from = Matrix { data: from, start: (first * inner) as isize, strides: [1, inner as isize] };
-                turn(from, to, width);
+                // SAFETY: the panel is borrowed mutably.
+                unsafe { turn(from, Place::of(to, width), [inner, width]) };
             } else {
                 let rows = to.chunks_exact_mut(width).zip(from.chunks_exact(columns));
                 rows.for_each(|(to, from)| to.copy_from_slice(&from[first..first + width]));
