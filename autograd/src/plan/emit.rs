@@ -69,6 +69,8 @@ struct Met {
     computed: Vec<NodeId>,
     loads: Vec<NodeId>,
     repeated: usize,
+    /// Whether the work was more than there may be.
+    too_much: bool,
 }
 
 /// What distinguishes two looks at one root: level, offset and strides.
@@ -291,10 +293,12 @@ impl<'a> Emitter<'a> {
         let limits = Limit::of(self.groups, root);
         let (most, mut met) = (limits.iter().map(|limit| limit.work).max().unwrap_or(0), Met::default());
         let cost = self.cost(root, operand, (frame, chain), most, &mut met);
-        cost.is_some_and(|work| limits.iter().any(|limit| limit.allows(work, met.loads.len(), met.repeated)))
+        let fits = |work| limits.iter().any(|limit| limit.allows(work, met.loads.len(), met.repeated));
+        !met.too_much && cost.is_some_and(fits)
     }
 
-    /// The work to compute a root again beside what has been met; `None` if it is to be loaded itself.
+    /// The work to compute a root again beside what has been met; `None` if it is to be loaded itself, or if that is more
+    /// than `most`, so that the walk ends.
     fn cost(
         &self,
         root: NodeId,
@@ -314,6 +318,7 @@ impl<'a> Emitter<'a> {
             return None;
         }
         let mut work = weight(&node.op);
+        met.too_much |= work > most;
         if let Op::Random { .. } = node.op {
             return Some(work); // Its key and counter are scalars.
         }
@@ -325,13 +330,16 @@ impl<'a> Emitter<'a> {
             if self.groups.class[view.root.index()] == Class::Const {
                 continue;
             }
-            let (_, seen) = self.look(&view.operand, frame, chain)?;
             if chain.is_empty() && self.group.shows(view.root, &view.operand, frame) {
                 continue;
             }
+            if met.too_much {
+                return None;
+            }
+            let (_, seen) = self.look(&view.operand, frame, chain)?;
             let mut further = self.groups.chain(*input);
             further.extend(chain);
-            match (work <= most).then(|| self.cost(view.root, &seen, (frame, &further), most, met)).flatten() {
+            match self.cost(view.root, &seen, (frame, &further), most - work, met) {
                 Some(more) => work += more,
                 None if !self.is_before(view.root) => return None,
                 // What is repeated over the space is small, and costs little to load.
