@@ -25,8 +25,9 @@ impl Plan {
 
     /// Plans a program.
     pub fn with(program: &Program, options: &Grouping) -> Self {
-        // Which slots a kernel needs is known only when all are planned. Where they are too many, the kernel's middle
-        // node opens a group of its own, or what the kernel computes again is stored instead; the planner starts again.
+        // Which slots a kernel needs is known only when all are planned. Where they are more than was reckoned, and too
+        // many, nodes in the middle of the kernel open groups of their own, or what the kernel computes again is stored
+        // instead; and the nodes are grouped anew.
         let mut groups = Groups::new(program, options);
         loop {
             groups.form();

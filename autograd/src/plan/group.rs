@@ -5,7 +5,7 @@
 //! same index space, else it opens a group one deeper than its producers. Nothing is stored because of that: which
 //! values a group stores follows from what later groups ask of it, and they may recompute what is cheap instead.
 
-use super::{Grouping, Level, Operand, merge::Links, width::Again};
+use super::{Grouping, Level, Operand, merge::Links, width::Ingredients};
 use crate::{
     Shape,
     op::{Op, Segments, Unary},
@@ -64,9 +64,9 @@ pub(super) struct Group {
 pub(super) struct Groups<'a> {
     pub program: &'a Program,
     pub options: &'a Grouping,
+    pub live: Vec<bool>,
     /// Nodes that join no group, and are not computed again.
     pub apart: Vec<bool>,
-    pub live: Vec<bool>,
     pub class: Vec<Class>,
     pub views: Vec<View>,
     /// How often a root is read, by nodes, taps and commits.
@@ -74,8 +74,8 @@ pub(super) struct Groups<'a> {
     pub groups: Vec<Group>,
     /// In whose memory a root will lie: see [`Groups::homes_to_be`].
     pub lies: Vec<NodeId>,
-    /// What each root can be computed again of: see [`Groups::computable_again`].
-    pub again: Vec<Option<Again>>,
+    /// What cheap roots can be computed again of: see [`Groups::computable_again`].
+    pub again: Vec<Option<Ingredients>>,
     /// The group that stores a root if anybody asks.
     pub home: Vec<Option<usize>>,
 }
@@ -195,12 +195,12 @@ impl<'a> Groups<'a> {
             again: vec![],
             home: vec![None; program.nodes().len()],
         };
-        for (i, live) in program.live().into_iter().enumerate() {
+        for i in 0..program.nodes().len() {
             let id = NodeId(i as u32);
             let (class, view) = groups.look(id);
             groups.class.push(class);
             groups.views.push(view);
-            if live && class != Class::View {
+            if groups.live[i] && class != Class::View {
                 for input in &program.node(id).inputs {
                     groups.uses[groups.views[input.index()].root.index()] += 1;
                 }
@@ -217,8 +217,10 @@ impl<'a> Groups<'a> {
         self.groups.clear();
         self.home.fill(None);
         self.again = self.computable_again();
-        for i in (0..self.home.len()).filter(|&i| self.live[i]).collect::<Vec<_>>() {
-            self.place(NodeId(i as u32));
+        for i in 0..self.live.len() {
+            if self.live[i] {
+                self.place(NodeId(i as u32));
+            }
         }
         let mut links = Links::new(self);
         if self.options.rows {

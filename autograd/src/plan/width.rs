@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 /// What a root can be computed again of: the work, the roots of as many elements, and those that are repeated.
 #[derive(Clone, Default)]
-pub(super) struct Again {
+pub(super) struct Ingredients {
     work: usize,
     loads: Vec<NodeId>,
     repeated: Vec<NodeId>,
@@ -24,7 +24,8 @@ impl Groups<'_> {
         let mut lies: Vec<NodeId> = ids().collect();
         let whole = |id: NodeId| {
             let view = &self.views[id.index()];
-            is_identity(&view.operand, self.program.node(view.root).shape.numel()).then_some(view.root)
+            let computed = !matches!(self.class[view.root.index()], Class::Leaf | Class::Const);
+            (computed && is_identity(&view.operand, self.program.node(view.root).shape.numel())).then_some(view.root)
         };
         if self.options.in_place {
             let states: HashMap<StateId, NodeId> = ids()
@@ -42,20 +43,17 @@ impl Groups<'_> {
         // From the last to the first: what is a part of a part lies where that does.
         for id in ids().rev().filter(|_| self.options.direct) {
             if let Op::Assemble { .. } = self.program.node(id).op {
-                for root in self.program.node(id).inputs.iter().filter_map(|input| whole(*input)) {
-                    if !matches!(self.class[root.index()], Class::Leaf | Class::Const) {
-                        lies[root.index()] = lies[id.index()];
-                    }
-                }
+                let parts = self.program.node(id).inputs.iter().filter_map(|input| whole(*input));
+                parts.for_each(|root| lies[root.index()] = lies[id.index()]);
             }
         }
         lies
     }
 
-    /// What each root can be computed again of, about as the kernels that read it will do: in reckoning that, they know what
-    /// else they read.
-    pub fn computable_again(&self) -> Vec<Option<Again>> {
-        let mut all: Vec<Option<Again>> = vec![];
+    /// What each root can be computed again of. The kernels that read it will decide that by the same limits, but know what
+    /// they compute and read besides.
+    pub fn computable_again(&self) -> Vec<Option<Ingredients>> {
+        let mut all: Vec<Option<Ingredients>> = vec![];
         for i in 0..self.class.len() {
             let root = NodeId(i as u32);
             let cheap = self.live[i] && self.class[i] == Class::Map && self.is_cheap(root);
@@ -64,9 +62,9 @@ impl Groups<'_> {
         all
     }
 
-    fn again_of(&self, root: NodeId, known: &[Option<Again>]) -> Option<Again> {
+    fn again_of(&self, root: NodeId, known: &[Option<Ingredients>]) -> Option<Ingredients> {
         let node = self.program.node(root);
-        let mut again = Again { work: weight(&node.op), ..Again::default() };
+        let mut again = Ingredients { work: weight(&node.op), ..Ingredients::default() };
         let inputs: &[NodeId] = if is_placed(&node.op) { &[] } else { &node.inputs };
         for source in inputs.iter().map(|input| self.views[input.index()].root) {
             match &known[source.index()] {
