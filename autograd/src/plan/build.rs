@@ -43,7 +43,7 @@ impl Plan {
                 if nodes.is_empty() {
                     nodes = kernel.nodes.last().and_then(|last| again.get(last)).map_or(vec![], |again| open(again));
                 }
-                let parts = plan.buffers(kernel).div_ceil(options.buffers).min(nodes.len() + 1);
+                let parts = plan.buffers(kernel).div_ceil(options.buffers.max(1)).min(nodes.len() + 1);
                 (1..parts).map(|part| nodes[part * nodes.len() / parts]).collect()
             };
             let cut: Vec<NodeId> = plan.kernels.iter().filter(too_wide).flat_map(cuts).collect();
