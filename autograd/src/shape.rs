@@ -1,10 +1,10 @@
 //! Shapes: the extents of a tensor, row-major, with NumPy's broadcasting rule.
 
-use std::{fmt, ops::Deref};
+use std::{fmt, ops::Deref, sync::Arc};
 
 /// The extent of each dimension, outermost first. A scalar has no dimensions.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
-pub struct Shape(Box<[usize]>);
+pub struct Shape(Arc<[usize]>);
 
 impl Shape {
     /// The shape of a scalar.
@@ -48,9 +48,9 @@ impl Shape {
 
     /// This shape with dimension `axis` set to `extent`.
     pub fn with(&self, axis: usize, extent: usize) -> Shape {
-        let mut dims = self.0.clone();
+        let mut dims = self.to_vec();
         dims[axis] = extent;
-        Shape(dims)
+        dims.into()
     }
 
     /// This shape without the dimensions in `axes` (sorted).
@@ -68,7 +68,7 @@ impl Deref for Shape {
 
 impl<const N: usize> From<[usize; N]> for Shape {
     fn from(dims: [usize; N]) -> Self {
-        Shape(Box::new(dims))
+        Shape(Arc::new(dims))
     }
 }
 

@@ -1,9 +1,14 @@
 //! How long it takes to record a training step and to plan it, for 2 to 48 layers: of a stack of linear layer, layer norm
-//! and tanh, and of the decoder that `wgrad bench w1` trains. AdamW trains both, with clipping.
+//! and tanh, and of the decoder that `wgrad bench w1` trains. AdamW trains both, with clipping. They are planned for kernels
+//! of as few buffers as devices bind, and of as many as the CPU takes. Planning includes the lowering before it.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::sync::Arc;
-use wgrad::{DType, Optimizer, Program, Store, Tape, Tensor, plan::Plan};
+use wgrad::{
+    Backend, DType, Optimizer, Program, Store, Tape, Tensor,
+    plan::{Grouping, Plan},
+};
+use wgrad_cpu::CpuBackend;
 use wgrad_nn::{
     Builder, Gpt, GptConfig, Init, Linear,
     optim::{AdamW, AdamWConfig},
@@ -70,16 +75,19 @@ fn decoder(b: Builder<'_>, layers: usize) -> Loss {
 const MODELS: [(&str, Declare); 2] = [("stack", stack), ("decoder", decoder)];
 
 fn planning(c: &mut Criterion) {
+    let cpu = CpuBackend::new(1).expect("one thread").grouping();
     for (name, declare) in MODELS {
         let mut group = c.benchmark_group(name);
         for depth in [2, 6, 12, 24, 48] {
             let model = Model::new(declare, depth);
             let program = model.record();
-            let plan = |program: &Program| Plan::new(&program.lowered(true, |_, _| true));
-            let (nodes, kernels) = (program.nodes().len(), plan(&program).kernels.len());
-            println!("{name} of {depth} layers: {nodes} nodes, {kernels} kernels");
             group.bench_function(BenchmarkId::new("record", depth), |b| b.iter(|| model.record()));
-            group.bench_function(BenchmarkId::new("plan", depth), |b| b.iter(|| plan(&program)));
+            for grouping in [Grouping::default(), cpu.clone()] {
+                let plan = || Plan::with(&program.lowered(true, |_, _| true), &grouping);
+                let (nodes, kernels, buffers) = (program.nodes().len(), plan().kernels.len(), grouping.buffers);
+                println!("{name} of {depth} layers, {buffers} buffers: {nodes} nodes, {kernels} kernels");
+                group.bench_function(BenchmarkId::new(format!("plan_{buffers}"), depth), |b| b.iter(plan));
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use wgrad::{
     plan::{Form, Grouping, Home, Instr, Kernel, Kind, Plan},
 };
 use wgrad_nn::{
-    Builder, Init, Linear, Recurrent, RecurrentInit,
+    Builder, Gpt, GptConfig, Init, Linear, Recurrent, RecurrentInit,
     optim::{Sgd, SgdConfig},
 };
 
@@ -148,6 +148,56 @@ fn the_number_of_kernels_is_linear_in_depth() {
     let kernels: Vec<usize> = (2..=12).map(|layers| stack(layers).1.kernels.len()).collect();
     let per_layer = kernels[1] - kernels[0];
     assert!(kernels.windows(2).all(|pair| pair[1] - pair[0] == per_layer), "{kernels:?}");
+}
+
+/// Sums over the same rows that share what they read, one with the next, from the last layer to the first: as many merge
+/// as one kernel has buffers for, and the rest is not taken apart for that.
+#[test]
+fn the_kernels_of_a_decoder_are_linear_in_depth_for_any_number_of_buffers() {
+    for buffers in [8, 24] {
+        let kernels = [4, 8, 12].map(|layers| {
+            let mut store = Store::new();
+            let size = GptConfig { layers, heads: 2, width: 8, hidden: 16, context: 4, ..GptConfig::small(5) };
+            let model = Gpt::new(Builder::new(&mut store, 0), &size);
+            let params = store.params();
+            let sgd = Sgd::new(&mut store, &params, SgdConfig { lr: 0.1.into(), ..SgdConfig::default() });
+            let tape = Tape::new(Arc::new(store.layout().clone()));
+            let [x, y] = ["x", "y"].map(|name| tape.input(name, [3, 4], DType::U32));
+            sgd.step(model.loss(x, y, true).grad(&params));
+            let program = tape.finish().lowered(true, |_, _| true);
+            Plan::with(&program, &Grouping { buffers, ..Grouping::default() }).kernels.len()
+        });
+        assert_eq!(kernels[1] - kernels[0], kernels[2] - kernels[1], "{kernels:?} with {buffers} buffers");
+    }
+}
+
+/// Parameters that are states of their own, each with two moments: independent updates share kernels, as many as bind
+/// their buffers.
+#[test]
+fn updates_of_small_states_share_kernels() {
+    const STATES: usize = 60;
+    for (buffers, most) in [(8, 6 * STATES), (24, STATES)] {
+        let mut store = Store::new();
+        let zeros = Array::new([16], vec![0f32; 16]);
+        let ids: Vec<_> = (0..STATES)
+            .map(|i| ["value", "mean", "square"].map(|kind| store.state(&format!("{i}/{kind}"), &zeros)))
+            .collect();
+        let tape = Tape::new(Arc::new(store.layout().clone()));
+        let values: Vec<Tensor<'_>> = ids.iter().map(|[value, ..]| tape.state(*value)).collect();
+        let out = values.iter().fold(tape.input("x", [16], F32), |x, value| (x * *value).tanh());
+        let gradients = out.square().mean().grad_wrt(&values);
+        for ((gradient, value), [id, mean, square]) in gradients.into_iter().zip(&values).zip(ids) {
+            let gradient = gradient.expect("reached");
+            let first = tape.state(mean) * 0.9 + gradient * 0.1;
+            let second = tape.state(square) * 0.99 + gradient.square() * 0.01;
+            tape.assign(mean, first);
+            tape.assign(square, second);
+            tape.assign(id, *value - first / (second.sqrt() + 1e-8));
+        }
+        let program = tape.finish().lowered(true, |_, _| true);
+        let plan = Plan::with(&program, &Grouping { buffers, ..Grouping::default() });
+        assert!(plan.kernels.len() <= most, "{} kernels with {buffers} buffers", plan.kernels.len());
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::{
 };
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, HashSet},
+    collections::{BinaryHeap, HashMap},
 };
 
 impl Plan {
@@ -25,35 +25,38 @@ impl Plan {
 
     /// Plans a program.
     pub fn with(program: &Program, options: &Grouping) -> Self {
-        // Which slots a kernel needs is known only when all are planned. Where they are too many, the kernel's middle
-        // node opens a group of its own, or what the kernel computes again is stored instead; the planner starts again.
-        let mut apart = HashSet::new();
+        // Which slots a kernel needs is known only when all are planned. Where they are more than was reckoned, and too
+        // many, nodes in the middle of the kernel open groups of their own, or what the kernel computes again is stored
+        // instead; and the nodes are grouped anew.
+        let mut groups = Groups::new(program, options);
         loop {
-            let (mut plan, again) = Self::grouped(program, options, &apart);
+            groups.form();
+            let (mut plan, again) = Self::grouped(&groups);
             memory::place(&mut plan, options);
             let too_wide = |kernel: &&Kernel| {
                 matches!(kernel.kind, Kind::Loop(_) | Kind::MatMul(_)) && plan.buffers(kernel) > options.buffers
             };
-            let middle = |kernel: &Kernel| {
-                let open = |nodes: &[NodeId]| nodes.iter().filter(|id| !apart.contains(*id)).copied().collect();
+            // Where to cut it: into as many parts as that takes.
+            let cuts = |kernel: &Kernel| -> Vec<NodeId> {
+                let open = |nodes: &[NodeId]| nodes.iter().filter(|id| !groups.apart[id.index()]).copied().collect();
                 let mut nodes: Vec<NodeId> = open(&kernel.nodes[1..]);
                 if nodes.is_empty() {
-                    nodes = again.get(kernel.nodes.last()?).map_or(vec![], |again| open(again));
+                    nodes = kernel.nodes.last().and_then(|last| again.get(last)).map_or(vec![], |again| open(again));
                 }
-                nodes.get(nodes.len() / 2).copied()
+                let parts = plan.buffers(kernel).div_ceil(options.buffers.max(1)).min(nodes.len() + 1);
+                (1..parts).map(|part| nodes[part * nodes.len() / parts]).collect()
             };
-            let cut: Vec<NodeId> = plan.kernels.iter().filter(too_wide).filter_map(middle).collect();
+            let cut: Vec<NodeId> = plan.kernels.iter().filter(too_wide).flat_map(cuts).collect();
             if cut.is_empty() {
                 return plan;
             }
-            apart.extend(cut);
+            cut.into_iter().for_each(|id| groups.apart[id.index()] = true);
         }
     }
 
-    /// Kernels in order, with a slot for each value; the given nodes join no group. Also, by a kernel's last node, what it
-    /// computes again.
-    fn grouped(program: &Program, options: &Grouping, apart: &HashSet<NodeId>) -> (Self, Again) {
-        let groups = Groups::new(program, options, apart);
+    /// Kernels in order, with a slot for each value. Also, by a kernel's last node, what it computes again.
+    fn grouped(groups: &Groups<'_>) -> (Self, Again) {
+        let program = groups.program;
         let nodes = program.nodes().len();
         let mut builder =
             Builder { groups, stored: vec![false; nodes], kernels: vec![], copies: vec![], again: Again::new() };
@@ -71,7 +74,7 @@ type Again = HashMap<NodeId, Vec<NodeId>>;
 
 /// Kernels under construction. Until memory is assigned, an operand's slot is the root whose elements it shows.
 struct Builder<'a> {
-    groups: Groups<'a>,
+    groups: &'a Groups<'a>,
     /// The roots that are kept in memory.
     stored: Vec<bool>,
     kernels: Vec<Kernel>,
@@ -103,10 +106,10 @@ impl Builder<'_> {
         let mut reads: Vec<Operand> = vec![];
         match group.class {
             Class::Single => return self.single(g),
-            Class::MatMul => reads.extend(factors(&self.groups, first)),
+            Class::MatMul => reads.extend(factors(self.groups, first)),
             _ => {}
         }
-        let mut emitter = Emitter::new(&self.groups, group, &self.stored, reads.len());
+        let mut emitter = Emitter::new(self.groups, group, &self.stored, reads.len());
         let body = emitter.body(&stores);
         reads.extend(emitter.loads.iter().map(|(_, operand)| emitter.ordered(operand.clone())));
         let writes = stores.iter().map(|&id| emitter.ordered(emitter.write(id))).collect();

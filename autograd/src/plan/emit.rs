@@ -9,10 +9,10 @@ use crate::{
     op::{Op, Segments},
     tape::NodeId,
 };
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// How much of what is computed again for a consumer is not too much.
-struct Limit {
+pub(super) struct Limit {
     /// Work, in additions.
     work: usize,
     /// Loads, of as many elements.
@@ -31,6 +31,20 @@ const AGAIN: [&[Limit]; 2] = [&[limit(32, 4, usize::MAX)], &[limit(16, 1, 0), li
 /// Those of a scalar, which takes a kernel to be stored and hardly anything to be read.
 const SCALAR: &[Limit] = &[limit(8, 2, usize::MAX)];
 
+impl Limit {
+    /// The limits of a root: it may be computed again within any of them.
+    pub fn of(groups: &Groups<'_>, root: NodeId) -> &'static [Limit] {
+        match groups.program.node(root).shape.numel() {
+            1 => SCALAR,
+            _ => AGAIN[(groups.uses[root.index()] > 1) as usize],
+        }
+    }
+
+    pub fn allows(&self, work: usize, loads: usize, repeated: usize) -> bool {
+        work <= self.work && loads <= self.loads && repeated <= self.repeated
+    }
+}
+
 /// A body under construction.
 pub(super) struct Emitter<'a> {
     groups: &'a Groups<'a>,
@@ -39,7 +53,7 @@ pub(super) struct Emitter<'a> {
     stored: &'a [bool],
     values: Vec<Value>,
     /// Values by root and, for what is not a member of the group, the look at it.
-    known: HashMap<(NodeId, Option<Look>), usize>,
+    known: BTreeMap<(NodeId, Option<Look>), usize>,
     /// What is loaded: roots and operands, in the order of the nodes' dimensions.
     pub loads: Vec<(NodeId, Operand)>,
     /// What is computed again.
@@ -55,6 +69,8 @@ struct Met {
     computed: Vec<NodeId>,
     loads: Vec<NodeId>,
     repeated: usize,
+    /// Whether the work was more than there may be.
+    too_much: bool,
 }
 
 /// What distinguishes two looks at one root: level, offset and strides.
@@ -67,7 +83,7 @@ fn repeated(operand: &Operand, d: usize) -> bool {
 
 impl<'a> Emitter<'a> {
     pub fn new(groups: &'a Groups<'a>, group: &'a Group, stored: &'a [bool], first_load: usize) -> Self {
-        let (known, values, loads, again) = (HashMap::new(), vec![], vec![], vec![]);
+        let (known, values, loads, again) = (BTreeMap::new(), vec![], vec![], vec![]);
         Self { groups, group, stored, values, known, loads, again, first_load }
     }
 
@@ -274,18 +290,15 @@ impl<'a> Emitter<'a> {
 
     /// Whether to compute a root again rather than to load it.
     fn computes_again(&self, root: NodeId, operand: &Operand, frame: Level, chain: &[NodeId]) -> bool {
-        let several = (self.groups.uses[root.index()] > 1) as usize;
-        let one = self.groups.program.node(root).shape.numel() == 1;
-        let limits = if one { SCALAR } else { AGAIN[several] };
+        let limits = Limit::of(self.groups, root);
         let (most, mut met) = (limits.iter().map(|limit| limit.work).max().unwrap_or(0), Met::default());
         let cost = self.cost(root, operand, (frame, chain), most, &mut met);
-        let within = |work: usize, limit: &Limit| {
-            work <= limit.work && met.loads.len() <= limit.loads && met.repeated <= limit.repeated
-        };
-        cost.is_some_and(|work| limits.iter().any(|limit| within(work, limit)))
+        let fits = |work| limits.iter().any(|limit| limit.allows(work, met.loads.len(), met.repeated));
+        !met.too_much && cost.is_some_and(fits)
     }
 
-    /// The work to compute a root again beside what has been met; `None` if it is to be loaded itself.
+    /// The work to compute a root again beside what has been met; `None` if it is to be loaded itself, or if that is more
+    /// than `most`, so that the walk ends.
     fn cost(
         &self,
         root: NodeId,
@@ -305,6 +318,7 @@ impl<'a> Emitter<'a> {
             return None;
         }
         let mut work = weight(&node.op);
+        met.too_much |= work > most;
         if let Op::Random { .. } = node.op {
             return Some(work); // Its key and counter are scalars.
         }
@@ -316,13 +330,16 @@ impl<'a> Emitter<'a> {
             if self.groups.class[view.root.index()] == Class::Const {
                 continue;
             }
-            let (_, seen) = self.look(&view.operand, frame, chain)?;
             if chain.is_empty() && self.group.shows(view.root, &view.operand, frame) {
                 continue;
             }
+            if met.too_much {
+                return None;
+            }
+            let (_, seen) = self.look(&view.operand, frame, chain)?;
             let mut further = self.groups.chain(*input);
             further.extend(chain);
-            match (work <= most).then(|| self.cost(view.root, &seen, (frame, &further), most, met)).flatten() {
+            match self.cost(view.root, &seen, (frame, &further), most - work, met) {
                 Some(more) => work += more,
                 None if !self.is_before(view.root) => return None,
                 // What is repeated over the space is small, and costs little to load.

@@ -5,17 +5,14 @@
 //! same index space, else it opens a group one deeper than its producers. Nothing is stored because of that: which
 //! values a group stores follows from what later groups ask of it, and they may recompute what is cheap instead.
 
-use super::{Grouping, Level, Operand, merge::Links};
+use super::{Grouping, Level, Operand, merge::Links, width::Ingredients};
 use crate::{
     Shape,
     op::{Op, Segments, Unary},
     program::Program,
     tape::NodeId,
 };
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// What a node is to the planner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,22 +55,27 @@ pub(super) struct Group {
     pub segments: Option<Arc<Segments>>,
     /// The nodes, in the order in which they joined, which is an order to compute them in.
     pub members: Vec<NodeId>,
-    pub levels: HashMap<NodeId, Level>,
+    pub levels: BTreeMap<NodeId, Level>,
     /// The members that follow from a reduction of this group.
-    pub after: HashMap<NodeId, bool>,
+    pub after: BTreeMap<NodeId, bool>,
 }
 
 /// The groups of a program.
 pub(super) struct Groups<'a> {
     pub program: &'a Program,
     pub options: &'a Grouping,
+    pub live: Vec<bool>,
     /// Nodes that join no group, and are not computed again.
-    pub apart: &'a HashSet<NodeId>,
+    pub apart: Vec<bool>,
     pub class: Vec<Class>,
     pub views: Vec<View>,
     /// How often a root is read, by nodes, taps and commits.
     pub uses: Vec<usize>,
     pub groups: Vec<Group>,
+    /// In whose memory a root will lie: see [`Groups::homes_to_be`].
+    pub lies: Vec<NodeId>,
+    /// What cheap roots can be computed again of: see [`Groups::computable_again`].
+    pub again: Vec<Option<Ingredients>>,
     /// The group that stores a root if anybody asks.
     pub home: Vec<Option<usize>>,
 }
@@ -178,25 +180,27 @@ pub(super) fn weight(op: &Op) -> usize {
 }
 
 impl<'a> Groups<'a> {
-    /// Groups the live nodes of a program.
-    pub fn new(program: &'a Program, options: &'a Grouping, apart: &'a HashSet<NodeId>) -> Self {
-        let live = program.live();
+    /// The live nodes of a program, in no group yet.
+    pub fn new(program: &'a Program, options: &'a Grouping) -> Self {
         let mut groups = Groups {
             program,
             options,
-            apart,
+            live: program.live(),
+            apart: vec![false; program.nodes().len()],
             class: vec![],
             views: vec![],
             uses: vec![0; program.nodes().len()],
             groups: vec![],
+            lies: vec![],
+            again: vec![],
             home: vec![None; program.nodes().len()],
         };
-        for (i, live) in live.iter().enumerate() {
+        for i in 0..program.nodes().len() {
             let id = NodeId(i as u32);
             let (class, view) = groups.look(id);
             groups.class.push(class);
             groups.views.push(view);
-            if *live && class != Class::View {
+            if groups.live[i] && class != Class::View {
                 for input in &program.node(id).inputs {
                     groups.uses[groups.views[input.index()].root.index()] += 1;
                 }
@@ -204,17 +208,27 @@ impl<'a> Groups<'a> {
         }
         let ends = program.taps().iter().map(|tap| tap.node).chain(program.commits().iter().map(|(_, node)| *node));
         ends.for_each(|node| groups.uses[groups.views[node.index()].root.index()] += 1);
-        for i in (0..program.nodes().len()).filter(|&i| live[i]) {
-            groups.place(NodeId(i as u32));
-        }
-        let mut links = Links::new(&groups);
-        if options.rows {
-            groups.merge_reductions(&mut links);
-        }
-        if options.maps {
-            groups.bundle(&mut links);
-        }
+        groups.lies = groups.homes_to_be();
         groups
+    }
+
+    /// Groups the nodes, anew if they have been grouped before.
+    pub fn form(&mut self) {
+        self.groups.clear();
+        self.home.fill(None);
+        self.again = self.computable_again();
+        for i in 0..self.live.len() {
+            if self.live[i] {
+                self.place(NodeId(i as u32));
+            }
+        }
+        let mut links = Links::new(self);
+        if self.options.rows {
+            self.merge_reductions(&mut links);
+        }
+        if self.options.maps {
+            self.bundle(&mut links);
+        }
     }
 
     /// A node's class, and how its value is found.
@@ -304,7 +318,7 @@ impl<'a> Groups<'a> {
             }
         }
         match class {
-            _ if self.apart.contains(&id) => {}
+            _ if self.apart[id.index()] => {}
             Class::Map => {
                 for g in self.candidates(id) {
                     if let Some(joining) = self.fits(id, g, 0) {
@@ -343,7 +357,7 @@ impl<'a> Groups<'a> {
         };
         let level = if axes.is_some() { Level::Row } else { Level::Element };
         let depth = self.depth_after(id);
-        let (levels, after) = (HashMap::new(), HashMap::new());
+        let (levels, after) = (BTreeMap::new(), BTreeMap::new());
         self.groups.push(Group { class, depth, space, axes, segments, members: vec![], levels, after });
         self.join(self.groups.len() - 1, vec![(id, level)]);
     }
@@ -461,7 +475,7 @@ impl<'a> Groups<'a> {
     /// Whether a map may be computed twice.
     pub fn is_cheap(&self, root: NodeId) -> bool {
         let most = if self.uses[root.index()] <= 1 { 16 } else { 3 };
-        self.options.recompute && !self.apart.contains(&root) && weight(&self.program.node(root).op) <= most
+        self.options.recompute && !self.apart[root.index()] && weight(&self.program.node(root).op) <= most
     }
 
     /// Whether a node repeats over its segment a value that a group has for each of the same segments, and if that

@@ -58,7 +58,7 @@ impl Groups<'_> {
     pub fn merge_reductions(&mut self, links: &mut Links) {
         let mut alike: HashMap<Rows, Vec<usize>> = HashMap::new();
         for (g, group) in self.groups.iter().enumerate() {
-            let whole = group.space.numel() > 0 && group.members.iter().all(|id| !self.apart.contains(id));
+            let whole = group.space.numel() > 0 && group.members.iter().all(|id| !self.apart[id.index()]);
             if let (Class::Reduce, Some(axes), true) = (group.class, &group.axes, whole) {
                 let rows = (group.space.clone(), axes.clone(), group.segments.clone());
                 alike.entry(rows).or_default().push(g);
@@ -94,6 +94,7 @@ impl Groups<'_> {
                             .all(|(id, level)| self.groups[to].levels.get(id).is_none_or(|other| other == level))
                         && sources[j].iter().any(|source| sources[i].contains(source))
                         && comes_before(to)
+                        && self.bindable(from, to)
                 };
                 // The nearest in depth: nothing is kept for longer than it must be.
                 let mut later: Vec<usize> = sources[i].iter().flat_map(|source| &found[source]).copied().collect();
@@ -118,15 +119,20 @@ impl Groups<'_> {
             .filter(|&g| {
                 let group = &self.groups[g];
                 let tiny = group.space.rank() <= 1 && (1..=SMALL).contains(&group.space.numel());
-                group.class == Class::Map && tiny && group.members.iter().all(|id| !self.apart.contains(id))
+                group.class == Class::Map && tiny && group.members.iter().all(|id| !self.apart[id.index()])
             })
             .collect();
         small.sort_unstable_by_key(|&g| (self.groups[g].depth, g));
-        for i in 0..small.len() {
-            let from = small[i];
-            let others = small[i + 1..].iter().copied();
-            let same = others.filter(|&to| self.groups[to].space == self.groups[from].space).take(TRIED);
-            if let Some(to) = same.into_iter().find(|&to| self.may_bundle(links, from, to)) {
+        let mut alike: HashMap<Shape, Vec<usize>> = HashMap::new();
+        let mut place = vec![];
+        for &g in &small {
+            let same = alike.entry(self.groups[g].space.clone()).or_default();
+            place.push(same.len());
+            same.push(g);
+        }
+        for (from, place) in small.into_iter().zip(place) {
+            let others = alike[&self.groups[from].space][place + 1..].iter().take(TRIED);
+            if let Some(&to) = others.into_iter().find(|&&to| self.may_bundle(links, from, to)) {
                 self.merge(links, from, to);
                 self.deepen(links, to);
             }
@@ -148,7 +154,7 @@ impl Groups<'_> {
             })
         });
         let apart = |reader: usize| reader == to || !self.leads_to(links, reader, to);
-        reads_own && links.readers[from].iter().all(|&reader| apart(reader))
+        reads_own && links.readers[from].iter().all(|&reader| apart(reader)) && self.bindable(from, to)
     }
 
     /// The homes of what a group reads, and does not have itself.

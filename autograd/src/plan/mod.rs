@@ -10,6 +10,7 @@ mod merge;
 mod operand;
 mod print;
 mod profile;
+mod width;
 
 pub use body::{Body, Form, Instr, Level, Value};
 pub use operand::Operand;
