@@ -77,6 +77,12 @@ impl Op {
         signature(self).map_or(&[], |(_, outputs)| outputs)
     }
 
+    /// An input that every kernel of a fused op reads nowhere but where it then writes one of the outputs, and that output:
+    /// both may lie in the same memory.
+    pub fn overwrites(&self) -> Option<(usize, usize)> {
+        sequence::overwrites(self)
+    }
+
     /// The outputs of a fused op, all of them, written in primitives.
     ///
     /// # Panics

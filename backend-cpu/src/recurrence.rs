@@ -58,12 +58,14 @@ impl Recurrence {
     fn run_in<T: Real + Element>(&self, env: Env, workers: &Workers, team: &Team) {
         let mut inputs: [&[T]; INPUTS] = [&[]; INPUTS];
         for (input, &(source, start, len)) in inputs.iter_mut().zip(&self.reads) {
-            *input = &T::slice(env.data(source))[start..start + len];
+            if !matches!(source, Source::Target(_)) {
+                *input = &T::slice(env.data(source))[start..start + len];
+            }
         }
         let mut outputs: [&mut [T]; OUTPUTS] = [&mut [], &mut [], &mut []];
         for (output, &(source, start, len)) in outputs.iter_mut().zip(&self.writes) {
             let Source::Target(target) = source else { unreachable!("a kernel writes its targets") };
-            // SAFETY: the targets outlive the run; the writes of a kernel do not overlap, and no read is of a target.
+            // SAFETY: the targets outlive the run; the writes of a kernel do not overlap, and a read of a target is left out.
             *output = unsafe { env.targets[target].part(start, len) };
         }
         let mut scratch = workers.mine();

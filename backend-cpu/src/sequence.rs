@@ -70,7 +70,8 @@ impl Sequence {
     }
 
     /// Runs over contiguous inputs, in the order of the op's inputs, and writes all of its outputs, in their order.
-    /// Neither the scratch memory nor the outputs need any first value.
+    /// Neither the scratch memory nor the outputs need any first value; but where the input that
+    /// [`Op::overwrites`](wgrad::op::Op::overwrites) names lies in the memory of its output, an empty slice stands for it.
     ///
     /// # Panics
     /// If a slice has another length than the op's shapes say.

@@ -1,5 +1,6 @@
 //! Kernels of sequences: they compute what the ops decompose into, and the same bits on any number of threads.
 
+use std::fmt::Debug;
 use wgrad::{Array, Cell, DType, Data, Shape, Tape, Tensor, op::Op};
 use wgrad_cpu::{
     Team, reference,
@@ -49,20 +50,37 @@ fn expected(op: &Op, inputs: &[Array]) -> Vec<Vec<f64>> {
     outcome.taps.into_iter().map(|(.., values)| values).collect()
 }
 
-/// The outputs of an op, by its kernel on some threads, over memory full of garbage.
-fn computed<T: Real>(op: &Op, inputs: &[Array], of: fn(&Data) -> Vec<T>, garbage: T, threads: usize) -> Vec<Vec<T>> {
+/// The outputs of an op, by its kernel on some threads, over memory full of garbage. Where an output may lie over an input
+/// it gives the same bits there, too.
+fn computed<T: Real + Debug>(
+    op: &Op,
+    inputs: &[Array],
+    of: fn(&Data) -> Vec<T>,
+    garbage: T,
+    threads: usize,
+) -> Vec<Vec<T>> {
     let shapes: Vec<&Shape> = inputs.iter().map(Array::shape).collect();
     let kernel = Sequence::new(op, &shapes).expect("a sequence");
     let data: Vec<Vec<T>> = inputs.iter().map(|x| of(x.data())).collect();
-    let data: Vec<&[T]> = data.iter().map(Vec::as_slice).collect();
+    let mut data: Vec<&[T]> = data.iter().map(Vec::as_slice).collect();
     let (mut outputs, mut scratch) = (vec![], vec![garbage; kernel.scratch()]);
     let t = Tape::default();
     let x: Vec<Tensor<'_>> =
         inputs.iter().enumerate().map(|(i, x)| t.input(&i.to_string(), x.shape(), x.dtype())).collect();
     op.decompose(&x).into_iter().for_each(|y| outputs.push(vec![garbage; y.numel()]));
     let team = Team::new(threads).expect("threads");
-    let mut slices: Vec<&mut [T]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
-    kernel.run(&team, &mut scratch, &data, &mut slices);
+    let mut run = |data: &[&[T]], outputs: &mut [Vec<T>]| {
+        let mut slices: Vec<&mut [T]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+        kernel.run(&team, &mut scratch, data, &mut slices);
+    };
+    let mut over = outputs.clone();
+    run(&data, &mut outputs);
+    if let Some((input, output)) = op.overwrites() {
+        over[output] = std::mem::take(&mut data[input]).to_vec();
+        run(&data, &mut over);
+        let bits = |outputs: &[Vec<T>]| format!("{outputs:?}");
+        assert_eq!(bits(&over), bits(&outputs), "{op:?} of {shapes:?} over its input");
+    }
     outputs
 }
 

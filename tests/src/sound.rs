@@ -60,14 +60,12 @@ fn levels(kernel: &Kernel) -> Result<(), String> {
 
 /// What is read has been written; what is written is read, if at all, element by element as it is written.
 fn reads_and_writes(plan: &Plan, kernel: &Kernel, written: &mut [bool]) -> Result<(), String> {
-    let in_loop = matches!(kernel.kind, Kind::Loop(_));
     for (i, read) in kernel.reads.iter().enumerate() {
         if plan.slots[read.slot].home == Home::Transient && !written[read.slot] {
             return Err(format!("reads slot {} before any write", read.slot));
         }
-        let over = |(w, write): (usize, &Operand)| {
-            write.slot == read.slot && !(in_loop && write == read && kernel.reads_pointwise(i, w))
-        };
+        let over =
+            |(w, write): (usize, &Operand)| write.slot == read.slot && !(write == read && kernel.reads_pointwise(i, w));
         if kernel.writes.iter().enumerate().any(over) {
             return Err(format!("writes slot {}, and reads other elements of it", read.slot));
         }

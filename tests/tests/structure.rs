@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use wgrad::{
-    Array, DType, Optimizer, Program, Store, Tape, Tensor,
+    Array, Cell, DType, Optimizer, Program, Store, Tape, Tensor,
     op::Op,
     plan::{Form, Grouping, Home, Instr, Kernel, Kind, Plan},
 };
@@ -232,7 +232,7 @@ fn a_fused_sequence_has_as_many_nodes_and_kernels_for_any_number_of_steps() {
     let recorded = |time: usize| {
         let mut store = Store::new();
         let init = RecurrentInit::normal(0.1);
-        let lstm = Recurrent::new(Builder::new(&mut store, 1), wgrad::Cell::Lstm, 3, 4, &init);
+        let lstm = Recurrent::new(Builder::new(&mut store, 1), Cell::Lstm, 3, 4, &init);
         let params = store.params();
         let sgd = Sgd::new(&mut store, &params, SgdConfig { lr: 0.1.into(), ..SgdConfig::default() });
         let (program, plan) = planned(&store, |t| {
@@ -243,4 +243,23 @@ fn a_fused_sequence_has_as_many_nodes_and_kernels_for_any_number_of_steps() {
     };
     assert_eq!(recorded(5), recorded(50));
     assert_eq!(recorded(5), recorded(500));
+}
+
+#[test]
+fn the_gates_of_a_sequence_and_their_gradients_lie_where_its_input_was() {
+    for (cell, ops) in [(Cell::Tanh, 2), (Cell::Lstm, 2), (Cell::Gru, 0)] {
+        let mut store = Store::new();
+        let recurrent = Recurrent::new(Builder::new(&mut store, 1), cell, 3, 4, &RecurrentInit::normal(0.1));
+        let params = store.params();
+        let sgd = Sgd::new(&mut store, &params, SgdConfig { lr: 0.1.into(), ..SgdConfig::default() });
+        let (program, plan) = planned(&store, |t| {
+            let loss = recurrent.forward(t.input("x", [5, 2, 3], F32)).last.square().sum();
+            sgd.step(loss.grad(&params));
+        });
+        let over = |kernel: &&Kernel| match &kernel.kind {
+            Kind::Op(op) => op.overwrites().is_some_and(|(x, y)| kernel.reads[x].slot == kernel.writes[y].slot),
+            _ => false,
+        };
+        assert_eq!(plan.kernels.iter().filter(over).count(), ops, "{cell:?}: {}", plan.describe(&program));
+    }
 }

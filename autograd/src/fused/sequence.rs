@@ -93,6 +93,18 @@ pub(super) fn signature(op: &Op) -> Option<(Named, Named)> {
     cell_signature(op).map(|(_, inputs, outputs)| (inputs, outputs))
 }
 
+/// See [`Op::overwrites`]: z becomes gates (or h, where there is but one), and gates (or the gradient of h) that of z.
+pub(super) fn overwrites(op: &Op) -> Option<(usize, usize)> {
+    match op {
+        Op::Sequence { cell: Cell::Gru, .. } | Op::SequenceGrad { cell: Cell::Gru, .. } => None,
+        Op::Sequence { cell: Cell::Lstm, .. } => Some((0, 2)),
+        Op::Sequence { .. } => Some((0, 0)),
+        Op::SequenceGrad { cell: Cell::Lstm, .. } => Some((3, 0)),
+        Op::SequenceGrad { .. } => Some((2, 0)),
+        _ => None,
+    }
+}
+
 /// All outputs of a sequence op, in primitives; `None` of another.
 pub(super) fn decompose<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> {
     Some(match *op {

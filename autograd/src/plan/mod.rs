@@ -178,7 +178,11 @@ impl Kernel {
     /// Whether a write of the same operand as a read gives each point the element that the point has read, and no other
     /// point has: where rows are segments, there may be as many rows as points.
     pub fn reads_pointwise(&self, read: usize, write: usize) -> bool {
-        let Kind::Loop(body) = &self.kind else { return false };
+        let body = match &self.kind {
+            Kind::Loop(body) => body,
+            Kind::Op(op) => return op.overwrites() == Some((read, write)),
+            _ => return false,
+        };
         let level = body.values[body.stores[write]].level;
         body.values.iter().all(|value| match value.instr {
             Instr::Load(load) => load != read || value.level == level || body.segments.is_none(),

@@ -5,11 +5,14 @@ use super::{
     Sequence,
     panels::Panels,
     real::{Real, update},
-    rows::{Output, Steps},
+    rows::{Output, Steps, hold},
 };
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 use wgrad::Cell;
+
+/// Elements of a row whose gates are kept aside together: some vectors of any machine.
+const BLOCK: usize = 64;
 
 /// The rows of one chunk: what is read, and the part of each output that is written.
 pub(super) struct Backward<'a, T> {
@@ -83,30 +86,38 @@ impl<'a, T: Real> Backward<'a, T> {
         self.dh0.fill(T::ZERO);
         for t in (0..self.shape.time).rev() {
             let (h, dh) = (self.at(self.inputs.states, t), self.at(self.inputs.dh, t));
-            update(self.dz.at(t), [h, dh, self.dh0], |_, [h, dh, carry]| gradient(dh + carry, h).flushed());
+            let dz = self.dz.at(t);
+            update(self.dh0, [if dh.is_empty() { dz } else { dh }], |carry, [dh]| dh + carry);
+            update(dz, [h, self.dh0], |_, [h, dh]| gradient(dh, h).flushed());
             self.weights.product(simd, self.dz.at(t), (&mut *self.dh0, hidden), false);
         }
     }
 
+    /// The gradients take the gates' places: those of some elements are kept aside meanwhile.
     #[inline(always)]
     fn lstm<S: Simd>(mut self, simd: S) {
         let hidden = self.shape.hidden;
+        let mut kept = [[T::ZERO; BLOCK]; 5];
         self.dh0.fill(T::ZERO);
         self.dc0.fill(T::ZERO);
         for t in (0..self.shape.time).rev() {
             update(self.dh0, [self.at(self.inputs.dh, t)], |carry, [dh]| dh + carry);
             let (gates, c, before) = (self.at(self.inputs.gates, t), self.at(self.inputs.states, t), self.before(t));
             let given = self.inputs.dc.map(|dc| self.at(dc, t));
-            let gradients = self.dz.at(t).chunks_exact_mut(4 * hidden).zip(self.dc0.chunks_exact_mut(hidden));
-            for (row, (dz, dc)) in gradients.enumerate() {
-                let of = |x: &'a [T]| &x[row * hidden..][..hidden];
-                let (c, before, dh) = (of(c), of(before), &self.dh0[row * hidden..][..hidden]);
-                let [i, f, g, o] = [0, 1, 2, 3].map(|gate| &gates[(4 * row + gate) * hidden..][..hidden]);
-                let (di, rest) = dz.split_at_mut(hidden);
+            hold(self.dz.at(t), gates);
+            let blocks = (0..self.rows.len()).flat_map(|row| (0..hidden).step_by(BLOCK).map(move |j| (row, j)));
+            for (row, j) in blocks {
+                let (len, start) = (BLOCK.min(hidden - j), row * hidden + j);
+                let of = |x: &'a [T]| &x[start..][..len];
+                let (c, before, dh, dc) = (of(c), of(before), &self.dh0[start..][..len], &mut self.dc0[start..][..len]);
+                let (di, rest) = self.dz.at(t)[4 * row * hidden..][..4 * hidden].split_at_mut(hidden);
                 let (df, rest) = rest.split_at_mut(hidden);
                 let (dg, d_o) = rest.split_at_mut(hidden);
-                let squashed = d_o;
-                update(squashed, [c], |_, [c]| c.tanh());
+                let gates = [di, df, dg, d_o].map(|gate| &mut gate[j..][..len]);
+                gates.iter().zip(&mut kept).for_each(|(gate, kept)| kept[..len].copy_from_slice(gate));
+                update(&mut kept[4][..len], [c], |_, [c]| c.tanh());
+                let [i, f, g, o, squashed] = kept.each_ref().map(|kept| &kept[..len]);
+                let [di, df, dg, d_o] = gates;
                 let own = |dh: T, o: T, squashed: T| dh * o * squashed.tanh_slope();
                 match given.map(of) {
                     Some(given) => update(dc, [dh, o, squashed, given], |carry, [dh, o, squashed, given]| {
@@ -114,8 +125,7 @@ impl<'a, T: Real> Backward<'a, T> {
                     }),
                     None => update(dc, [dh, o, squashed], |carry, [dh, o, squashed]| own(dh, o, squashed) + carry),
                 }
-                let d_o = squashed;
-                update(d_o, [dh, o], |squashed, [dh, o]| (dh * squashed * o.sigmoid_slope()).flushed());
+                update(d_o, [dh, squashed, o], |_, [dh, squashed, o]| (dh * squashed * o.sigmoid_slope()).flushed());
                 update(di, [dc, g, i], |_, [dc, g, i]| (dc * g * i.sigmoid_slope()).flushed());
                 update(df, [dc, before, f], |_, [dc, before, f]| (dc * before * f.sigmoid_slope()).flushed());
                 update(dg, [dc, i, g], |_, [dc, i, g]| (dc * i * g.tanh_slope()).flushed());

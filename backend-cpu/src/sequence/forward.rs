@@ -4,7 +4,7 @@ use super::{
     Sequence,
     panels::Panels,
     real::{Real, update},
-    rows::{Output, Steps},
+    rows::{Output, Steps, hold},
 };
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
@@ -55,8 +55,9 @@ impl<'a, T: Real> Forward<'a, T> {
             let first = self.first(self.h0);
             let (before, h) = self.h.after(t);
             let before = before.unwrap_or(first);
-            self.weights.product(simd, before, (&mut *h, hidden), false);
-            update(h, [shape.step(self.z, t, &self.rows)], |recurrent, [z]| f(z + recurrent));
+            hold(h, shape.step(self.z, t, &self.rows));
+            self.weights.product(simd, before, (&mut *h, hidden), true);
+            update(h, [], |z, []| f(z));
         }
     }
 
@@ -67,14 +68,14 @@ impl<'a, T: Real> Forward<'a, T> {
             let (first_h, first_c) = (self.first(self.h0), self.first(self.more));
             let ((before, h), (memory, c), all_gates) = (self.h.after(t), self.c.after(t), self.gates.at(t));
             let (before, memory) = (before.unwrap_or(first_h), memory.unwrap_or(first_c));
-            self.weights.product(simd, before, (&mut *all_gates, 4 * hidden), false);
+            hold(all_gates, shape.step(self.z, t, &self.rows));
+            self.weights.product(simd, before, (&mut *all_gates, 4 * hidden), true);
             let rows = all_gates.chunks_exact_mut(4 * hidden);
-            let rows = rows.zip(shape.step(self.z, t, &self.rows).chunks_exact(4 * hidden));
             let states = h.chunks_exact_mut(hidden).zip(c.chunks_exact_mut(hidden));
-            for (((gates, z), (h, c)), memory) in rows.zip(states).zip(memory.chunks_exact(hidden)) {
-                update(&mut gates[..2 * hidden], [&z[..2 * hidden]], |recurrent, [z]| (z + recurrent).sigmoid());
-                update(&mut gates[2 * hidden..3 * hidden], [&z[2 * hidden..]], |recurrent, [z]| (z + recurrent).tanh());
-                update(&mut gates[3 * hidden..], [&z[3 * hidden..]], |recurrent, [z]| (z + recurrent).sigmoid());
+            for ((gates, (h, c)), memory) in rows.zip(states).zip(memory.chunks_exact(hidden)) {
+                update(&mut gates[..2 * hidden], [], |z, []| z.sigmoid());
+                update(&mut gates[2 * hidden..3 * hidden], [], |z, []| z.tanh());
+                update(&mut gates[3 * hidden..], [], |z, []| z.sigmoid());
                 let [i, f, g, o] = [0, 1, 2, 3].map(|gate| &gates[gate * hidden..][..hidden]);
                 update(c, [f, memory, i, g], |_, [f, c, i, g]| f * c + i * g);
                 update(h, [o, c], |_, [o, c]| o * c.tanh());

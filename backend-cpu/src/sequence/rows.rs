@@ -40,6 +40,14 @@ impl<'a, T> Output<'a, T> {
     }
 }
 
+/// Rows that hold an input: they are copied, unless the input, then empty here, lies where they are.
+#[inline(always)]
+pub(super) fn hold<T: Copy>(rows: &mut [T], input: &[T]) {
+    if !input.is_empty() {
+        rows.copy_from_slice(input);
+    }
+}
+
 /// The rows of one chunk at each time step.
 pub(super) struct Steps<'a, T> {
     first: *mut T,
