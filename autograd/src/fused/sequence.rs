@@ -379,7 +379,7 @@ pub(super) fn vjp<'t>(
     let Op::Sequence { cell, .. } = *op else { return by_decomposition(op, x, g) };
     let grad = |x: &[Tensor<'t>]| push_all(|out| Op::SequenceGrad { cell, out }, x);
     let dh = g[0].unwrap_or_else(|| y[0].zeros_like());
-    let (z, w_hh, h0) = (x[0], x[1], x[2]);
+    let (w_hh, h0) = (x[1], x[2]);
     let given = match (cell, g) {
         (Cell::Lstm, [_, dc, None]) => grad(&[w_hh, x[3], y[1], y[2], dh].into_iter().chain(*dc).collect::<Vec<_>>()),
         (Cell::Gru, [_, None]) => grad(&[w_hh, h0, y[0], y[1], dh]),
@@ -388,11 +388,13 @@ pub(super) fn vjp<'t>(
     };
     // The gradient of W_hh h, which is that of z except where a reset gate comes between them.
     let recurrent = if cell == Cell::Gru { given[1] } else { given[0] };
-    let (shape, hidden) = (z.shape(), h0.shape()[1]);
-    let rows = shape[0] * shape[1];
-    let first = h0.reshape([1, shape[1], hidden]);
-    let before = Tensor::concat(&[first, y[0].slice(0, 0, shape[0] - 1)], 0).reshape([rows, hidden]);
-    let dw = recurrent.reshape([rows, shape[2]]).matmul_with(before, true, false);
+    // The first step by itself: so the states before the others are read where they lie.
+    let mut dw = recurrent.index(0, 0).matmul_with(h0, true, false);
+    let (later, [batch, wide]) = (recurrent.shape()[0] - 1, [recurrent.shape()[1], recurrent.shape()[2]]);
+    if later > 0 {
+        let before = y[0].slice(0, 0, later).reshape([later * batch, h0.shape()[1]]);
+        dw = recurrent.slice(0, 1, later).reshape([later * batch, wide]).matmul_with(before, true, false) + dw;
+    }
     let rest = match cell {
         Cell::Lstm => vec![given[1], given[2]],
         Cell::Gru => vec![given[2], recurrent.sum_axes(&[0, 1])],
