@@ -82,7 +82,13 @@ impl<F: Fn(usize, f64) -> bool> Fuser<F> {
             (Code::Add, _, Some((Code::Mul, [p, q, ..]))) => (Code::MulAdd, [p, q, a, p, p]),
             (Code::Sub, Some((Code::Mul, [p, q, ..])), _) => (Code::MulSub, [p, q, b, p, p]),
             (Code::Sub, _, Some((Code::Mul, [p, q, ..]))) => (Code::SubMul, [p, q, a, p, p]),
-            (Code::Select, ..) => (Code::Root, [self.root(a, b, c)?; 5]),
+            (Code::Select, ..) => match self.root(a, b, c) {
+                Some(y) => (Code::Root, [y; 5]),
+                None => {
+                    let [p, q] = self.less(a)?;
+                    (Code::SelectLt, [p, q, b, c, p])
+                }
+            },
             (Code::Div, Some((Code::Mul, [s, x, ..])), Some((Code::MulAdd, [p, q, u, ..]))) => {
                 let (root, y, t) = match (once(p), once(q)) {
                     (Some((root @ (Code::Sqrt | Code::Root), [y, ..])), _) => (root, y, q),
@@ -94,6 +100,13 @@ impl<F: Fn(usize, f64) -> bool> Fuser<F> {
             _ => return None,
         };
         Some(Instruction { code, of })
+    }
+
+    /// The p and q of a condition `p < q`: to compare once more costs less than to look at what has come of it.
+    fn less(&self, condition: u8) -> Option<[u8; 2]> {
+        let i = usize::from(condition).checked_sub(self.inputs)?;
+        let Instruction { code, of: [p, q, ..] } = self.code[i];
+        (code == Code::Lt).then_some([p, q])
     }
 
     /// The y of `y == 0 ? 0 : sqrt(y == 0 ? 1 : y)`.

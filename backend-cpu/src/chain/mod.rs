@@ -38,6 +38,8 @@ pub(crate) enum Code {
     Eq,
     /// `a ? b : c`.
     Select,
+    /// `a < b ? c : d`.
+    SelectLt,
     /// As `Select`, where `a` is one for the whole block: the value is found where it is.
     Choose,
     /// `a * b * c`.
@@ -100,7 +102,7 @@ impl Code {
             Self::Exp | Self::Expm1 | Self::Log | Self::Log1p | Self::Tanh | Self::Erf => 1,
             Self::Add | Self::Sub | Self::Mul | Self::Div | Self::Max | Self::Lt | Self::Eq => 2,
             Self::Select | Self::Choose | Self::Mul3 | Self::MulAdd | Self::MulSub | Self::SubMul => 3,
-            Self::Mix => 4,
+            Self::SelectLt | Self::Mix => 4,
             Self::Mix3 | Self::Ratio | Self::RootRatio => 5,
         }
     }

@@ -125,6 +125,7 @@ macro_rules! lanes {
                     Code::Lt => each!(i => simd.$select(simd.$lt(at!(a, i), at!(b, i)), one, zero)),
                     Code::Eq => each!(i => simd.$select(simd.$eq(at!(a, i), at!(b, i)), one, zero)),
                     Code::Select => each!(i => simd.$select(simd.$eq(at!(a, i), zero), at!(c, i), at!(b, i))),
+                    Code::SelectLt => each!(i => simd.$select(simd.$lt(at!(a, i), at!(b, i)), at!(c, i), at!(d, i))),
                     Code::Choose => unreachable!("nothing is computed"),
                     Code::Mul3 => each!(i => mul(mul(at!(a, i), at!(b, i)), at!(c, i))),
                     Code::MulAdd => each!(i => add(mul(at!(a, i), at!(b, i)), at!(c, i))),
