@@ -369,7 +369,8 @@ fn gru_grad<'t>(x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
 }
 
 /// The gradient rule. Of a sequence: its gradient op, and the weights' gradient as two products: of the first step, and
-/// over all others. Where a gradient flows back to its `gates` (which only gradient ops read), and of a gradient op: the decomposition's.
+/// over all others. Where a gradient flows back to its `gates` (which only gradient ops read), and of a gradient op: the
+/// decomposition's.
 pub(super) fn vjp<'t>(
     op: &Op,
     y: &[Tensor<'t>],
