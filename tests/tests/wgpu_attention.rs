@@ -2,7 +2,7 @@
 //! sorts, by the kernels of real GPUs; and which attention is decomposed instead.
 
 use proptest::prelude::*;
-use wgrad::{Array, Attention, DType, Program, Store, Tape, op::Op, plan::Kind};
+use wgrad::{Array, Attention, DType, Data, Program, Store, Tape, op::Op, plan::Kind};
 use wgrad_tests::{Machine, Outputs, Tolerance, compare, gpus, reference, same_bits};
 use wgrad_wgpu::Gpu;
 
@@ -62,7 +62,7 @@ fn inputs(program: &Program) -> Vec<(String, Array)> {
     let value = |which: usize, i: usize| ((i * 37 + which * 11) as f64 * 0.61).sin() * 1.5;
     let inputs = program.inputs().iter().enumerate().map(|(which, input)| {
         let values: Vec<f64> = (0..input.shape.numel()).map(|i| value(which, i)).collect();
-        (input.name.clone(), Array::new(input.shape.clone(), wgrad::Data::from_f64(input.dtype, &values)))
+        (input.name.clone(), Array::new(input.shape.clone(), Data::from_f64(input.dtype, &values)))
     });
     inputs.collect()
 }
@@ -81,16 +81,27 @@ fn kernels(gpu: &Gpu, program: &Program) -> usize {
     plan.kernels.iter().filter(|kernel| is_attention(&kernel.kind)).count()
 }
 
-/// On these GPUs as on the reference.
+/// On these GPUs as on the reference. Halves are compared with what comes of the same numbers in f32: they may be twice as
+/// far from that as the reference, which rounds every value of the decomposition to halves; kernels round fewer.
 fn agrees(case: &Case, gpus: &[&Gpu]) -> Result<(), String> {
     let program = case.program();
     let inputs = inputs(&program);
-    let want = reference(&program, &[], &inputs);
-    // Of halves, what is stored is rounded, and kernels store less than the decomposition.
-    let tolerance = if case.dtype == DType::F16 { Tolerance(2e-2) } else { Tolerance::F32 };
+    let mut want: Vec<(Vec<f64>, Tolerance)> =
+        reference(&program, &[], &inputs).taps.into_iter().map(|(.., values)| (values, Tolerance::F32)).collect();
+    if case.dtype == DType::F16 {
+        let wide = |x: &Array| Array::new(x.shape().clone(), Data::from_f64(DType::F32, &x.to_f64()));
+        let inputs: Vec<(String, Array)> = inputs.iter().map(|(name, x)| (name.clone(), wide(x))).collect();
+        let exact = reference(&Case { dtype: DType::F32, ..case.clone() }.program(), &[], &inputs);
+        for ((rounded, tolerance), (.., exact)) in want.iter_mut().zip(exact.taps) {
+            let scale = exact.iter().fold(1.0, |scale: f64, x| scale.max(x.abs()));
+            let far = rounded.iter().zip(&exact).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+            *tolerance = Tolerance(2.0 * far / scale + 2e-3);
+            *rounded = exact;
+        }
+    }
     for gpu in gpus {
-        for ((name, have), (.., want)) in run(gpu, &program, &inputs).taps.iter().zip(&want.taps) {
-            compare(name, &have.to_f64(), want, tolerance).map_err(|why| format!("{case:?}: {why}"))?;
+        for ((name, have), (want, tolerance)) in run(gpu, &program, &inputs).taps.iter().zip(&want) {
+            compare(name, &have.to_f64(), want, *tolerance).map_err(|why| format!("{case:?}: {why}"))?;
         }
     }
     Ok(())
@@ -164,6 +175,15 @@ fn attention_is_its_decomposition_and_repeats_its_bits() {
                 compare(name, &one.to_f64(), &steps.to_f64(), tolerance).unwrap();
             }
         }
+    }
+}
+
+/// Halves in whose gradients much cancels: there the reference itself, which rounds at every step, is off by a thirtieth.
+#[test]
+fn halves_are_as_near_as_what_is_rounded_allows() {
+    for (heads, queries) in [(2, 60), (1, 70)] {
+        let case = Case { batch: vec![2], kv_heads: heads, dtype: DType::F16, ..Case::new(queries, 3, 14, 32, false) };
+        agrees(&case, &gpus()).unwrap_or_else(|why| panic!("{why}"));
     }
 }
 
