@@ -6,7 +6,7 @@ use crate::{
     arrange::arranged,
     cut::Sizes,
     half,
-    memory::{Element, Env, Source, nothing},
+    memory::{Element, Env, Source, aligned_mut, nothing},
     nest::Walk,
     pool::Pool,
     schedule::{Schedule, Setting},
@@ -266,7 +266,7 @@ impl Product {
             // SAFETY: promised by the caller.
             return unsafe { T::multiply([rows, self.k, columns], lhs, rhs, out, self.room(scratch)) };
         };
-        let transpose = &mut T::slice_mut(&mut scratch.registers[flipped])[..rows * columns];
+        let transpose = &mut aligned_mut(T::slice_mut(&mut scratch.registers[flipped]))[..rows * columns];
         // SAFETY: the transpose is borrowed mutably, from scratch; the rest is promised by the caller.
         unsafe {
             let shape = [columns, self.k, rows];
@@ -330,10 +330,12 @@ impl Product {
                 let width = self.part[1] as isize;
                 std::mem::swap(&mut product, &mut scratch.registers[*register]);
                 let out = T::slice_mut(&mut product);
-                let out = Place::of(out, self.part[1]);
+                let len = out.len();
+                let out = Place::of(aligned_mut(out), self.part[1]);
                 // SAFETY: `out` is borrowed mutably, from scratch.
                 unsafe { self.multiply(extents, lhs, rhs, out, &mut scratch) };
-                shift = first as isize * width + columns.start as isize;
+                let skipped = (len - out.len) as isize;
+                shift = first as isize * width + columns.start as isize - skipped;
             }
         }
         if let Some(epilogue) = &self.epilogue {

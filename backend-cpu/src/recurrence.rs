@@ -1,7 +1,7 @@
 //! Sequence ops as kernels of a plan: what they read and write, for the loops of [`crate::sequence`].
 
 use crate::{
-    memory::{Element, Env, Source},
+    memory::{Element, Env, Source, aligned_mut},
     scratch::{Files, Workers},
     sequence::{Real, Sequence},
     team::Team,
@@ -69,7 +69,8 @@ impl Recurrence {
             *output = unsafe { env.targets[target].part(start, len) };
         }
         let mut scratch = workers.mine();
-        let scratch = &mut T::slice_mut(&mut scratch.registers[self.scratch])[..self.sequence.scratch()];
+        let scratch = aligned_mut(T::slice_mut(&mut scratch.registers[self.scratch]));
+        let scratch = &mut scratch[..self.sequence.scratch()];
         self.sequence.run(team, scratch, &inputs[..self.reads.len()], &mut outputs[..self.writes.len()]);
     }
 }

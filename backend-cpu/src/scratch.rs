@@ -1,7 +1,7 @@
 //! Scratch memory: each thread's registers, shared by all kernels, which run one after another.
 
 use crate::{
-    memory::{Element, Source, Target, nothing, poison, spare},
+    memory::{Element, Source, Target, aligned, nothing, poison, spare},
     team,
 };
 use std::{
@@ -113,6 +113,8 @@ pub(crate) struct Room<'a, A> {
     register: usize,
     data: Data,
     target: Target,
+    /// The first element that begins a line of memory.
+    first: usize,
     elements: PhantomData<A>,
 }
 
@@ -121,7 +123,8 @@ impl<'a, A: Element> Room<'a, A> {
     pub fn take(workers: &'a Workers, register: usize) -> Self {
         let mut data = std::mem::replace(&mut workers.mine().registers[register], nothing(A::DTYPE));
         let target = Target::new(&mut data);
-        Self { workers, register, data, target, elements: PhantomData }
+        let first = data.len() - aligned(A::slice(&data)).len();
+        Self { workers, register, data, target, first, elements: PhantomData }
     }
 
     /// A stretch, to be written.
@@ -131,12 +134,12 @@ impl<'a, A: Element> Room<'a, A> {
     #[allow(clippy::mut_from_ref, reason = "the caller promises what a mutable borrow would prove")]
     pub unsafe fn part(&self, start: usize, len: usize) -> &mut [A] {
         // SAFETY: the data is alive, and by the caller's promise.
-        unsafe { self.target.part(start, len) }
+        unsafe { self.target.part(self.first + start, len) }
     }
 
     /// All of it, after it has been written.
     pub fn seen(&self) -> &[A] {
-        A::slice(&self.data)
+        &A::slice(&self.data)[self.first..]
     }
 }
 
