@@ -341,8 +341,10 @@ impl Product {
         if let Some(epilogue) = &self.epilogue {
             let env = Env { product: &product, shift, ..env };
             let mut machine = Machine::new(epilogue, env, &mut scratch);
-            for row in (first..first + rows.len()).step_by(epilogue.cut.rows) {
-                machine.enter(row..(first + rows.len()).min(row + epilogue.cut.rows));
+            // Parts of several rows do not lie in one piece.
+            let height = if columns.len() == self.n { epilogue.cut.rows } else { 1 };
+            for row in (first..first + rows.len()).step_by(height) {
+                machine.enter(row..(first + rows.len()).min(row + height));
                 machine.walk(0, columns.clone());
             }
         }
