@@ -63,6 +63,9 @@ pub(crate) trait Float: Element {
         out: Place<Self>,
         room: Option<[&mut [f32]; 3]>,
     );
+
+    /// Adds elements to others.
+    fn add(to: &mut [Self], x: &[Self]);
 }
 
 macro_rules! floats {
@@ -77,6 +80,9 @@ macro_rules! floats {
             ) {
                 // SAFETY: promised by the caller.
                 unsafe { multiply(shape, lhs, rhs, out, false) };
+            }
+            fn add(to: &mut [$t], x: &[$t]) {
+                to.iter_mut().zip(x).for_each(|(to, x)| *to += x);
             }
         }
     )* };
@@ -125,6 +131,14 @@ enum Out {
     Register(usize),
 }
 
+/// What a task computes: rows and columns of one of the products, of some of the inner dimension.
+struct Part {
+    batch: usize,
+    inner: Range<usize>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
 /// A matrix product and its epilogue.
 #[derive(Debug)]
 pub(crate) struct Product {
@@ -139,6 +153,11 @@ pub(crate) struct Product {
     turned: [Option<usize>; 2],
     /// A register for a part's transpose, where that is what is computed: of the right side, turned round, and the left.
     flipped: Option<usize>,
+    /// The inner dimension, or its halves, each of which is summed by itself: a thread finds the half in its caches that
+    /// it has written, and need not read the other.
+    inner: Vec<Range<usize>>,
+    /// A register for the sums over the second half.
+    halved: Option<usize>,
     epilogue: Option<Schedule>,
     dtype: DType,
     /// For a product of halves: registers of f32.
@@ -160,14 +179,20 @@ impl Product {
         let product = body.values.iter().position(|v| v.instr == Instr::Product).expect("it is computed for something");
         let dtype = body.values[product].dtype;
         let batch = matmul.batch.numel();
-        let part = part(batch, [m, k, n], body.values.len() > 1);
+        let alone = body.values.len() == 1;
         let sides = [0, 1].map(|i| Side::new(source(&reads[i]), &reads[i]));
-        // Before the epilogue's registers, some of which it gives back.
-        let packed = [n > UNPACKED, m.div_ceil(part[0]) >= sizes.turned];
-        let turnable = batch == 1 && dtype != DType::F16;
         let stored = body.stores.iter().position(|&v| v == product);
         let in_rows = stored.is_none_or(|w| Side::new(source(&writes[w]), &writes[w]).is_in_rows());
+        let turnable = batch == 1 && dtype != DType::F16;
+        let long = k >= sizes.halved && k >= 2 * m.min(n);
+        let halves = long && alone && turnable && sides[0].is_transposed() && in_rows;
+        let pieces = if halves { 2 } else { 1 };
+        let inner: Vec<_> = (0..pieces).map(|i| k * i / pieces..k * (i + 1) / pieces).collect();
+        let part = part(batch * inner.len(), [m, k, n], !alone);
+        // Before the epilogue's registers, some of which it gives back.
+        let packed = [n > UNPACKED, m.div_ceil(part[0]) >= sizes.turned];
         let flip = turnable && packed[0] && m > n && sides[0].is_transposed() && sides[1].is_in_rows() && in_rows;
+        let halved = halves.then(|| files.take(dtype, m * n));
         let flipped = flip.then(|| files.take(dtype, part[0] * part[1]));
         let turned = [0, 1].map(|i| {
             let turn = if flip { i == 1 } else { turnable && packed[i] && sides[i].is_transposed() };
@@ -190,7 +215,7 @@ impl Product {
             let setting = Setting { body: &body, reads, writes: &writes, source, product: Some(view), sizes };
             arranged(&setting, files)
         });
-        Self { batch, m, k, n, sides, out, part, turned, flipped, epilogue, dtype, room }
+        Self { batch, m, k, n, sides, out, part, turned, flipped, inner, halved, epilogue, dtype, room }
     }
 
     pub fn run(&self, env: Env, workers: &Workers, pool: Pool) {
@@ -205,12 +230,28 @@ impl Product {
         let turned = [0, 1].map(|i| self.turned[i].map(|register| self.turn::<T>(i, register, &env, workers, pool)));
         let parts = [self.m.div_ceil(self.part[0]), self.n.div_ceil(self.part[1])];
         let work = self.batch * self.m * self.n * (self.k / 16 + 1);
-        pool.each(self.batch * parts[0] * parts[1], work, |range| {
+        let second = self.halved.map(|register| Room::<T>::take(workers, register));
+        pool.each(self.inner.len() * self.batch * parts[0] * parts[1], work, |range| {
             for task in range {
-                let (batch, row, column) = (task / (parts[0] * parts[1]), task / parts[1] % parts[0], task % parts[1]);
-                let rows = row * self.part[0]..self.m.min((row + 1) * self.part[0]);
-                let columns = column * self.part[1]..self.n.min((column + 1) * self.part[1]);
-                self.part::<T>(env, workers, &turned, batch, rows, columns);
+                let (first, row, column) = (task / (parts[0] * parts[1]), task / parts[1] % parts[0], task % parts[1]);
+                let (batch, half) = if second.is_some() { (0, first) } else { (first, 0) };
+                let part = Part {
+                    batch,
+                    inner: self.inner[half].clone(),
+                    rows: row * self.part[0]..self.m.min((row + 1) * self.part[0]),
+                    columns: column * self.part[1]..self.n.min((column + 1) * self.part[1]),
+                };
+                self.part::<T>(env, workers, &turned, part, second.as_ref().filter(|_| half > 0));
+            }
+        });
+        let (Some(second), Out::Write(side)) = (&second, &self.out) else { return };
+        let Source::Target(target) = side.source else { unreachable!("writes are targets") };
+        pool.each(self.m, self.m * self.n, |range| {
+            for row in range {
+                let start = (side.start(0) + row as isize * side.strides[0]) as usize;
+                // SAFETY: each row is added to once, after both halves have been summed.
+                let out = unsafe { env.targets[target].part::<T>(start, self.n) };
+                T::add(out, &second.seen()[row * self.n..][..self.n]);
             }
         });
     }
@@ -240,11 +281,19 @@ impl Product {
         } else {
             [[self.m, self.k], [self.k, self.n]][side]
         };
-        pool.each(rows.div_ceil(ROWS), rows * width / 4, |range| {
-            for first in range.map(|i| i * ROWS) {
-                let (from, rows) = (Matrix { start: from.start + first as isize, ..from }, ROWS.min(rows - first));
-                // SAFETY: each row is turned once.
-                unsafe { turn(from, Place::of(room.part(first * width, rows * width), width), [rows, width]) };
+        let inner = side == 0 || self.flipped.is_some();
+        let all = 0..width;
+        let halves = if inner { &self.inner[..] } else { std::slice::from_ref(&all) };
+        let blocks = rows.div_ceil(ROWS);
+        pool.each(halves.len() * blocks, rows * width / 4, |range| {
+            for (half, first) in range.map(|i| (&halves[i / blocks], i % blocks * ROWS)) {
+                let start = from.start + first as isize + half.start as isize * from.strides[1];
+                let (from, rows) = (Matrix { start, ..from }, ROWS.min(rows - first));
+                // SAFETY: each half of a row is turned once.
+                unsafe {
+                    let (data, len) = room.span(first * width + half.start, (rows - 1) * width + half.len());
+                    turn(from, Place { data, len, start: 0, strides: [width as isize, 1] }, [rows, half.len()]);
+                }
             }
         });
         room
@@ -256,7 +305,7 @@ impl Product {
     /// As for [`multiply`].
     unsafe fn multiply<T: Float>(
         &self,
-        [rows, columns]: [usize; 2],
+        [rows, k, columns]: [usize; 3],
         lhs: Matrix<T>,
         rhs: Matrix<T>,
         out: Place<T>,
@@ -264,12 +313,12 @@ impl Product {
     ) {
         let Some(flipped) = self.flipped else {
             // SAFETY: promised by the caller.
-            return unsafe { T::multiply([rows, self.k, columns], lhs, rhs, out, self.room(scratch)) };
+            return unsafe { T::multiply([rows, k, columns], lhs, rhs, out, self.room(scratch)) };
         };
         let transpose = &mut aligned_mut(T::slice_mut(&mut scratch.registers[flipped]))[..rows * columns];
         // SAFETY: the transpose is borrowed mutably, from scratch; the rest is promised by the caller.
         unsafe {
-            let shape = [columns, self.k, rows];
+            let shape = [columns, k, rows];
             T::multiply(shape, rhs.transposed(), lhs.transposed(), Place::of(transpose, rows), None);
             turn(Matrix { data: transpose, start: 0, strides: [1, rows as isize] }, out, [rows, columns]);
         }
@@ -281,24 +330,25 @@ impl Product {
         Some(registers.map(f32::slice_mut))
     }
 
-    /// One part of the product of one pair of matrices, and its epilogue.
+    /// One part of the product of one pair of matrices, and its epilogue; or what is summed over a second half.
     fn part<T: Float>(
         &self,
         env: Env,
         workers: &Workers,
         turned: &[Option<Room<T>>; 2],
-        batch: usize,
-        rows: Range<usize>,
-        columns: Range<usize>,
+        part: Part,
+        second: Option<&Room<T>>,
     ) {
+        let Part { batch, inner, rows, columns } = part;
         let mut scratch = workers.mine();
         let extents = [rows.len(), columns.len()];
-        let corners = [[rows.start, 0], [0, columns.start]];
+        let shape = [rows.len(), inner.len(), columns.len()];
+        let corners = [[rows.start, inner.start], [inner.start, columns.start]];
         let [lhs, rhs] = [0, 1].map(|i| {
             let (width, [row, column]) = ([self.k, self.n][i], corners[i]);
             match &turned[i] {
                 Some(room) if self.flipped.is_some() => {
-                    Matrix { data: room.seen(), start: (column * self.k) as isize, strides: [1, self.k as isize] }
+                    Matrix { data: room.seen(), start: (column * self.k + row) as isize, strides: [1, self.k as isize] }
                 }
                 Some(room) => {
                     Matrix { data: room.seen(), start: (row * width + column) as isize, strides: [width as isize, 1] }
@@ -309,6 +359,16 @@ impl Product {
         let mut product = nothing(T::DTYPE);
         let mut shift = 0;
         let first = batch * self.m + rows.start;
+        if let Some(second) = second {
+            // SAFETY: this part of the room is written by this task alone.
+            unsafe {
+                let (data, len) =
+                    second.span(rows.start * self.n + columns.start, (rows.len() - 1) * self.n + columns.len());
+                let out = Place { data, len, start: 0, strides: [self.n as isize, 1] };
+                self.multiply(shape, lhs, rhs, out, &mut scratch);
+            }
+            return;
+        }
         match &self.out {
             Out::Write(side) => {
                 let Source::Target(target) = side.source else { unreachable!("writes are targets") };
@@ -323,7 +383,7 @@ impl Product {
                 unsafe {
                     let (data, len) = env.targets[target].span::<T>(low_at, (high - low) as usize + 1);
                     let out = Place { data, len, start: -low, strides: side.strides };
-                    self.multiply(extents, lhs, rhs, out, &mut scratch);
+                    self.multiply(shape, lhs, rhs, out, &mut scratch);
                 }
             }
             Out::Register(register) => {
@@ -333,7 +393,7 @@ impl Product {
                 let len = out.len();
                 let out = Place::of(aligned_mut(out), self.part[1]);
                 // SAFETY: `out` is borrowed mutably, from scratch.
-                unsafe { self.multiply(extents, lhs, rhs, out, &mut scratch) };
+                unsafe { self.multiply(shape, lhs, rhs, out, &mut scratch) };
                 let skipped = (len - out.len) as isize;
                 shift = first as isize * width + columns.start as isize - skipped;
             }

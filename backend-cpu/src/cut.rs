@@ -37,6 +37,8 @@ pub(crate) struct Sizes {
     pub attended: [usize; 2],
     /// Parts of a product that pack a transposed right side, from which on it is turned round once for all.
     pub turned: usize,
+    /// The least inner dimension, of a product whose left side is transposed, of which each half is summed by itself.
+    pub halved: usize,
     /// Weighted elements below which a kernel runs on the calling thread: about 20 us of work.
     pub serial: usize,
 }
@@ -54,6 +56,7 @@ impl Sizes {
         packed: 1 << 17,
         attended: [32, 512],
         turned: 3,
+        halved: 512,
         serial: 1 << 16,
     };
     /// For tests: the smallest spaces are cut up, too.
@@ -68,6 +71,7 @@ impl Sizes {
         packed: 300,
         attended: [2, 3],
         turned: 1,
+        halved: 6,
         serial: 0,
     };
 }

@@ -137,6 +137,15 @@ impl<'a, A: Element> Room<'a, A> {
         unsafe { self.target.part(self.first + start, len) }
     }
 
+    /// A stretch, some of which is to be written.
+    ///
+    /// # Safety
+    /// Nobody else touches what is written.
+    pub unsafe fn span(&self, start: usize, len: usize) -> (*mut A, usize) {
+        // SAFETY: the data is alive, and by the caller's promise.
+        unsafe { self.target.span(self.first + start, len) }
+    }
+
     /// All of it, after it has been written.
     pub fn seen(&self) -> &[A] {
         &A::slice(&self.data)[self.first..]

@@ -24,12 +24,17 @@ fn record<'t>(t: &'t Tape, dtype: DType) {
     let product = tall.matmul(wide);
     // The transpose has the longer rows, as where a weight's gradient is computed.
     let weight = turned.matmul(x.slice(1, 20, 141));
+    // So long that each half is summed by itself: as it lies, turned round, and as the transpose of the product.
+    let long = Tensor::concat(&[x, x * 0.5], 0);
     let batch = x.slice(0, 0, 256).slice(1, 0, 160).reshape([8, 32, 160]);
     let shown: Vec<(&str, Tensor<'t>)> = vec![
         ("product with a transpose", product),
         ("product with a transpose, and maps", (tall * 0.5).matmul(wide).tanh() + product * wide.slice(0, 3, 1)),
         ("product of a transpose", weight),
         ("product of a transpose, and maps", turned.matmul(x.slice(1, 3, 139)).tanh() + weight.slice(1, 0, 1)),
+        ("long product of few columns", tall.transpose().matmul(tall)),
+        ("long product of few rows", long.slice(1, 20, 41).transpose().matmul(long)),
+        ("long product of many rows", long.transpose().matmul(long.slice(1, 20, 141))),
         ("map", (x * 1.7).sin() * x.exp() + x.tanh()),
         ("map of a transpose", turned.erf() * 0.5),
         ("map over a broadcast", x + x.slice(0, 7, 1)),
