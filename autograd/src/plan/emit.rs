@@ -27,7 +27,7 @@ const fn limit(work: usize, loads: usize, repeated: usize) -> Limit {
 
 /// The limits of a value with one consumer, and of one with several. To store an element and to load it takes as long as
 /// some twenty additions.
-const AGAIN: [&[Limit]; 2] = [&[limit(32, 4, usize::MAX)], &[limit(16, 1, 0), limit(12, 2, usize::MAX)]];
+const AGAIN: [&[Limit]; 2] = [&[limit(32, 4, usize::MAX)], &[limit(16, 1, 0), limit(6, 2, usize::MAX)]];
 /// Those of a scalar, which takes a kernel to be stored and hardly anything to be read.
 const SCALAR: &[Limit] = &[limit(8, 2, usize::MAX)];
 
