@@ -43,9 +43,28 @@ pub(crate) fn arranged(setting: &Setting, files: &mut Files) -> Schedule {
     let copied = copied(setting);
     let mut builder = Builder { setting, files, depth, always, here, copied, schedule: this };
     builder.build();
-    let schedule = builder.schedule;
+    let mut schedule = builder.schedule;
+    ask_ahead(&mut schedule);
     files.cells(schedule.cells.len());
     schedule
+}
+
+/// Has slow chains ask for the memory that the next walk over a resident tile to write anything at once writes.
+fn ask_ahead(schedule: &mut Schedule) {
+    let cells = &schedule.cells;
+    let mut next = None;
+    for phase in schedule.phases.iter_mut().rev().filter(|_| schedule.cut.resident) {
+        let mut here = None;
+        for step in &mut phase.block {
+            here = here.or(step.direct.zip(step.to));
+            if let Action::Chain(chain) = &mut step.action {
+                here = here.or(chain.outputs.iter().find_map(|output| output.direct.zip(Some(output.cell))));
+                let same = |&(_, cell): &(usize, usize)| cells[cell].dtype == chain.dtype;
+                chain.soon = next.filter(|next| chain.is_slow() && same(next)).map(|(view, _)| view);
+            }
+        }
+        next = here.or(next);
+    }
 }
 
 /// The weight of an instruction, per element.
@@ -170,7 +189,9 @@ impl Builder<'_, '_> {
             self.schedule.phases[p].accs = first..self.schedule.accs.len();
             let steps = std::mem::take(&mut self.schedule.phases[p].block);
             let file = |dtype, len| self.files.take(dtype, len);
-            self.schedule.phases[p].block = chain::join(steps, &self.schedule.cells, &self.schedule.views, file);
+            let Schedule { cells, views, accs, tiling, .. } = &self.schedule;
+            let accs = tiling.is_none().then_some(&accs[..]);
+            self.schedule.phases[p].block = chain::join(steps, cells, views, accs, file);
             self.registers(p);
             self.rows_of(p + 1);
         }

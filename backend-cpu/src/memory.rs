@@ -216,16 +216,6 @@ pub(crate) fn prefetch<T>(start: *const T, len: usize) {
     let _ = (start, len);
 }
 
-/// Asks for the beginning of each page of some elements.
-pub(crate) fn prefetch_pages<T>(start: *const T, len: usize) {
-    const PAGE: usize = 4096;
-    const LINES: usize = 4;
-    for i in (0..len).step_by(PAGE / size_of::<T>()) {
-        let page = start.wrapping_add(i).map_addr(|at| at & !(PAGE - 1));
-        prefetch(page, LINES * LINE / size_of::<T>());
-    }
-}
-
 /// Zeros, so many and some to spare, and the first that begins a line.
 pub(crate) fn room(dtype: DType, len: usize) -> (Data, usize) {
     let data = Data::zeros(dtype, len + spare(dtype));

@@ -5,7 +5,7 @@ use crate::{
     fold::{self, with_monoid},
     half::narrow,
     lanes::{self, Lanes, Number},
-    memory::{Element, Env, Source, Target, aligned, aligned_mut, nothing, prefetch_pages, with_type},
+    memory::{Element, Env, Source, Target, aligned, aligned_mut, nothing, with_type},
     random,
     schedule::{Action, Extent, Home, Schedule, Step, Vector},
     scratch::{Scratch, Seen},
@@ -34,24 +34,12 @@ pub(crate) struct Machine<'a> {
     extent: Extent,
     /// How many elements ahead of the walk at hand memory has been read.
     ahead: usize,
-    /// Whether the walk at hand reduces something.
-    folds: bool,
 }
 
 impl<'a> Machine<'a> {
     pub fn new(schedule: &'a Schedule, env: Env<'a>, scratch: &'a mut Scratch) -> Self {
         scratch.seen[..schedule.cells.len()].fill(Seen::Register);
-        Self {
-            schedule,
-            env,
-            scratch,
-            rows: 0..0,
-            columns: 0..0,
-            first: 0,
-            extent: Extent::Rows,
-            ahead: chain::AHEAD,
-            folds: false,
-        }
+        Self { schedule, env, scratch, rows: 0..0, columns: 0..0, first: 0, extent: Extent::Rows, ahead: chain::AHEAD }
     }
 
     /// Goes to some rows, at most as many as a tile has, and computes what needs no walk over them.
@@ -114,7 +102,6 @@ impl<'a> Machine<'a> {
     /// Walks over some columns of the tile.
     pub fn walk(&mut self, phase: usize, columns: Range<usize>) {
         let schedule = self.schedule;
-        self.folds = !schedule.phases[phase].accs.is_empty();
         let mut at = columns.start;
         while at < columns.end {
             self.columns = at..columns.end.min(at + schedule.cut.block);
@@ -286,12 +273,18 @@ impl<'a> Machine<'a> {
 
     /// Where in memory a result belongs, if it lies there in one piece; and notes where it is.
     fn destination(&mut self, view: usize, to: usize) -> Option<(&'a Target, usize)> {
+        self.scratch.seen[to] = Seen::Register;
+        let (target, at) = self.place(view)?;
+        self.scratch.seen[to] = Seen::Memory(self.schedule.views[view].source, at);
+        Some((target, at))
+    }
+
+    /// Where in memory the block of a write is, if it lies in one piece.
+    fn place(&self, view: usize) -> Option<(&'a Target, usize)> {
         let view = &self.schedule.views[view];
         let (outer, inner) = self.ranges(Extent::Block);
-        self.scratch.seen[to] = Seen::Register;
         let at = view.direct(outer, inner)? as usize;
         let Source::Target(target) = view.source else { unreachable!("writes are targets") };
-        self.scratch.seen[to] = Seen::Memory(view.source, at);
         Some((&self.env.targets[target], at))
     }
 
@@ -387,9 +380,6 @@ impl<'a> Machine<'a> {
         {
             let at = (at - shift) as usize;
             self.scratch.seen[to] = Seen::Memory(view.source, at);
-            if self.folds && cell.extent == Extent::Block {
-                with_type!(cell.dtype, T => self.announce::<T>(view.source, at));
-            }
             return;
         }
         self.scratch.seen[to] = Seen::Register;
@@ -398,19 +388,6 @@ impl<'a> Machine<'a> {
             Source::Target(t) => this.gather_target(t, view, outer, inner, out),
             source => view.gather(T::slice(this.env.data(source)), 0, outer, inner, out),
         }));
-    }
-
-    /// Lets the machine see what lies behind a block in memory coming: it looks ahead by itself, but no further than the end
-    /// of a page.
-    fn announce<T: Element>(&self, source: Source, at: usize) {
-        let len = self.len(Extent::Block);
-        let block = match source {
-            Source::Product => return,
-            // SAFETY: as in `lanes`; nothing is read.
-            Source::Target(t) => unsafe { self.env.targets[t].span::<T>(at, len).0.cast_const() },
-            source => T::slice(self.env.data(source))[at..].as_ptr(),
-        };
-        prefetch_pages(block.wrapping_add(len), len);
     }
 
     /// Copies elements that this kernel overwrites later.

@@ -56,6 +56,16 @@ fn record<'t>(t: &'t Tape, dtype: DType) {
         ("max of columns", x.max_axes(&[0])),
         ("argmax of rows", x.argmax(1).cast(dtype)),
         ("argmax of columns", x.argmax(0).cast(dtype)),
+        // Reduced by the chains that compute what is reduced.
+        ("variance of rows", x.var_axes(&[1])),
+        ("variance of columns", x.var_axes(&[0])),
+        ("max of maps of rows", (x.tanh() * x).max_axes(&[1])),
+        ("max of maps of columns", (x.tanh() * x).max_axes(&[0])),
+        ("norm of maps", (x * x + 0.5).norm()),
+        (
+            "sums of several maps",
+            (x.exp() * 0.1).sum_axes(&[1]) + (x - x.tanh()).sum_axes(&[1]) + (x * x).max_axes(&[1]),
+        ),
         ("softmax", x.softmax(1)),
         ("norm", x.norm()),
         ("gather", x.gather(index, 1)),

@@ -7,19 +7,22 @@ use super::{
     Chain, Code, Input, Instruction, Output,
     fuse::fuse,
     run::{FEW, INPUTS, LONGEST},
+    sink::sink,
 };
 use crate::{
     memory::Source,
-    schedule::{Action, Cell, Extent, Home, Step},
+    schedule::{Acc, Action, Cell, Extent, Home, Step},
     view::View,
 };
 use wgrad::{DType, op::Binary};
 
-/// Joins the steps of a walk. `file` gives a chain its register.
+/// Joins the steps of a walk. `file` gives a chain its register. Of accumulators that it is given, chains may fill some
+/// themselves.
 pub(crate) fn join(
     steps: Vec<Step>,
     cells: &[Cell],
     views: &[View],
+    accs: Option<&[Acc]>,
     mut file: impl FnMut(DType, usize) -> usize,
 ) -> Vec<Step> {
     let joiner = Joiner::new(&steps, cells);
@@ -30,7 +33,8 @@ pub(crate) fn join(
         layers[i] == layers[j] && joiner.code[i].is_some() && joiner.dtype(i) == joiner.dtype(j)
     };
     let parts: Vec<&[usize]> = order.chunk_by(together).flat_map(|steps| joiner.parts(steps)).collect();
-    let chains = |part: &&[usize]| part.len() > 1 || joiner.is_stored(part[0]);
+    let chains =
+        |part: &&[usize]| part.len() > 1 || joiner.is_stored(part[0]) || accs.is_some() && joiner.is_folded(part[0]);
     let spread: Vec<usize> =
         parts.iter().filter(|part| chains(part)).flat_map(|part| joiner.spread_within(part)).collect();
     let mut joined = vec![];
@@ -40,6 +44,9 @@ pub(crate) fn join(
             [alone] if spread.contains(alone) => {}
             part => joined.extend(part.iter().map(|&i| steps[i].clone())),
         }
+    }
+    if let Some(accs) = accs {
+        joined = sink(joined, cells, accs);
     }
     write_at_once(&mut joined);
     for step in &mut joined {
@@ -167,14 +174,23 @@ impl<'a> Joiner<'a> {
 
     /// Whether a step's result is stored, and could be at once.
     fn is_stored(&self, i: usize) -> bool {
-        let store = |user: &usize| matches!(self.steps[*user].action, Action::Store(..));
+        self.ends_in(i, |action| matches!(action, Action::Store(..)))
+    }
+
+    /// Whether a step's result is reduced, and could be at once.
+    fn is_folded(&self, i: usize) -> bool {
+        self.ends_in(i, |action| matches!(action, Action::Fold(..)))
+    }
+
+    /// Whether such a thing is done to a step's result, and a chain of the step alone could do it.
+    fn ends_in(&self, i: usize, such: impl Fn(&Action) -> bool) -> bool {
         let step = &self.steps[i];
         // A condition that is not one for the whole block comes from the chain itself.
         let picks = matches!(step.action, Action::Select(c, ..) if self.cells[c].extent == Extent::Block);
         self.code[i].is_some()
             && !picks
             && step.direct.is_none()
-            && step.to.is_some_and(|to| self.users[to].iter().any(store))
+            && step.to.is_some_and(|to| self.users[to].iter().any(|&user| such(&self.steps[user].action)))
     }
 
     /// The steps that repeat values of rows for a chain alone, which does that by itself.
@@ -308,7 +324,7 @@ impl<'a> Joiner<'a> {
             _ => Input::Cell(cell),
         };
         let inputs = inputs.into_iter().map(input).collect();
-        let mut chain = Chain { dtype, inputs, code, outputs, file: 0 };
+        let mut chain = Chain { dtype, inputs, code, outputs, folds: vec![], file: 0, soon: None };
         chain.file = file(dtype, chain.values() * FEW);
         Step { action: Action::Chain(Box::new(chain)), to: None, direct: None }
     }

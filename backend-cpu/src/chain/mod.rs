@@ -5,13 +5,15 @@
 mod fuse;
 mod join;
 mod run;
+mod sink;
 
 pub(crate) use join::join;
 pub(crate) use run::{AHEAD, From, INPUTS, LONGEST, Lane, To, run};
+pub(crate) use sink::{FOLDS, Folds, Lines};
 
 use wgrad::{
     DType,
-    op::{Binary, Unary},
+    op::{Binary, Reduce, Unary},
 };
 
 /// What an instruction computes of values a, b, c, d, e. Conditions are 1 and 0.
@@ -129,6 +131,16 @@ pub(crate) struct Output {
     pub alone: bool,
 }
 
+/// A value that a chain reduces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fold {
+    /// Which value.
+    pub value: usize,
+    pub kind: Reduce,
+    /// Which accumulator of the schedule.
+    pub acc: usize,
+}
+
 /// Where a chain's first values come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Input {
@@ -154,11 +166,20 @@ pub(crate) struct Chain {
     pub inputs: Vec<Input>,
     pub code: Vec<Instruction>,
     pub outputs: Vec<Output>,
+    pub folds: Vec<Fold>,
     /// The register in which it keeps a few elements of each value.
     pub file: usize,
+    /// A view that a later walk over the tile writes: its memory is asked for meanwhile.
+    pub soon: Option<usize>,
 }
 
 impl Chain {
+    /// Whether it computes so much that memory has time to spare.
+    pub fn is_slow(&self) -> bool {
+        let slow = [Code::Exp, Code::Expm1, Code::Log, Code::Log1p, Code::Tanh, Code::Erf];
+        self.code.iter().any(|instruction| slow.contains(&instruction.code))
+    }
+
     /// How many values there are.
     pub fn values(&self) -> usize {
         self.inputs.len() + self.code.len()

@@ -1,7 +1,11 @@
 //! The loop of a chain, compiled for the vector instructions that the machine turns out to have.
 
-use super::{Code, Instruction};
+use super::{
+    Code, Instruction,
+    sink::{Folds, Place, fold},
+};
 use crate::{
+    fold::{Max, Norm, Sum},
     lanes::Lanes,
     math,
     memory::{Element, prefetch},
@@ -9,6 +13,7 @@ use crate::{
 };
 use pulp::{Arch, Simd, WithSimd};
 use std::ops::Range;
+use wgrad::{Data, op::Reduce};
 
 /// How many elements a chain computes at a time: enough to make up for the choice of what to do with them, few enough for
 /// all of its values to be near.
@@ -57,6 +62,9 @@ pub(crate) trait Lane: Element + PartialEq {
     /// # Safety
     /// There are so many elements at each of the pointers, and nobody else writes those at `to`.
     unsafe fn compute<S: Simd>(simd: S, code: Code, of: [*const Self; 5], to: *mut Self);
+
+    /// Combines elements, which begin at a place, into accumulators.
+    fn fold(kind: Reduce, x: &[Self], at: Place, acc: &mut Data);
 }
 
 macro_rules! lanes {
@@ -138,6 +146,15 @@ macro_rules! lanes {
                     Code::RootRatio => each!(i => div(mul(at!(a, i), at!(b, i)), add(mul(root(at!(c, i)), at!(d, i)), at!(e, i)))),
                 }
             }
+
+            #[inline(always)]
+            fn fold(kind: Reduce, x: &[$t], at: Place, acc: &mut Data) {
+                match kind {
+                    Reduce::Sum => fold::<$t, Sum>(x, at, acc),
+                    Reduce::Max => fold::<$t, Max>(x, at, acc),
+                    Reduce::Norm => fold::<$t, Norm>(x, at, acc),
+                }
+            }
         }
     )* };
 }
@@ -152,10 +169,12 @@ struct Run<'a, T> {
     code: &'a [Instruction],
     inputs: &'a [From<'a, T>],
     outputs: &'a [To<T>],
+    folds: Folds<'a>,
     rows: Option<(Runs<'a>, usize, usize)>,
     file: &'a mut [T],
     len: usize,
     ahead: usize,
+    soon: Option<*const T>,
 }
 
 impl<T: Lane> WithSimd for Run<'_, T> {
@@ -163,7 +182,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { code, inputs, outputs, rows, file, len, ahead } = self;
+        let Self { code, inputs, outputs, folds, rows, file, len, ahead, soon } = self;
         let values = inputs.len() + code.len();
         assert!(inputs.len() <= INPUTS && code.len() <= LONGEST && file.len() >= values * FEW);
         let (mut memory, mut moving) = ([(0, std::ptr::null::<T>()); INPUTS], 0);
@@ -226,6 +245,9 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                     unsafe { std::ptr::copy_nonoverlapping(x, at[i], few) };
                 }
             }
+            if let Some(soon) = soon {
+                prefetch(soon.wrapping_add(start), FEW);
+            }
             for (i, line) in &mut *lines {
                 // SAFETY: the row is within the file, and nothing else refers to it now.
                 let own = unsafe { std::slice::from_raw_parts_mut(row(*i), FEW) };
@@ -252,6 +274,11 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 // a row that nobody else writes, or an output's place. (No instruction uses a later value: that would find
                 // what the last round left.)
                 unsafe { T::compute(simd, code, of, at[to]) };
+            }
+            for (fold, acc) in folds.of.iter().zip(&mut *folds.accs) {
+                // SAFETY: `few` elements of each value have been computed, and are written no more this round.
+                let x = unsafe { std::slice::from_raw_parts(at[fold.value % VALUES].cast_const(), few) };
+                T::fold(fold.kind, x, folds.lines.place(start), acc);
             }
             for to in chosen.iter().filter(|to| !to.alone || few < FEW) {
                 let (from, to) = (at[to.value % VALUES].cast_const(), to.start.wrapping_add(start));
@@ -357,9 +384,9 @@ impl Spread<'_> {
     }
 }
 
-/// Runs instructions over `len` elements of some inputs, and writes the values that leave. Where rows are segments, `rows`
-/// has their runs, where the elements begin among them, and the first row. Inputs in memory are asked for `ahead` elements
-/// ahead.
+/// Runs instructions over `len` elements of some inputs, writes the values that leave, and reduces what is to be reduced.
+/// Where rows are segments, `rows` has their runs, where the elements begin among them, and the first row. Inputs in memory
+/// are asked for `ahead` elements ahead; so is what lies at `soon`, in step with the elements.
 ///
 /// # Panics
 /// If the file has no room for [`FEW`] elements of each value, or there are too many of these.
@@ -373,10 +400,12 @@ pub(crate) unsafe fn run<T: Lane>(
     code: &[Instruction],
     inputs: &[From<T>],
     outputs: &[To<T>],
+    folds: Folds,
     rows: Option<(Runs, usize, usize)>,
     file: &mut [T],
     len: usize,
     ahead: usize,
+    soon: Option<*const T>,
 ) {
-    Arch::new().dispatch(Run { code, inputs, outputs, rows, file, len, ahead });
+    Arch::new().dispatch(Run { code, inputs, outputs, folds, rows, file, len, ahead, soon });
 }

@@ -2,9 +2,9 @@
 
 use super::Machine;
 use crate::{
-    chain::{self, Chain, From, INPUTS, Input, LONGEST, Lane, To},
+    chain::{self, Chain, FOLDS, Folds, From, INPUTS, Input, LONGEST, Lane, Lines, To},
     lanes::Lanes,
-    memory::{Element, Source, aligned_mut},
+    memory::{Element, Source, aligned_mut, nothing},
     schedule::{Extent, Home},
     scratch::Seen,
     segments::Runs,
@@ -33,6 +33,10 @@ impl<'a> Machine<'a> {
             *to = To { value: output.value, start, alone: output.alone };
         }
         let mut file = self.take(chain.file);
+        let mut accs: [_; FOLDS] = std::array::from_fn(|_| nothing(DType::F32));
+        for (acc, fold) in accs.iter_mut().zip(&chain.folds) {
+            *acc = self.take(self.schedule.accs[fold.acc].chunk);
+        }
         let mut inputs = [From::One(T::default()); INPUTS];
         for (from, &input) in inputs.iter_mut().zip(&chain.inputs) {
             *from = match input {
@@ -48,13 +52,24 @@ impl<'a> Machine<'a> {
                 self.rows.start,
             )
         });
+        let turned = self.schedule.cut.turned;
+        let width = if turned { self.rows.len() } else { self.columns.len() };
+        let folds = Folds { of: &chain.folds, accs: &mut accs, lines: Lines { width, turned } };
+        let soon = chain.soon.and_then(|view| self.place(view)).map(|(target, at)| {
+            // SAFETY: as for outputs; nothing is read or written.
+            unsafe { target.span::<T>(at, len).0.cast_const() }
+        });
         // SAFETY: inputs and outputs are `len` elements each, of this thread's registers and block; outputs have registers
         // of their own. In memory an output may be what an input shows, and is then the same operand: what is read and
         // what is written belong to the same points. Nothing else is read there any more: a chain writes at once over what
         // the kernel reads only if nothing comes after it but stores of its own results.
         unsafe {
-            chain::run(&chain.code, inputs, outputs, rows, aligned_mut(T::slice_mut(&mut file)), len, self.ahead)
+            let file = aligned_mut(T::slice_mut(&mut file));
+            chain::run(&chain.code, inputs, outputs, folds, rows, file, len, self.ahead, soon)
         };
+        for (fold, acc) in chain.folds.iter().zip(accs) {
+            self.scratch.registers[self.schedule.accs[fold.acc].chunk] = acc;
+        }
         self.scratch.registers[chain.file] = file;
     }
 

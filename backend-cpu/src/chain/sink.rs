@@ -1,0 +1,98 @@
+//! Reductions of what chains compute, made by the chains themselves: a few elements at a time, while they are near. What is
+//! needed for nothing else is never written.
+
+use super::{Code, Fold};
+use crate::{
+    fold::{Accumulator, Monoid, run},
+    memory::Element,
+    schedule::{Acc, Action, Cell, Home, Step},
+};
+use wgrad::{Data, op::Reduce};
+
+/// The most reductions of a chain.
+pub(crate) const FOLDS: usize = 4;
+
+/// Moves the reductions of a walk into the chains that compute what is reduced, where nothing else needs that.
+pub(super) fn sink(steps: Vec<Step>, cells: &[Cell], accs: &[Acc]) -> Vec<Step> {
+    let mut uses = vec![0; cells.len()];
+    steps.iter().flat_map(|step| step.action.operands()).for_each(|cell| uses[cell] += 1);
+    let mut left: Vec<Step> = vec![];
+    for step in steps {
+        let taken = match step.action {
+            Action::Fold(acc, from) if uses[from] == 1 && is_open(cells[from]) => {
+                left.iter_mut().any(|step| takes(step, from, (acc, accs[acc].kind)))
+            }
+            _ => false,
+        };
+        if !taken {
+            left.push(step);
+        }
+    }
+    left
+}
+
+/// Whether nothing but this walk needs a cell.
+fn is_open(cell: Cell) -> bool {
+    matches!(cell.home, Home::Register { index: usize::MAX, .. })
+}
+
+/// Whether a step is a chain that computes a cell, and has taken over to reduce it.
+fn takes(step: &mut Step, from: usize, (acc, kind): (usize, Reduce)) -> bool {
+    let Action::Chain(chain) = &mut step.action else { return false };
+    let Some(i) = chain.outputs.iter().position(|output| output.cell == from) else { return false };
+    let value = chain.outputs[i].value;
+    // What is chosen may lie where another result goes.
+    let computed = value.checked_sub(chain.inputs.len()).is_some_and(|i| chain.code[i].code != Code::Choose);
+    let fits = computed && chain.outputs[i].direct.is_none() && chain.folds.len() < FOLDS;
+    if fits {
+        chain.folds.push(Fold { value, kind, acc });
+        chain.outputs.remove(i);
+    }
+    fits
+}
+
+/// The reductions of a chain on its way through a block, and their accumulators.
+pub(crate) struct Folds<'a> {
+    pub of: &'a [Fold],
+    pub accs: &'a mut [Data],
+    pub lines: Lines,
+}
+
+/// The lines of a block.
+#[derive(Clone, Copy)]
+pub(crate) struct Lines {
+    /// How many elements each has.
+    pub width: usize,
+    /// Whether there is an accumulator for each place in a line, rather than for each line.
+    pub turned: bool,
+}
+
+/// Where in its line an element of a block is.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    lines: Lines,
+    line: usize,
+    column: usize,
+}
+
+impl Lines {
+    pub(super) fn place(self, element: usize) -> Place {
+        Place { lines: self, line: element / self.width, column: element % self.width }
+    }
+}
+
+/// Combines neighbouring elements into the accumulators of their lines, of which there may be several.
+#[inline(always)]
+pub(super) fn fold<T: Element, M: Monoid<T>>(mut x: &[T], at: Place, acc: &mut Data) {
+    let Place { lines: Lines { width, turned }, mut line, mut column } = at;
+    let acc = M::A::view_mut(Element::slice_mut(acc));
+    while !x.is_empty() {
+        let (piece, rest) = x.split_at(x.len().min(width - column));
+        if turned {
+            acc[column..].iter_mut().zip(piece).for_each(|(a, &x)| *a = M::add(*a, x));
+        } else {
+            acc[line] = run::<T, M>(acc[line], piece);
+        }
+        (x, line, column) = (rest, line + 1, 0);
+    }
+}
