@@ -216,11 +216,33 @@ pub(crate) fn prefetch<T>(start: *const T, len: usize) {
     let _ = (start, len);
 }
 
-/// Zeros, so many and some to spare, and the first that begins a line.
+/// Zeros, so many and some to spare, and the first that begins a line; in long stretches, a large page.
 pub(crate) fn room(dtype: DType, len: usize) -> (Data, usize) {
-    let data = Data::zeros(dtype, len + spare(dtype));
-    let start = with_type!(dtype, T => T::slice(&data).as_ptr().align_offset(LINE));
+    let border = if len * dtype.size() < LARGE { LINE } else { LARGE };
+    let data = Data::zeros(dtype, len + border / dtype.size());
+    let start = with_type!(dtype, T => {
+        let start = T::slice(&data).as_ptr().align_offset(border);
+        large_pages(&T::slice(&data)[start..][..len]);
+        start
+    });
     (data, start)
+}
+
+/// Bytes of a large page, on most machines.
+const LARGE: usize = 2 << 20;
+
+/// Asks for large pages, as many as elements that begin one fill: so the processor has fewer places of pages to look up.
+/// Pages that have been touched stay as they are.
+fn large_pages<T>(elements: &[T]) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    {
+        let bytes = size_of_val(elements) / LARGE * LARGE;
+        // SAFETY: it is advice, about pages that lie within the elements, and changes nothing that a program can see.
+        // Whether it is taken is up to the system.
+        unsafe { libc::madvise(elements.as_ptr().cast_mut().cast(), bytes, libc::MADV_HUGEPAGE) };
+    }
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = elements;
 }
 
 /// Fills memory with values that no computation should meet.
