@@ -8,7 +8,7 @@ mod run;
 mod sink;
 
 pub(crate) use join::join;
-pub(crate) use run::{AHEAD, From, INPUTS, LONGEST, Lane, To, run};
+pub(crate) use run::{AHEAD, From, INPUTS, LONGEST, Lane, Run, To};
 pub(crate) use sink::{FOLDS, Folds, Lines};
 
 use wgrad::{

@@ -165,16 +165,22 @@ lanes! {
         f64::exp, f64::exp_m1, f64::ln, f64::ln_1p, f64::tanh, libm::erf;
 }
 
-struct Run<'a, T> {
-    code: &'a [Instruction],
-    inputs: &'a [From<'a, T>],
-    outputs: &'a [To<T>],
-    folds: Folds<'a>,
-    rows: Option<(Runs<'a>, usize, usize)>,
-    file: &'a mut [T],
-    len: usize,
-    ahead: usize,
-    soon: Option<*const T>,
+/// A chain on its way through a block.
+pub(crate) struct Run<'a, T> {
+    pub code: &'a [Instruction],
+    pub inputs: &'a [From<'a, T>],
+    pub outputs: &'a [To<T>],
+    pub folds: Folds<'a>,
+    /// Where rows are segments: their runs, where the elements begin among them, and the first row.
+    pub rows: Option<(Runs<'a>, usize, usize)>,
+    /// Room for [`FEW`] elements of each value.
+    pub file: &'a mut [T],
+    /// How many elements there are of each input and output.
+    pub len: usize,
+    /// How many elements ahead inputs in memory are asked for.
+    pub ahead: usize,
+    /// What is asked for besides, in step with the elements.
+    pub soon: Option<*const T>,
 }
 
 impl<T: Lane> WithSimd for Run<'_, T> {
@@ -384,28 +390,18 @@ impl Spread<'_> {
     }
 }
 
-/// Runs instructions over `len` elements of some inputs, writes the values that leave, and reduces what is to be reduced.
-/// Where rows are segments, `rows` has their runs, where the elements begin among them, and the first row. Inputs in memory
-/// are asked for `ahead` elements ahead; so is what lies at `soon`, in step with the elements.
-///
-/// # Panics
-/// If the file has no room for [`FEW`] elements of each value, or there are too many of these.
-///
-/// # Safety
-/// There are so many elements at each pointer. They are not written otherwise while this runs, and those of the outputs not
-/// read. An output may begin where an input does: of these elements each is read before it is written, and never after, and
-/// if the output is `alone`, no instruction reads that input but the one that computes it and those before. Else outputs
-/// overlap nothing.
-pub(crate) unsafe fn run<T: Lane>(
-    code: &[Instruction],
-    inputs: &[From<T>],
-    outputs: &[To<T>],
-    folds: Folds,
-    rows: Option<(Runs, usize, usize)>,
-    file: &mut [T],
-    len: usize,
-    ahead: usize,
-    soon: Option<*const T>,
-) {
-    Arch::new().dispatch(Run { code, inputs, outputs, folds, rows, file, len, ahead, soon });
+impl<T: Lane> Run<'_, T> {
+    /// Computes the values of each element, writes those that leave, and reduces those that are to be reduced.
+    ///
+    /// # Panics
+    /// If the file has no room, or there are too many values.
+    ///
+    /// # Safety
+    /// There are so many elements at each pointer. They are not written otherwise while this runs, and those of the outputs
+    /// not read. An output may begin where an input does: of these elements each is read before it is written, and never
+    /// after, and if the output is `alone`, no instruction reads that input but the one that computes it and those before.
+    /// Else outputs overlap nothing.
+    pub unsafe fn run(self) {
+        Arch::new().dispatch(self);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::Machine;
 use crate::{
-    chain::{self, Chain, FOLDS, Folds, From, INPUTS, Input, LONGEST, Lane, Lines, To},
+    chain::{Chain, FOLDS, Folds, From, INPUTS, Input, LONGEST, Lane, Lines, Run, To},
     lanes::Lanes,
     memory::{Element, Source, aligned_mut, nothing},
     schedule::{Extent, Home},
@@ -65,8 +65,9 @@ impl<'a> Machine<'a> {
         // the kernel reads only if nothing comes after it but stores of its own results.
         unsafe {
             let file = aligned_mut(T::slice_mut(&mut file));
-            chain::run(&chain.code, inputs, outputs, folds, rows, file, len, self.ahead, soon)
-        };
+            let (code, ahead) = (&chain.code[..], self.ahead);
+            Run { code, inputs, outputs, folds, rows, file, len, ahead, soon }.run();
+        }
         for (fold, acc) in chain.folds.iter().zip(accs) {
             self.scratch.registers[self.schedule.accs[fold.acc].chunk] = acc;
         }
