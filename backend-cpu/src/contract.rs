@@ -32,12 +32,10 @@ fn part(batch: usize, [m, k, n]: [usize; 3], epilogue: bool) -> [usize; 2] {
     const SMALL: usize = 1 << 20;
     /// A side that is not split.
     const LEAST: usize = 16;
-    /// Rows of a part that has them whole.
-    const ROWS: usize = 64;
     let mut part = [m.clamp(1, LARGEST[0]), n.clamp(1, LARGEST[1])];
     while batch * m.div_ceil(part[0]) * n.div_ceil(part[1]) < PARTS && part[0] * part[1] * k > SMALL {
-        // Columns first: each part packs its columns of the right side.
-        let whole = epilogue && part[1] == n && part[0] > ROWS;
+        // Columns first, of which each part packs those of the right side; but an epilogue's rows stay whole.
+        let whole = epilogue && part[1] == n && part[0] > LEAST;
         let side = usize::from(part[1] > part[0] && !whole);
         if part[side] <= LEAST {
             break;
