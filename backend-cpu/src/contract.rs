@@ -26,13 +26,15 @@ use wgrad::{
 /// product depend on them, and so they follow from the shape alone. An epilogue finds whole rows in one piece, and is
 /// given them.
 fn part(batch: usize, [m, k, n]: [usize; 3], epilogue: bool) -> [usize; 2] {
-    /// The largest part; how many parts there should be at least; multiplications that are not worth splitting.
-    const LARGEST: [usize; 2] = [256, 512];
+    /// The largest part, and the largest of a product with an epilogue; how many parts there should be at least;
+    /// multiplications that are not worth splitting.
+    const LARGEST: [[usize; 2]; 2] = [[256, 512], [128, 2048]];
     const PARTS: usize = 8;
     const SMALL: usize = 1 << 20;
     /// A side that is not split.
     const LEAST: usize = 16;
-    let mut part = [m.clamp(1, LARGEST[0]), n.clamp(1, LARGEST[1])];
+    let largest = LARGEST[usize::from(epilogue)];
+    let mut part = [m.clamp(1, largest[0]), n.clamp(1, largest[1])];
     while batch * m.div_ceil(part[0]) * n.div_ceil(part[1]) < PARTS && part[0] * part[1] * k > SMALL {
         // Columns first, of which each part packs those of the right side; but an epilogue's rows stay whole.
         let whole = epilogue && part[1] == n && part[0] > LEAST;
