@@ -76,6 +76,11 @@ struct Met {
 /// What distinguishes two looks at one root: level, offset and strides.
 type Look = (Level, usize, Vec<isize>);
 
+/// What is known by its root and a look at it.
+fn key(root: NodeId, level: Level, operand: &Operand) -> (NodeId, Option<Look>) {
+    (root, Some((level, operand.offset, operand.strides.clone())))
+}
+
 /// Whether an operand shows the same elements all along a dimension.
 fn repeated(operand: &Operand, d: usize) -> bool {
     operand.shape[d] > 1 && operand.strides[d] == 0
@@ -245,10 +250,8 @@ impl<'a> Emitter<'a> {
             return self.member(root);
         }
         let (level, operand) = self.look(&view.operand, frame, chain).expect("checked when the node joined the group");
-        let key = (root, Some((level, operand.offset, operand.strides.clone())));
-        // Where a row has one element, what members compute of elements looks the same, and is no value of rows.
-        let fits = |value: usize| frame == Level::Element || self.values[value].level == Level::Row;
-        if let Some(value) = self.known.get(&key).copied().filter(|value| fits(*value)) {
+        let key = key(root, level, &operand);
+        if let Some(value) = self.known(&key, frame) {
             return value;
         }
         let mut chain_to_root = self.groups.chain(input);
@@ -261,6 +264,13 @@ impl<'a> Emitter<'a> {
         };
         self.known.insert(key, value);
         value
+    }
+
+    /// What is known of a look, for the frame of a level.
+    fn known(&self, key: &(NodeId, Option<Look>), frame: Level) -> Option<usize> {
+        // Where a row has one element, what members compute of elements looks the same, and is no value of rows.
+        let fits = |value: &usize| frame == Level::Element || self.values[*value].level == Level::Row;
+        self.known.get(key).copied().filter(fits)
     }
 
     /// A look through further movement in the frame of a level: of level `Row` where nothing varies within rows.
@@ -297,7 +307,7 @@ impl<'a> Emitter<'a> {
         !met.too_much && cost.is_some_and(fits)
     }
 
-    /// The work to compute a root again beside what has been met; `None` if it is to be loaded itself, or if that is more
+    /// The work to compute a root again beside what has been met, and what this body knows already; `None` if it is to be loaded itself, or if that is more
     /// than `most`, so that the walk ends.
     fn cost(
         &self,
@@ -336,7 +346,10 @@ impl<'a> Emitter<'a> {
             if met.too_much {
                 return None;
             }
-            let (_, seen) = self.look(&view.operand, frame, chain)?;
+            let (level, seen) = self.look(&view.operand, frame, chain)?;
+            if self.known(&key(view.root, level, &seen), frame).is_some() {
+                continue;
+            }
             let mut further = self.groups.chain(*input);
             further.extend(chain);
             match self.cost(view.root, &seen, (frame, &further), most - work, met) {
