@@ -95,7 +95,8 @@ impl Monoid<f32> for Norm {
     const START: f64 = 0.0;
     #[inline(always)]
     fn add(a: f64, x: f32) -> f64 {
-        a + x as f64 * x as f64
+        // One rounding either way: the square is exact.
+        (x as f64).mul_add(x as f64, a)
     }
     #[inline(always)]
     fn merge(a: f64, b: f64) -> f64 {
