@@ -493,7 +493,7 @@ impl Builder<'_, '_> {
         let mut mine = vec![false; self.schedule.cells.len()];
         for (i, step) in steps.iter().enumerate() {
             for to in step.results() {
-                if matches!(self.schedule.cells[to].home, Home::Register { index: usize::MAX, .. }) {
+                if self.schedule.cells[to].is_open() {
                     let index = self.files.take(self.schedule.cells[to].dtype, len);
                     self.schedule.cells[to].home = Home::Register { index, resident: false };
                     mine[to] = true;

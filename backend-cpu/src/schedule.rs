@@ -56,6 +56,13 @@ pub(crate) struct Cell {
     pub extent: Extent,
 }
 
+impl Cell {
+    /// Whether its register is yet to be chosen: nothing but one walk needs it.
+    pub fn is_open(&self) -> bool {
+        matches!(self.home, Home::Register { index: usize::MAX, .. })
+    }
+}
+
 /// What one step does; values are named by their cells.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {

@@ -169,7 +169,7 @@ impl<'a> Joiner<'a> {
             };
             takes && self.dtype(user) == self.dtype(i) && layers[user] == layers[i]
         };
-        step.direct.is_none() && self.is_open(to) && self.users[to].iter().all(among)
+        step.direct.is_none() && self.cells[to].is_open() && self.users[to].iter().all(among)
     }
 
     /// Whether a step's result is stored, and could be at once.
@@ -197,7 +197,9 @@ impl<'a> Joiner<'a> {
     fn spread_within(&self, chain: &[usize]) -> Vec<usize> {
         let within = |&i: &usize| {
             let step = &self.steps[i];
-            let Some(to) = step.to.filter(|&to| self.is_open(to) && step.direct.is_none()) else { return false };
+            let Some(to) = step.to.filter(|&to| self.cells[to].is_open() && step.direct.is_none()) else {
+                return false;
+            };
             matches!(step.action, Action::Spread { whole: false, .. })
                 && self.users[to].iter().all(|user| chain.contains(user))
         };
@@ -231,11 +233,6 @@ impl<'a> Joiner<'a> {
             (_, Some(Instruction { code: Code::Choose, of })) => of[1..3].iter().any(chosen),
             _ => false,
         }
-    }
-
-    /// Whether nothing but this walk needs a cell.
-    fn is_open(&self, cell: usize) -> bool {
-        matches!(self.cells[cell].home, Home::Register { index: usize::MAX, .. })
     }
 
     /// The layer of each step: odd ones are of chains. Stores come last, in their order.
@@ -307,7 +304,7 @@ impl<'a> Joiner<'a> {
         let code: Vec<Instruction> = steps.iter().map(instruction).collect();
         let output = |&i: &usize| {
             let (cell, direct) = (to(i), self.steps[i].direct);
-            let inside = self.is_open(cell) && self.users[cell].iter().all(|user| steps.contains(user));
+            let inside = self.cells[cell].is_open() && self.users[cell].iter().all(|user| steps.contains(user));
             (!inside).then_some(Output { value: value(cell), cell, direct, alone: false })
         };
         let mut outputs: Vec<Output> = steps.iter().filter_map(output).collect();

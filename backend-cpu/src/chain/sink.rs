@@ -5,7 +5,7 @@ use super::{Code, Fold};
 use crate::{
     fold::{Accumulator, Monoid, run},
     memory::Element,
-    schedule::{Acc, Action, Cell, Home, Step},
+    schedule::{Acc, Action, Cell, Step},
 };
 use wgrad::{Data, op::Reduce};
 
@@ -19,7 +19,7 @@ pub(super) fn sink(steps: Vec<Step>, cells: &[Cell], accs: &[Acc]) -> Vec<Step> 
     let mut left: Vec<Step> = vec![];
     for step in steps {
         let taken = match step.action {
-            Action::Fold(acc, from) if uses[from] == 1 && is_open(cells[from]) => {
+            Action::Fold(acc, from) if uses[from] == 1 && cells[from].is_open() => {
                 left.iter_mut().any(|step| takes(step, from, (acc, accs[acc].kind)))
             }
             _ => false,
@@ -29,11 +29,6 @@ pub(super) fn sink(steps: Vec<Step>, cells: &[Cell], accs: &[Acc]) -> Vec<Step> 
         }
     }
     left
-}
-
-/// Whether nothing but this walk needs a cell.
-fn is_open(cell: Cell) -> bool {
-    matches!(cell.home, Home::Register { index: usize::MAX, .. })
 }
 
 /// Whether a step is a chain that computes a cell, and has taken over to reduce it.
