@@ -12,6 +12,7 @@ fn record<'t>(t: &'t Tape, dtype: DType) {
     let x = t.input("x", [ROWS, COLUMNS], dtype);
     let w = t.input("w", [41, COLUMNS], dtype);
     let index = t.input("index", [ROWS, 3], DType::U32);
+    let mask = t.input("mask", [ROWS, COLUMNS], DType::Bool);
     let (flat, turned) = (x.reshape([ROWS * COLUMNS]), x.transpose());
     let backwards = x.slice_step(0, ROWS - 1, ROWS, -1).slice_step(1, COLUMNS - 1, COLUMNS / 2, -2);
     let segments = std::sync::Arc::new(Segments {
@@ -62,6 +63,12 @@ fn record<'t>(t: &'t Tape, dtype: DType) {
         ("max of maps of rows", (x.tanh() * x).max_axes(&[1])),
         ("max of maps of columns", (x.tanh() * x).max_axes(&[0])),
         ("norm of maps", (x * x + 0.5).norm()),
+        // By conditions that lie in memory: as they are, turned, and those of a column.
+        ("what is chosen", mask.select(x * 0.5, x.tanh()) + x),
+        ("sum of what is chosen in rows", (mask.select(x, x * x) * x).sum_axes(&[1])),
+        ("sum of what is chosen in columns", (mask.select(x, x * x) * x).sum_axes(&[0])),
+        ("what is chosen by a transpose", (mask.transpose().select(turned, turned * turned) * turned).sum_axes(&[1])),
+        ("what is chosen by a column", mask.slice(1, 3, 1).select(x * 0.5, x.tanh()) + x),
         (
             "sums of several maps",
             (x.exp() * 0.1).sum_axes(&[1]) + (x - x.tanh()).sum_axes(&[1]) + (x * x).max_axes(&[1]),
@@ -93,7 +100,9 @@ fn inputs(dtype: DType) -> Vec<(String, Array)> {
         Data::from_f64(dtype, &(0..n).map(value).collect::<Vec<f64>>())
     };
     let index: Vec<u32> = (0..ROWS * 3).map(|i| (i * i * 31 % COLUMNS) as u32).collect();
+    let mask: Vec<bool> = (0..ROWS * COLUMNS).map(|i| i * i * 31 % 7 < 3).collect();
     vec![
+        ("mask".into(), Array::new([ROWS, COLUMNS], mask)),
         ("x".into(), Array::new([ROWS, COLUMNS], values(ROWS * COLUMNS, 1))),
         ("w".into(), Array::new([41, COLUMNS], values(41 * COLUMNS, 2))),
         ("index".into(), Array::new([ROWS, 3], index)),

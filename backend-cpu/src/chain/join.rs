@@ -102,7 +102,7 @@ impl<'a> Joiner<'a> {
             step.to.iter().for_each(|&cell| this.made[cell] = Some(i));
         }
         this.code = steps.iter().map(|step| this.code(step)).collect();
-        // Conditions never leave a chain, and chains take none in but those that are one for the whole block.
+        // Conditions never leave a chain.
         while let Some(i) = (0..steps.len()).find(|&i| !this.condition_fits(i)) {
             this.code[i] = None;
         }
@@ -125,7 +125,6 @@ impl<'a> Joiner<'a> {
             Code::Max => self.compared(value),
             _ => self.cells[value].dtype,
         };
-        // A condition comes from the chain itself, or is one for the whole block.
         let fits =
             |cell: usize| !self.is_condition(cell) || matches!(self.cells[cell].extent, Extent::Block | Extent::One);
         let float = matches!(dtype, DType::F32 | DType::F64);
@@ -145,14 +144,18 @@ impl<'a> Joiner<'a> {
         self.cells[cell].dtype == DType::Bool
     }
 
-    /// Whether a step in a chain has the conditions that it uses, and the users of the one that it makes, in the same chain.
+    /// Whether a step in a chain has what chains make of the conditions that it uses, and the users of the one that it makes,
+    /// in the same chain.
     fn condition_fits(&self, i: usize) -> bool {
         if self.code[i].is_none() {
             return true;
         }
         let step = &self.steps[i];
         let wide = |cell: &usize| self.is_condition(*cell) && self.cells[*cell].extent == Extent::Block;
-        let made_so = |cell: usize| self.made[cell].is_some_and(|made| self.dtype(made) == self.dtype(i));
+        let made_so = |cell: usize| {
+            let made = self.made[cell].and_then(|made| self.dtype(made));
+            made.is_none() || made == self.dtype(i)
+        };
         if !step.action.operands().filter(wide).all(made_so) {
             return false;
         }
@@ -185,10 +188,7 @@ impl<'a> Joiner<'a> {
     /// Whether such a thing is done to a step's result, and a chain of the step alone could do it.
     fn ends_in(&self, i: usize, such: impl Fn(&Action) -> bool) -> bool {
         let step = &self.steps[i];
-        // A condition that is not one for the whole block comes from the chain itself.
-        let picks = matches!(step.action, Action::Select(c, ..) if self.cells[c].extent == Extent::Block);
         self.code[i].is_some()
-            && !picks
             && step.direct.is_none()
             && step.to.is_some_and(|to| self.users[to].iter().any(|&user| such(&self.steps[user].action)))
     }

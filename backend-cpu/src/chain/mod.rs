@@ -144,7 +144,7 @@ pub(crate) struct Fold {
 /// Where a chain's first values come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Input {
-    /// A cell of the chain's type, of any extent; or a condition that is one for the whole block.
+    /// A cell of the chain's type, of any extent; or a condition.
     Cell(usize),
     /// A cell with a value for each row, where rows are segments: the value of each element's row, and 0 between segments.
     Spread(usize),

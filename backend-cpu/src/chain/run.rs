@@ -30,6 +30,8 @@ const VALUES: usize = LONGEST + INPUTS;
 pub(crate) enum From<'a, T> {
     /// In memory, one after another.
     Memory(*const T),
+    /// Conditions in memory, one after another.
+    Conditions(*const bool),
     /// Nowhere: all elements are equal.
     One(T),
     /// One for each of the block's lines, which are equally long.
@@ -57,6 +59,9 @@ impl<T> To<T> {
 
 /// Floats that chains compute in.
 pub(crate) trait Lane: Element + PartialEq {
+    /// What a condition is that holds.
+    const ONE: Self;
+
     /// Computes one instruction for [`FEW`] elements.
     ///
     /// # Safety
@@ -71,6 +76,8 @@ macro_rules! lanes {
     ($($t:ident: $s:ident, $splat:ident $neg:ident $abs:ident $sqrt:ident $add:ident $sub:ident $mul:ident $div:ident $lt:ident $eq:ident $select:ident,
         $exp:path, $expm1:path, $log:path, $log1p:path, $tanh:path, $erf:path;)*) => { $(
         impl Lane for $t {
+            const ONE: $t = 1.0;
+
             #[inline(always)]
             unsafe fn compute<S: Simd>(simd: S, code: Code, of: [*const $t; 5], to: *mut $t) {
                 let (zero, one) = (simd.$splat(0.0), simd.$splat(1.0));
@@ -192,6 +199,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
         let values = inputs.len() + code.len();
         assert!(inputs.len() <= INPUTS && code.len() <= LONGEST && file.len() >= values * FEW);
         let (mut memory, mut moving) = ([(0, std::ptr::null::<T>()); INPUTS], 0);
+        let (mut conditions, mut given) = ([(0, std::ptr::null::<bool>()); INPUTS], 0);
         let (mut lines, mut lined) = ([(0, Line::Tile(&[][..])); INPUTS], 0);
         for (i, (row, input)) in file.chunks_exact_mut(FEW).zip(inputs).enumerate() {
             match *input {
@@ -199,6 +207,10 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 From::Memory(x) => {
                     memory[moving] = (i, x);
                     moving += 1;
+                }
+                From::Conditions(x) => {
+                    conditions[given] = (i, x);
+                    given += 1;
                 }
                 From::Lines(x) => {
                     lines[lined] = (i, Line::One { values: x, width: len / x.len(), shown: usize::MAX });
@@ -214,7 +226,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
         let mut spread = rows
             .filter(|_| inputs.iter().any(|input| matches!(input, From::Rows(_))))
             .map(|(runs, at, row)| Spread { runs, at, row, run: (at..at, None) });
-        let (memory, lines) = (&memory[..moving], &mut lines[..lined]);
+        let (memory, conditions, lines) = (&memory[..moving], &conditions[..given], &mut lines[..lined]);
         // Where the elements at hand of each value are: in the file, but for inputs in memory and results that are computed
         // in their places.
         let start_of_file = file.as_mut_ptr();
@@ -253,6 +265,14 @@ impl<T: Lane> WithSimd for Run<'_, T> {
             }
             if let Some(soon) = soon {
                 prefetch(soon.wrapping_add(start), FEW);
+            }
+            for &(i, x) in conditions {
+                // SAFETY: `few` elements are left of the input, by the caller's promise. The row is within the file, and
+                // nothing else refers to it now.
+                let (x, own) = unsafe {
+                    (std::slice::from_raw_parts(x.add(start), few), std::slice::from_raw_parts_mut(row(i), few))
+                };
+                own.iter_mut().zip(x).for_each(|(own, &x)| *own = if x { T::ONE } else { T::default() });
             }
             for (i, line) in &mut *lines {
                 // SAFETY: the row is within the file, and nothing else refers to it now.

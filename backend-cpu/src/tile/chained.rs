@@ -4,7 +4,7 @@ use super::Machine;
 use crate::{
     chain::{Chain, FOLDS, Folds, From, INPUTS, Input, LONGEST, Lane, Lines, Run, To},
     lanes::Lanes,
-    memory::{Element, Source, aligned_mut, nothing},
+    memory::{Source, aligned_mut, nothing},
     schedule::{Extent, Home},
     scratch::Seen,
     segments::Runs,
@@ -77,10 +77,11 @@ impl<'a> Machine<'a> {
     /// Where a chain finds one of its inputs.
     fn input<T: Lane>(&self, cell: usize, len: usize) -> From<'_, T> {
         if self.dtype(cell) == DType::Bool {
-            let Lanes::Splat(condition) = self.lanes::<bool>(cell) else {
-                unreachable!("it is one for the whole block")
+            return match self.lanes::<bool>(cell) {
+                Lanes::Splat(condition) => From::One(if condition { T::ONE } else { T::default() }),
+                Lanes::Slice(conditions) => From::Conditions(conditions.as_ptr()),
+                Lanes::Lines(_) | Lanes::Tile(_) => unreachable!("conditions of rows or columns have been expanded"),
             };
-            return From::One(T::from_f64(condition.into_f64()));
         }
         if let Seen::Memory(Source::Target(t), at) = self.scratch.seen[self.found(cell)]
             && self.schedule.cells[cell].extent == Extent::Block
