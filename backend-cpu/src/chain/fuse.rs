@@ -73,6 +73,8 @@ impl<F: Fn(usize, f64) -> bool> Fuser<F> {
         let (code, of) = match (code, once(a), once(b)) {
             (Code::Mul, Some((Code::Mul, [p, q, ..])), _) => (Code::Mul3, [p, q, b, p, p]),
             (Code::Mul, _, Some((Code::Mul, [p, q, ..]))) => (Code::Mul3, [p, q, a, p, p]),
+            (Code::Mul, Some((Code::Sub, [p, q, ..])), _) => (Code::Deviation, [p, q, b, p, p]),
+            (Code::Mul, _, Some((Code::Sub, [p, q, ..]))) => (Code::Deviation, [p, q, a, p, p]),
             (Code::Add, Some((Code::Mul, [p, q, ..])), Some((Code::Mul, [r, s, ..]))) => (Code::Mix, [p, q, r, s, p]),
             (Code::Add, Some((Code::Mul, [p, q, ..])), Some((Code::Mul3, [r, s, t, ..])))
             | (Code::Add, Some((Code::Mul3, [r, s, t, ..])), Some((Code::Mul, [p, q, ..]))) => {

@@ -52,6 +52,8 @@ pub(crate) enum Code {
     MulSub,
     /// `c - a * b`.
     SubMul,
+    /// `(a - b) * c`: how far from a mean, in units of something.
+    Deviation,
     /// `a * b + c * d`: a running mean.
     Mix,
     /// `a * b + c * d * e`: a running mean of squares.
@@ -103,7 +105,9 @@ impl Code {
             Self::Copy | Self::Neg | Self::Recip | Self::Sqrt | Self::IsFinite | Self::Root => 1,
             Self::Exp | Self::Expm1 | Self::Log | Self::Log1p | Self::Tanh | Self::Erf => 1,
             Self::Add | Self::Sub | Self::Mul | Self::Div | Self::Max | Self::Lt | Self::Eq => 2,
-            Self::Select | Self::Choose | Self::Mul3 | Self::MulAdd | Self::MulSub | Self::SubMul => 3,
+            Self::Select | Self::Choose | Self::Mul3 | Self::MulAdd | Self::MulSub | Self::SubMul | Self::Deviation => {
+                3
+            }
             Self::SelectLt | Self::Mix => 4,
             Self::Mix3 | Self::Ratio | Self::RootRatio => 5,
         }

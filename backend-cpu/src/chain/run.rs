@@ -146,6 +146,7 @@ macro_rules! lanes {
                     Code::MulAdd => each!(i => add(mul(at!(a, i), at!(b, i)), at!(c, i))),
                     Code::MulSub => each!(i => sub(mul(at!(a, i), at!(b, i)), at!(c, i))),
                     Code::SubMul => each!(i => sub(at!(c, i), mul(at!(a, i), at!(b, i)))),
+                    Code::Deviation => each!(i => mul(sub(at!(a, i), at!(b, i)), at!(c, i))),
                     Code::Mix => each!(i => add(mul(at!(a, i), at!(b, i)), mul(at!(c, i), at!(d, i)))),
                     Code::Mix3 => each!(i => add(mul(at!(a, i), at!(b, i)), mul(mul(at!(c, i), at!(d, i)), at!(e, i)))),
                     Code::Root => each!(i => root(at!(a, i))),
