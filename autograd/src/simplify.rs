@@ -3,7 +3,7 @@
 
 use crate::{
     Array, DType, Tensor,
-    op::{Binary, Op, Place, Reduce, Unary},
+    op::{Binary, Op, Place, Unary},
     tape::Node,
 };
 
@@ -29,13 +29,6 @@ pub(crate) fn simplified<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
             Some(x[0].tape.full(x[0].shape(), value, *to))
         }
         Op::Unary(_) | Op::Binary(_) => folded(op, x),
-        // From zero, as sums begin there: of nothing but zeros it is 0 either way, not -0.
-        Op::Reduce(Reduce::Sum, _) | Op::SegmentReduce(Reduce::Sum, _)
-            if matches!(node(x[0]).op, Op::Unary(Unary::Neg)) =>
-        {
-            let sum = x[0].tape.push(op.clone(), &[input(x[0])]);
-            Some(sum.zeros_like() - sum)
-        }
         Op::Assemble { axis, len, places } => taken_apart(*axis, *len, places, x),
         _ => None,
     }

@@ -1,10 +1,6 @@
 //! Simplification: identities are dropped and constants folded before a plan is made, and no bit of any result changes.
 
-use std::sync::Arc;
-use wgrad::{
-    Array, DType, Program, Tape, Tensor,
-    op::{Op, Segments},
-};
+use wgrad::{Array, DType, Program, Tape, Tensor, op::Op};
 use wgrad_tests::reference;
 
 /// Makes something of a value of shape `[8]`.
@@ -106,19 +102,6 @@ fn slices_put_together_as_they_were_are_what_they_were_cut_from() {
         let simple = joined.lowered(true, |_, _| true);
         assert_eq!(computed(&simple), computed(&joined), "{name}:\n{simple}");
     }
-}
-
-#[test]
-fn a_sum_of_negatives_is_zero_less_the_sum() {
-    becomes("of all", |x| (-x).sum(), &["sum", "sub"]);
-    becomes("of each", |x| (-x.reshape([VALUES.len(), 1])).sum_axes(&[1]), &["sum", "sub"]);
-    becomes("of zeros", |x| (-x.slice(0, 1, 2)).sum(), &["slice", "sum", "sub"]);
-    becomes("of finite numbers", |x| (-x.slice(0, 5, 3)).sum(), &["slice", "sum", "sub"]);
-    becomes("of nothing", |x| (-x.slice(0, 3, 0)).sum(), &["slice", "sum", "sub"]);
-    let of_segments: Make =
-        |x| (-x).segment_sum(&Arc::new(Segments { total: 8, ranges: [(1, 2), (3, 0), (5, 3)].into() }));
-    becomes("of segments", of_segments, &["segment_sum", "sub"]);
-    becomes("of negatives that are asked for", |x| -x + (-x).sum(), &["neg", "sum", "sub", "add"]);
 }
 
 #[test]
