@@ -307,8 +307,8 @@ impl<'a> Emitter<'a> {
         !met.too_much && cost.is_some_and(fits)
     }
 
-    /// The work to compute a root again beside what has been met, and what this body knows already; `None` if it is to be loaded itself, or if that is more
-    /// than `most`, so that the walk ends.
+    /// The work to compute a root again beside what has been met and what this body knows already; `None` if it is to be
+    /// loaded itself, or if that is more than `most`, so that the walk ends.
     fn cost(
         &self,
         root: NodeId,
