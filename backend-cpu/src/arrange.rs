@@ -189,9 +189,9 @@ impl Builder<'_, '_> {
             self.schedule.phases[p].accs = first..self.schedule.accs.len();
             let steps = std::mem::take(&mut self.schedule.phases[p].block);
             let file = |dtype, len| self.files.take(dtype, len);
-            let Schedule { cells, views, accs, tiling, .. } = &self.schedule;
+            let Schedule { cells, views, accs, tiling, .. } = &mut self.schedule;
             let accs = tiling.is_none().then_some(&accs[..]);
-            self.schedule.phases[p].block = chain::join(steps, cells, views, accs, file);
+            self.schedule.phases[p].block = chain::join(steps, cells, views, self.setting.sizes.piece, accs, file);
             self.registers(p);
             self.rows_of(p + 1);
         }
@@ -476,6 +476,16 @@ impl Builder<'_, '_> {
         self.schedule.accs.push(Acc { kind, dtype, width, chunk, tile, to });
     }
 
+    /// Whether a result of a step is in memory anyway.
+    fn is_in_pieces(&self, step: &Step, to: usize) -> bool {
+        let view = match &step.action {
+            Action::Load(view) => Some(*view),
+            Action::Chain(chain) => chain.outputs.iter().find(|output| output.cell == to).and_then(|o| o.direct),
+            _ => None,
+        };
+        view.is_some_and(|view| self.schedule.views[view].in_pieces)
+    }
+
     /// Chooses registers for what lives within a phase: free ones again as soon as their last reader has run.
     fn registers(&mut self, p: usize) {
         let steps = &self.schedule.phases[p].block;
@@ -493,7 +503,7 @@ impl Builder<'_, '_> {
         let mut mine = vec![false; self.schedule.cells.len()];
         for (i, step) in steps.iter().enumerate() {
             for to in step.results() {
-                if self.schedule.cells[to].is_open() {
+                if self.schedule.cells[to].is_open() && !self.is_in_pieces(step, to) {
                     let index = self.files.take(self.schedule.cells[to].dtype, len);
                     self.schedule.cells[to].home = Home::Register { index, resident: false };
                     mine[to] = true;

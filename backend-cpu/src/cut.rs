@@ -23,6 +23,8 @@ pub(crate) struct Sizes {
     pub long: usize,
     /// Lines of a block shorter than this have their values repeated for each element, rather than looked up by line.
     pub narrow: usize,
+    /// The shortest pieces of memory that are met where they are, rather than copied together first.
+    pub piece: usize,
     /// Rows and columns of a block some of whose operands are transposed.
     pub square: usize,
     /// Elements of a chunk, at least.
@@ -49,6 +51,7 @@ impl Sizes {
         block: 8192,
         long: 16384,
         narrow: 32,
+        piece: 128,
         square: 64,
         chunk: 1 << 16,
         chunks: 32,
@@ -64,6 +67,7 @@ impl Sizes {
         block: 16,
         long: 24,
         narrow: 5,
+        piece: 2,
         square: 4,
         chunk: 12,
         chunks: 5,

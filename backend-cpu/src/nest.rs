@@ -9,7 +9,7 @@ pub(crate) struct Walk {
     /// Extent and stride of each outer dimension, outermost first.
     outer: Vec<(usize, isize)>,
     /// The extent of the innermost dimension.
-    inner: usize,
+    pub inner: usize,
     /// Its stride.
     pub stride: isize,
 }

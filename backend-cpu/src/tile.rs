@@ -239,6 +239,7 @@ impl<'a> Machine<'a> {
             Seen::Memory(Source::Target(t), at) => unsafe { self.env.targets[t].seen(at, len) },
             Seen::Memory(Source::Product, at) => &T::slice(self.env.product)[at..][..len],
             Seen::Memory(source, at) => &T::slice(self.env.data(source))[at..][..len],
+            Seen::Pieces(_) => unreachable!("nothing but chains need it"),
         };
         match (what.extent, self.extent) {
             _ if len == 1 => Lanes::Splat(slice[0]),
@@ -366,13 +367,18 @@ impl<'a> Machine<'a> {
     }
 
     /// Finds a read's elements in memory, or gathers them.
-    fn load(&mut self, step: &Step, view: usize) {
-        let view = &self.schedule.views[view];
+    fn load(&mut self, step: &Step, index: usize) {
+        let view = &self.schedule.views[index];
         let to = step.to.expect("a load has a place");
         let cell = self.schedule.cells[to];
         let (outer, inner) = self.ranges(cell.extent);
         let shift = if view.source == Source::Product { self.env.shift } else { 0 };
         let resident = matches!(cell.home, Home::Register { resident: true, .. });
+        if view.in_pieces {
+            let at = view.direct(outer, inner);
+            self.scratch.seen[to] = at.map_or(Seen::Pieces(index), |at| Seen::Memory(view.source, at as usize));
+            return;
+        }
         // What the kernel overwrites is copied first, where it matters.
         if !view.overwritten
             && !resident
@@ -423,6 +429,9 @@ impl<'a> Machine<'a> {
             && view.direct(outer.clone(), inner.clone()) == Some(at as isize)
         {
             return; // It has been computed there.
+        }
+        if matches!(self.scratch.seen[from], Seen::Pieces(_)) {
+            return; // As above.
         }
         let x = self.lanes::<T>(from);
         view.scatter(outer, inner, |first, at, len, stride| {

@@ -13,6 +13,8 @@ pub(crate) struct View {
     pub source: Source,
     /// Whether the kernel reads here what it overwrites later.
     pub overwritten: bool,
+    /// Whether nothing but chains need it, which find it piece by piece.
+    pub in_pieces: bool,
     offset: isize,
     outer: Walk,
     inner: Walk,
@@ -25,18 +27,35 @@ impl View {
         let (kept_strides, reduced_strides) = operand.strides.split_at(split);
         let (kept, reduced) = (Walk::new(kept, kept_strides), Walk::new(reduced, reduced_strides));
         let (outer, inner) = if turned { (reduced, kept) } else { (kept, reduced) };
-        Self { source, overwritten: false, offset: operand.offset as isize, outer, inner }
+        Self { source, overwritten: false, in_pieces: false, offset: operand.offset as isize, outer, inner }
     }
 
     /// Rows of `width` elements, one after another.
     pub fn rows(source: Source, rows: usize, columns: usize, width: usize) -> Self {
         let (outer, inner) = (Walk::new(&[rows], &[width as isize]), Walk::new(&[columns], &[1]));
-        Self { source, overwritten: false, offset: 0, outer, inner }
+        Self { source, overwritten: false, in_pieces: false, offset: 0, outer, inner }
     }
 
     /// Whether one block or another may lie in one piece.
     pub fn may_be_direct(&self) -> bool {
         self.inner.stride == 1 || self.inner.len() == 1
+    }
+
+    /// How many elements of a row lie one after another, at most.
+    pub fn piece_len(&self) -> usize {
+        if self.inner.stride == 1 { self.inner.inner } else { 1 }
+    }
+
+    /// Where a line begins.
+    pub fn line(&self, outer: usize) -> isize {
+        self.offset + self.outer.at(outer)
+    }
+
+    /// How far from where its line begins an element lies, and how many from it on do, one after another.
+    #[inline]
+    pub fn piece(&self, inner: usize) -> (isize, usize) {
+        let (across, run) = self.inner.run(inner);
+        (across, if self.inner.stride == 1 { run } else { 1 })
     }
 
     /// The strides of the innermost dimension of each walk.

@@ -28,6 +28,18 @@ fn record<'t>(t: &'t Tape, dtype: DType) {
     // So long that each half is summed by itself: as it lies, turned round, and as the transpose of the product.
     let long = Tensor::concat(&[x, x * 0.5], 0);
     let batch = x.slice(0, 0, 256).slice(1, 0, 160).reshape([8, 32, 160]);
+    // Channels lie in pieces: of several hundred elements, of which no number of vectors is one, and of a few.
+    let images = |shape: [usize; 4]| {
+        let part = |x: Tensor<'t>| x.reshape([ROWS * COLUMNS]).slice(0, 5, shape.iter().product()).reshape(shape);
+        (part(x), part(mask))
+    };
+    let normal = |x: Tensor<'t>| x.batch_norm(None, None, 1e-3).y;
+    let gradient = |x: Tensor<'t>| {
+        let weighed = normal(x).relu() * (x * 3.0).tanh().detach();
+        weighed.sum().grad_wrt(&[x])[0].expect("it depends on it")
+    };
+    let ((large, large_mask), (odd, odd_mask), (small, _)) =
+        (images([10, 4, 32, 32]), images([7, 5, 33, 33]), images([80, 3, 9, 9]));
     let shown: Vec<(&str, Tensor<'t>)> = vec![
         ("product with a transpose", product),
         ("product with a transpose, and maps", (tall * 0.5).matmul(wide).tanh() + product * wide.slice(0, 3, 1)),
@@ -69,6 +81,16 @@ fn record<'t>(t: &'t Tape, dtype: DType) {
         ("sum of what is chosen in columns", (mask.select(x, x * x) * x).sum_axes(&[0])),
         ("what is chosen by a transpose", (mask.transpose().select(turned, turned * turned) * turned).sum_axes(&[1])),
         ("what is chosen by a column", mask.slice(1, 3, 1).select(x * 0.5, x.tanh()) + x),
+        // Of channels.
+        ("normal channels", normal(large)),
+        ("normal channels of odd images", normal(odd)),
+        ("normal channels of small images", normal(small)),
+        ("gradient of normal channels", gradient(large)),
+        ("gradient of normal channels of odd images", gradient(odd)),
+        ("gradient of normal channels of small images", gradient(small)),
+        ("what is chosen of channels", large_mask.select(normal(large), large)),
+        ("sum of what is chosen of channels", (large_mask.select(large, large * large) * large).sum_axes(&[0, 2, 3])),
+        ("sum of what is chosen of odd images", (odd_mask.select(odd, odd * odd) * odd).sum_axes(&[0, 2, 3])),
         (
             "sums of several maps",
             (x.exp() * 0.1).sum_axes(&[1]) + (x - x.tanh()).sum_axes(&[1]) + (x * x).max_axes(&[1]),

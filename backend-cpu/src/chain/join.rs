@@ -6,6 +6,7 @@
 use super::{
     Chain, Code, Input, Instruction, Output,
     fuse::fuse,
+    pieces::in_pieces,
     run::{FEW, INPUTS, LONGEST},
     sink::sink,
 };
@@ -16,12 +17,13 @@ use crate::{
 };
 use wgrad::{DType, op::Binary};
 
-/// Joins the steps of a walk. `file` gives a chain its register. Of accumulators that it is given, chains may fill some
-/// themselves.
+/// Joins the steps of a walk. `file` gives a chain its register. Pieces of memory of at least `piece` elements may be met
+/// where they are. Of accumulators that it is given, chains may fill some themselves.
 pub(crate) fn join(
     steps: Vec<Step>,
     cells: &[Cell],
-    views: &[View],
+    views: &mut [View],
+    piece: usize,
     accs: Option<&[Acc]>,
     mut file: impl FnMut(DType, usize) -> usize,
 ) -> Vec<Step> {
@@ -56,6 +58,7 @@ pub(crate) fn join(
             }
         }
     }
+    in_pieces(&joined, cells, views, piece);
     joined
 }
 

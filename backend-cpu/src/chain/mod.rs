@@ -4,10 +4,12 @@
 
 mod fuse;
 mod join;
+mod pieces;
 mod run;
 mod sink;
 
 pub(crate) use join::join;
+pub(crate) use pieces::{Area, Pieces};
 pub(crate) use run::{AHEAD, From, INPUTS, LONGEST, Lane, Run, To};
 pub(crate) use sink::{FOLDS, Folds, Lines};
 

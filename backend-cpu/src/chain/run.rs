@@ -2,6 +2,7 @@
 
 use super::{
     Code, Instruction,
+    pieces::Pieces,
     sink::{Folds, Place, fold},
 };
 use crate::{
@@ -30,8 +31,10 @@ const VALUES: usize = LONGEST + INPUTS;
 pub(crate) enum From<'a, T> {
     /// In memory, one after another.
     Memory(*const T),
-    /// Conditions in memory, one after another.
-    Conditions(*const bool),
+    /// In memory, in pieces.
+    Pieces(Pieces<'a, T>),
+    /// Conditions in memory.
+    Conditions(Pieces<'a, bool>),
     /// Nowhere: all elements are equal.
     One(T),
     /// One for each of the block's lines, which are equally long.
@@ -44,16 +47,18 @@ pub(crate) enum From<'a, T> {
 
 /// Where one of its results goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct To<T> {
+pub(crate) struct To<'a, T> {
     pub value: usize,
-    pub start: *mut T,
+    pub place: Pieces<'a, T>,
+    /// Where the elements at hand go, if they lie there one after another.
+    pub here: Option<*mut T>,
     /// Whether it may be computed there.
     pub alone: bool,
 }
 
-impl<T> To<T> {
+impl<T> To<'_, T> {
     pub fn nowhere() -> Self {
-        Self { value: 0, start: std::ptr::null_mut(), alone: false }
+        Self { value: 0, place: Pieces::one(std::ptr::null_mut(), 0), here: None, alone: false }
     }
 }
 
@@ -177,7 +182,7 @@ lanes! {
 pub(crate) struct Run<'a, T> {
     pub code: &'a [Instruction],
     pub inputs: &'a [From<'a, T>],
-    pub outputs: &'a [To<T>],
+    pub outputs: &'a [To<'a, T>],
     pub folds: Folds<'a>,
     /// Where rows are segments: their runs, where the elements begin among them, and the first row.
     pub rows: Option<(Runs<'a>, usize, usize)>,
@@ -200,7 +205,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
         let values = inputs.len() + code.len();
         assert!(inputs.len() <= INPUTS && code.len() <= LONGEST && file.len() >= values * FEW);
         let (mut memory, mut moving) = ([(0, std::ptr::null::<T>()); INPUTS], 0);
-        let (mut conditions, mut given) = ([(0, std::ptr::null::<bool>()); INPUTS], 0);
+        let (mut conditions, mut given) = ([(0, Pieces::<bool>::one(std::ptr::null_mut(), 0)); INPUTS], 0);
         let (mut lines, mut lined) = ([(0, Line::Tile(&[][..])); INPUTS], 0);
         for (i, (row, input)) in file.chunks_exact_mut(FEW).zip(inputs).enumerate() {
             match *input {
@@ -208,6 +213,10 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 From::Memory(x) => {
                     memory[moving] = (i, x);
                     moving += 1;
+                }
+                From::Pieces(x) => {
+                    lines[lined] = (i, Line::Pieces(x));
+                    lined += 1;
                 }
                 From::Conditions(x) => {
                     conditions[given] = (i, x);
@@ -227,7 +236,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
         let mut spread = rows
             .filter(|_| inputs.iter().any(|input| matches!(input, From::Rows(_))))
             .map(|(runs, at, row)| Spread { runs, at, row, run: (at..at, None) });
-        let (memory, conditions, lines) = (&memory[..moving], &conditions[..given], &mut lines[..lined]);
+        let (memory, conditions, lines) = (&memory[..moving], &mut conditions[..given], &mut lines[..lined]);
         // Where the elements at hand of each value are: in the file, but for inputs in memory and results that are computed
         // in their places.
         let start_of_file = file.as_mut_ptr();
@@ -267,26 +276,35 @@ impl<T: Lane> WithSimd for Run<'_, T> {
             if let Some(soon) = soon {
                 prefetch(soon.wrapping_add(start), FEW);
             }
-            for &(i, x) in conditions {
-                // SAFETY: `few` elements are left of the input, by the caller's promise. The row is within the file, and
-                // nothing else refers to it now.
-                let (x, own) = unsafe {
-                    (std::slice::from_raw_parts(x.add(start), few), std::slice::from_raw_parts_mut(row(i), few))
+            for (i, conditions) in &mut *conditions {
+                let show = |first: usize, x: *mut bool, len: usize| {
+                    // SAFETY: `len` elements of the input are there, by the caller's promise. The row is within the file,
+                    // and nothing else refers to it now.
+                    let (x, own) = unsafe {
+                        (std::slice::from_raw_parts(x, len), std::slice::from_raw_parts_mut(row(*i).add(first), len))
+                    };
+                    own.iter_mut().zip(x).for_each(|(own, &x)| *own = if x { T::ONE } else { T::default() });
                 };
-                own.iter_mut().zip(x).for_each(|(own, &x)| *own = if x { T::ONE } else { T::default() });
+                match conditions.here(ahead) {
+                    Some(x) => show(0, x, FEW),
+                    None => conditions.each(few, show),
+                }
             }
             for (i, line) in &mut *lines {
                 // SAFETY: the row is within the file, and nothing else refers to it now.
                 let own = unsafe { std::slice::from_raw_parts_mut(row(*i), FEW) };
-                at[*i] = line.show(start, few, own).cast_mut();
+                at[*i] = line.show(start, few, ahead, own).cast_mut();
             }
             if let Some(spread) = &mut spread {
                 // SAFETY: nothing refers to the file but pointers that are not in use now.
                 let file = unsafe { std::slice::from_raw_parts_mut(start_of_file, inputs.len() * FEW) };
                 spread.fill(inputs, start..start + few, file);
             }
-            for to in chosen.iter().filter(|to| to.alone) {
-                at[to.value % VALUES] = if few == FEW { to.start.wrapping_add(start) } else { row(to.value % values) };
+            for to in &mut *chosen {
+                to.here = to.place.here(0);
+                if to.alone {
+                    at[to.value % VALUES] = to.here.unwrap_or(row(to.value % values));
+                }
             }
             for (i, &Instruction { code, of }) in code.iter().enumerate() {
                 let of = of.map(|value| at[usize::from(value) % VALUES].cast_const());
@@ -307,16 +325,17 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 let x = unsafe { std::slice::from_raw_parts(at[fold.value % VALUES].cast_const(), few) };
                 T::fold(fold.kind, x, folds.lines.place(start), acc);
             }
-            for to in chosen.iter().filter(|to| !to.alone || few < FEW) {
-                let (from, to) = (at[to.value % VALUES].cast_const(), to.start.wrapping_add(start));
-                // SAFETY: `few` elements are left of the output, by the caller's promise; the file is apart from it, and an
-                // input that a choice has handed on is there already, or elsewhere.
-                unsafe {
-                    if few == FEW {
-                        T::compute(simd, Code::Copy, [from; 5], to);
-                    } else {
-                        std::ptr::copy(from, to, few);
-                    }
+            for to in &mut *chosen {
+                let from = at[to.value % VALUES].cast_const();
+                match to.here {
+                    Some(_) if to.alone => {}
+                    // SAFETY: so many elements of the output are there, by the caller's promise; the file is apart from
+                    // them, and an input that a choice has handed on is there already, or elsewhere.
+                    Some(here) => unsafe { T::compute(simd, Code::Copy, [from; 5], here) },
+                    None => to.place.each(few, |first, to, len| {
+                        // SAFETY: as above.
+                        unsafe { std::ptr::copy(from.add(first), to, len) };
+                    }),
                 }
             }
             start += FEW;
@@ -331,13 +350,24 @@ enum Line<'a, T> {
     One { values: &'a [T], width: usize, shown: usize },
     /// A line, which all lines are equal to.
     Tile(&'a [T]),
+    /// Of its own for each line, in pieces.
+    Pieces(Pieces<'a, T>),
 }
 
 impl<T: Lane> Line<'_, T> {
     /// Finds the values of `few` elements from `start` on in memory, or writes them to `own`; [`FEW`] can be read there.
     #[inline(always)]
-    fn show(&mut self, start: usize, few: usize, own: &mut [T]) -> *const T {
+    fn show(&mut self, start: usize, few: usize, ahead: usize, own: &mut [T]) -> *const T {
         match self {
+            Self::Pieces(pieces) => {
+                if let Some(here) = pieces.here(ahead) {
+                    return here;
+                }
+                pieces.each(few, |first, x, len| {
+                    // SAFETY: so many elements of the input are there, by the caller's promise, and `own` is apart.
+                    unsafe { std::ptr::copy_nonoverlapping(x, own[first..][..len].as_mut_ptr(), len) };
+                });
+            }
             Self::One { values, width, shown } => {
                 let (mut line, mut at) = (start / *width, 0);
                 if start + few <= (line + 1) * *width {

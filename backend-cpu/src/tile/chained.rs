@@ -2,9 +2,9 @@
 
 use super::Machine;
 use crate::{
-    chain::{Chain, FOLDS, Folds, From, INPUTS, Input, LONGEST, Lane, Lines, Run, To},
+    chain::{Area, Chain, FOLDS, Folds, From, INPUTS, Input, LONGEST, Lane, Lines, Pieces, Run, To},
     lanes::Lanes,
-    memory::{Source, aligned_mut, nothing},
+    memory::{Element, Source, aligned_mut, nothing},
     schedule::{Extent, Home},
     scratch::Seen,
     segments::Runs,
@@ -18,19 +18,25 @@ impl<'a> Machine<'a> {
         let len = self.len(Extent::Block);
         let mut outputs = [To::nowhere(); LONGEST];
         for (to, output) in outputs.iter_mut().zip(&chain.outputs) {
-            let start = match output.direct.and_then(|view| self.destination(view, output.cell)) {
+            let place = output.direct.and_then(|view| self.destination(view, output.cell));
+            let view = output.direct.filter(|&view| self.schedule.views[view].in_pieces);
+            let place = match (place, view) {
                 // SAFETY: these elements belong to this thread's block alone.
-                Some((target, at)) => unsafe { target.span::<T>(at, len).0 },
-                None => {
+                (Some((target, at)), _) => Pieces::one(unsafe { target.span::<T>(at, len).0 }, len),
+                (None, Some(view)) => {
+                    self.scratch.seen[output.cell] = Seen::Pieces(view);
+                    self.pieces(view)
+                }
+                (None, None) => {
                     let Home::Register { index, resident } = self.schedule.cells[output.cell].home else {
                         unreachable!("constants are not computed")
                     };
                     let first = self.offset(resident);
                     let register = aligned_mut(T::slice_mut(&mut self.scratch.registers[index]));
-                    register[first..][..len].as_mut_ptr()
+                    Pieces::one(register[first..][..len].as_mut_ptr(), len)
                 }
             };
-            *to = To { value: output.value, start, alone: output.alone };
+            *to = To { value: output.value, place, here: None, alone: output.alone };
         }
         let mut file = self.take(chain.file);
         let mut accs: [_; FOLDS] = std::array::from_fn(|_| nothing(DType::F32));
@@ -74,14 +80,39 @@ impl<'a> Machine<'a> {
         self.scratch.registers[chain.file] = file;
     }
 
+    /// The block at hand, as a view shows it in memory.
+    fn pieces<T: Element>(&self, view: usize) -> Pieces<'a, T> {
+        let view = &self.schedule.views[view];
+        let (outer, inner) = self.ranges(Extent::Block);
+        let area = Area { row: outer.start, column: inner.start, width: inner.len(), len: outer.len() * inner.len() };
+        let memory = match view.source {
+            Source::Target(target) => self.env.targets[target].all::<T>(),
+            source => {
+                let data = T::slice(self.env.data(source));
+                (data.as_ptr().cast_mut(), data.len())
+            }
+        };
+        Pieces::new(view, area, memory)
+    }
+
     /// Where a chain finds one of its inputs.
     fn input<T: Lane>(&self, cell: usize, len: usize) -> From<'_, T> {
+        let pieces = match self.scratch.seen[self.found(cell)] {
+            Seen::Pieces(view) => Some(view),
+            _ => None,
+        };
         if self.dtype(cell) == DType::Bool {
+            if let Some(view) = pieces {
+                return From::Conditions(self.pieces(view));
+            }
             return match self.lanes::<bool>(cell) {
                 Lanes::Splat(condition) => From::One(if condition { T::ONE } else { T::default() }),
-                Lanes::Slice(conditions) => From::Conditions(conditions.as_ptr()),
+                Lanes::Slice(conditions) => From::Conditions(Pieces::one(conditions.as_ptr().cast_mut(), len)),
                 Lanes::Lines(_) | Lanes::Tile(_) => unreachable!("conditions of rows or columns have been expanded"),
             };
+        }
+        if let Some(view) = pieces {
+            return From::Pieces(self.pieces(view));
         }
         if let Seen::Memory(Source::Target(t), at) = self.scratch.seen[self.found(cell)]
             && self.schedule.cells[cell].extent == Extent::Block
