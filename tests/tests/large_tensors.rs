@@ -1,7 +1,7 @@
 //! Tensors large enough that kernels split them among threads: each kernel gives the same bits on any number of threads,
 //! and agrees with the reference.
 
-use wgrad::{Array, DType, Data, Store, Tape, Tensor, op::Segments};
+use wgrad::{Array, Conv2d, DType, Data, Store, Tape, Tensor, op::Segments};
 use wgrad_tests::{Machine, Tolerance, compare, reference, same_bits};
 
 /// Odd, so that no split is even.
@@ -40,6 +40,13 @@ fn record<'t>(t: &'t Tape, dtype: DType) {
     };
     let ((large, large_mask), (odd, odd_mask), (small, _)) =
         (images([10, 4, 32, 32]), images([7, 5, 33, 33]), images([80, 3, 9, 9]));
+    // With so many channels that 3x3 weights are multiplied in squares.
+    let convolution = |padding: [usize; 2]| {
+        let (images, weights) = (images([2, 33, 9, 11]).0, images([32, 33, 3, 3]).0);
+        let y = images.conv2d(weights, Conv2d { padding, ..Conv2d::default() });
+        (y, (y * (y * 0.1).tanh().detach()).sum().grad_wrt(&[images])[0].expect("it depends on it"))
+    };
+    let (inside, padded) = (convolution([0, 0]), convolution([1, 4]));
     let shown: Vec<(&str, Tensor<'t>)> = vec![
         ("product with a transpose", product),
         ("product with a transpose, and maps", (tall * 0.5).matmul(wide).tanh() + product * wide.slice(0, 3, 1)),
@@ -81,6 +88,10 @@ fn record<'t>(t: &'t Tape, dtype: DType) {
         ("sum of what is chosen in columns", (mask.select(x, x * x) * x).sum_axes(&[0])),
         ("what is chosen by a transpose", (mask.transpose().select(turned, turned * turned) * turned).sum_axes(&[1])),
         ("what is chosen by a column", mask.slice(1, 3, 1).select(x * 0.5, x.tanh()) + x),
+        ("convolution", inside.0),
+        ("convolution with padding", padded.0),
+        ("gradient of a convolution's images", inside.1),
+        ("gradient of a padded convolution's images", padded.1),
         // Of channels.
         ("normal channels", normal(large)),
         ("normal channels of odd images", normal(odd)),

@@ -107,17 +107,6 @@ impl Correlation {
         });
     }
 
-    /// The results that one tile after the other has, of those of a group.
-    fn tiles(&self) -> impl Iterator<Item = (usize, usize)> {
-        let (outs, machine) = (self.channels[1], self.machine);
-        let mut first = 0;
-        std::iter::from_fn(move || {
-            let size = (first < outs).then(|| machine.tile(outs - first)[0])?;
-            first += size;
-            Some((first - size, size))
-        })
-    }
-
     /// Weights in the order in which tiles read them: phase, group, tile, channel, tap, result.
     fn pack_weights<T: Stored>(&self, weights: &[T], room: &Room<T::Sum>, pool: Pool) {
         let Geometry { groups, channels: [wide, narrow], .. } = self.geometry;
@@ -130,7 +119,7 @@ impl Correlation {
                 // SAFETY: each thread packs the weights of its own groups.
                 let mut to = unsafe { room.part(phase.weights + group * len, len) };
                 let from = &weights[group * wide * narrow * kernel..][..wide * narrow * kernel];
-                for (first, size) in self.tiles() {
+                for (first, size) in self.machine.tiles(outs) {
                     let (tile, rest) = to.split_at_mut(ins * taps * size);
                     to = rest;
                     for (channel, tile) in tile.chunks_exact_mut((taps * size).max(1)).enumerate() {
@@ -176,7 +165,7 @@ impl<T: Stored> WithSimd for Task<'_, T> {
             let vectors = blocks.vectors_of(rows, machine.lanes);
             let len = ins * phase.offsets.len();
             let weights = &self.weights[phase.weights + self.group * len * outs..][..len * outs];
-            for (first, size) in self.of.tiles() {
+            for (first, size) in machine.tiles(*outs) {
                 let most = machine.tile(size)[1];
                 let mut v = 0;
                 while v < vectors {

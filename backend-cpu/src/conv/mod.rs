@@ -1,4 +1,5 @@
-//! Convolutions and their gradients, as direct sums.
+//! Convolutions and their gradients, as direct sums; by many channels of 3x3 weights in fewer multiplications
+//! ([`winograd`]).
 //!
 //! A block of an image is copied once, with zeros around it, into scratch that fits into a cache. There every element of
 //! the kernel reads at a fixed distance from the position at hand, so that a vector of neighbouring positions is one
@@ -15,6 +16,7 @@ mod pack;
 pub(crate) mod real;
 mod tile;
 mod weights;
+mod winograd;
 
 use crate::{
     cut::Sizes,
@@ -31,6 +33,7 @@ use wgrad::{
     op::Op,
     plan::{Kernel, Operand},
 };
+use winograd::Winograd;
 
 /// The shapes of a convolution.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +84,7 @@ impl Geometry {
 enum Body {
     Correlation(Correlation),
     Weights(Weights),
+    Winograd(Winograd),
 }
 
 /// A convolution, or one of its gradients, over contiguous reads.
@@ -138,15 +142,20 @@ impl Convolution {
         match &self.body {
             Body::Correlation(body) => body.run(reads, target, workers, pool),
             Body::Weights(body) => body.run(reads, target, workers, pool),
+            Body::Winograd(body) => body.run(reads, target, workers, pool),
         }
     }
 }
 
 impl Body {
     fn new<T: Stored>(op: &Op, geometry: Geometry, sizes: Sizes, files: &mut Files) -> Self {
-        match op {
-            Op::ConvWeightGrad(..) => Body::Weights(Weights::new::<T>(geometry, sizes, files)),
-            _ => Body::Correlation(Correlation::new::<T>(geometry, matches!(op, Op::ConvInputGrad(..)), sizes, files)),
+        if matches!(op, Op::ConvWeightGrad(..)) {
+            return Body::Weights(Weights::new::<T>(geometry, sizes, files));
+        }
+        let backward = matches!(op, Op::ConvInputGrad(..));
+        match Winograd::new::<T>(geometry, backward, sizes, files) {
+            Some(body) => Body::Winograd(body),
+            None => Body::Correlation(Correlation::new::<T>(geometry, backward, sizes, files)),
         }
     }
 }

@@ -18,16 +18,22 @@ pub(crate) trait Real: Element {
     fn splat<S: Simd>(simd: S, x: Self) -> Self::Vector<S>;
     /// `a + b`.
     fn add<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// `a - b`.
+    fn sub<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     /// `a b + c`, rounded once.
     fn mul_add<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>, c: Self::Vector<S>) -> Self::Vector<S>;
     /// The sum of a vector's elements.
     fn sum<S: Simd>(simd: S, x: Self::Vector<S>) -> Self;
     /// The sum of two.
     fn plus(self, other: Self) -> Self;
+    /// The difference.
+    fn minus(self, other: Self) -> Self;
+    /// The product.
+    fn times(self, other: Self) -> Self;
 }
 
 macro_rules! reals {
-    ($($t:ident: $vector:ident, $lanes:ident, $splat:ident, $add:ident, $mul_add:ident, $sum:ident;)*) => { $(
+    ($($t:ident: $vector:ident, $lanes:ident, $splat:ident, $add:ident, $sub:ident, $mul_add:ident, $sum:ident;)*) => { $(
         impl Real for $t {
             type Vector<S: Simd> = S::$vector;
             #[inline(always)]
@@ -43,6 +49,10 @@ macro_rules! reals {
                 simd.$add(a, b)
             }
             #[inline(always)]
+            fn sub<S: Simd>(simd: S, a: S::$vector, b: S::$vector) -> S::$vector {
+                simd.$sub(a, b)
+            }
+            #[inline(always)]
             fn mul_add<S: Simd>(simd: S, a: S::$vector, b: S::$vector, c: S::$vector) -> S::$vector {
                 simd.$mul_add(a, b, c)
             }
@@ -54,12 +64,20 @@ macro_rules! reals {
             fn plus(self, other: Self) -> Self {
                 self + other
             }
+            #[inline(always)]
+            fn minus(self, other: Self) -> Self {
+                self - other
+            }
+            #[inline(always)]
+            fn times(self, other: Self) -> Self {
+                self * other
+            }
         }
     )* };
 }
 reals! {
-    f32: f32s, F32_LANES, splat_f32s, add_f32s, mul_add_f32s, reduce_sum_f32s;
-    f64: f64s, F64_LANES, splat_f64s, add_f64s, mul_add_f64s, reduce_sum_f64s;
+    f32: f32s, F32_LANES, splat_f32s, add_f32s, sub_f32s, mul_add_f32s, reduce_sum_f32s;
+    f64: f64s, F64_LANES, splat_f64s, add_f64s, sub_f64s, mul_add_f64s, reduce_sum_f64s;
 }
 
 /// What images and weights are stored in.

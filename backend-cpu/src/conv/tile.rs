@@ -34,6 +34,16 @@ impl Machine {
             _ => [1, 6],
         }
     }
+
+    /// The results that one tile after the other has, of so many.
+    pub fn tiles(self, results: usize) -> impl Iterator<Item = (usize, usize)> {
+        let mut first = 0;
+        std::iter::from_fn(move || {
+            let size = (first < results).then(|| self.tile(results - first)[0])?;
+            first += size;
+            Some((first - size, size))
+        })
+    }
 }
 
 /// The most sums that a tile has, in vectors.

@@ -30,12 +30,20 @@ pub(super) fn products() -> Vec<Row> {
 pub(super) fn convolutions() -> Vec<Row> {
     let pair = |x: [usize; 4], w: [usize; 4]| Gradcheck::new([Shape::from(x), Shape::from(w)]);
     let plain = Conv2d::default();
-    let cases: [(&str, Conv2d, [usize; 4], [usize; 4]); 13] = [
+    let cases: [(&str, Conv2d, [usize; 4], [usize; 4]); 16] = [
         ("conv2d", plain, [2, 3, 4, 5], [2, 3, 3, 2]),
         ("conv2d: of one", plain, [1, 1, 1, 1], [1, 1, 1, 1]),
         ("conv2d: of nothing", plain, [0, 2, 3, 3], [2, 2, 2, 2]),
         ("conv2d: to nothing", plain, [1, 2, 3, 3], [0, 2, 2, 2]),
         ("conv2d: without channels", plain, [1, 0, 3, 3], [2, 0, 2, 2]),
+        ("conv2d: in squares", Conv2d { padding: [1, 1], ..plain }, [2, 3, 5, 4], [2, 3, 3, 3]),
+        (
+            "conv2d: in squares, padded beyond the kernel",
+            Conv2d { padding: [3, 0], ..plain },
+            [1, 2, 2, 5],
+            [3, 2, 3, 3],
+        ),
+        ("conv2d: in squares and groups", Conv2d { groups: 2, ..plain }, [1, 4, 4, 3], [4, 2, 3, 3]),
         ("conv2d: with a stride", Conv2d { stride: [2, 3], ..plain }, [1, 2, 5, 7], [3, 2, 3, 2]),
         ("conv2d: with a stride that leaves a rest", Conv2d { stride: [3, 2], ..plain }, [1, 1, 6, 6], [1, 1, 2, 3]),
         ("conv2d: padded", Conv2d { padding: [1, 2], ..plain }, [1, 2, 3, 2], [2, 2, 3, 3]),
