@@ -60,7 +60,7 @@ impl Winograd {
     pub fn new<T: Stored>(geometry: Geometry, backward: bool, sizes: Sizes, files: &mut Files) -> Option<Self> {
         let plain = geometry.walks.iter().all(|walk| (walk.stride, walk.dilation, walk.kernel) == (1, 1, 3));
         let [outs, ins] = geometry.channels;
-        if !plain || outs.min(ins) < sizes.winograd {
+        if !plain || outs.min(ins) < sizes.winograd[0] {
             return None;
         }
         let channels = if backward { [outs, ins] } else { [ins, outs] };
@@ -74,7 +74,7 @@ impl Winograd {
         let squares = result.map(|n| n.div_ceil(2));
         let [height, width] = squares;
         let each = SUMS * channels[0];
-        if height * width == 0 || width * each > 2 * sizes.packed {
+        if height == 0 || width < sizes.winograd[1] || width * each > 2 * sizes.packed {
             return None;
         }
         // As many squares as a tile of sums has, and of tasks a few for each thread.

@@ -215,9 +215,9 @@ impl Config {
             }
             Case::DeadRelu => {
                 self.plain();
-                // No step is long, and yet the first hundred together are.
+                // No step is long, and yet the first 150 together are.
                 self.clip_norm = Some(1.0);
-                self.lr = Schedule::WarmupFactor { base: 0.05, steps: 100, factor: 20.0 };
+                self.lr = Schedule::WarmupFactor { base: 0.05, steps: 150, factor: 20.0 };
             }
         }
     }
@@ -237,7 +237,7 @@ impl Config {
             Fix::ClipNorm => self.clip_norm = Some(0.1),
             Fix::HeInit => self.init = Init::He { fan: Fan::In },
             Fix::Relu => self.activation = Activation::Relu,
-            Fix::LeakyRelu => self.activation = Activation::LeakyRelu(0.1),
+            Fix::LeakyRelu => self.activation = Activation::LeakyRelu(0.3),
         }
     }
 
