@@ -96,7 +96,10 @@ fn run(device: Device, program: &Program, grouping: &Grouping, inputs: &[(String
 /// The CPU computes what the reference does.
 fn agrees(row: &Row, dtype: DType, grouping: &Grouping) -> Result<(), String> {
     // What is rounded to half goes its own way in second derivatives.
-    agrees_on(on_cpu, row, dtype, if dtype == DType::F16 { 1 } else { 2 }, grouping)
+    let order = if dtype == DType::F16 { 1 } else { 2 };
+    agrees_on(on_cpu, row, dtype, order, grouping)?;
+    agrees_on(|| Machine::splitting(2, Store::new()), row, dtype, order, grouping)
+        .map_err(|why| format!("cut up, {why}"))
 }
 
 /// Values, and derivatives up to an order.
