@@ -12,6 +12,7 @@ use crate::{
     memory::{Element, prefetch},
     segments::Runs,
 };
+use arrayvec::ArrayVec;
 use pulp::{Arch, Simd, WithSimd};
 use std::ops::Range;
 use wgrad::{Data, op::Reduce};
@@ -54,12 +55,6 @@ pub(crate) struct To<'a, T> {
     pub here: Option<*mut T>,
     /// Whether it may be computed there.
     pub alone: bool,
-}
-
-impl<T> To<'_, T> {
-    pub fn nowhere() -> Self {
-        Self { value: 0, place: Pieces::one(std::ptr::null_mut(), 0), here: None, alone: false }
-    }
 }
 
 /// Floats that chains compute in.
@@ -204,39 +199,24 @@ impl<T: Lane> WithSimd for Run<'_, T> {
         let Self { code, inputs, outputs, folds, rows, file, len, ahead, soon } = self;
         let values = inputs.len() + code.len();
         assert!(inputs.len() <= INPUTS && code.len() <= LONGEST && file.len() >= values * FEW);
-        let (mut memory, mut moving) = ([(0, std::ptr::null::<T>()); INPUTS], 0);
-        let (mut conditions, mut given) = ([(0, Pieces::<bool>::one(std::ptr::null_mut(), 0)); INPUTS], 0);
-        let (mut lines, mut lined) = ([(0, Line::Tile(&[][..])); INPUTS], 0);
+        // What has room for the most there can be is not written before it is needed: chains are often short.
+        let mut memory = ArrayVec::<(usize, *const T), INPUTS>::new();
+        let mut conditions = ArrayVec::<(usize, Pieces<bool>), INPUTS>::new();
+        let mut lines = ArrayVec::<(usize, Line<T>), INPUTS>::new();
         for (i, (row, input)) in file.chunks_exact_mut(FEW).zip(inputs).enumerate() {
             match *input {
                 From::One(x) => row.fill(x),
-                From::Memory(x) => {
-                    memory[moving] = (i, x);
-                    moving += 1;
-                }
-                From::Pieces(x) => {
-                    lines[lined] = (i, Line::Pieces(x));
-                    lined += 1;
-                }
-                From::Conditions(x) => {
-                    conditions[given] = (i, x);
-                    given += 1;
-                }
-                From::Lines(x) => {
-                    lines[lined] = (i, Line::One { values: x, width: len / x.len(), shown: usize::MAX });
-                    lined += 1;
-                }
-                From::Tile(x) => {
-                    lines[lined] = (i, Line::Tile(x));
-                    lined += 1;
-                }
+                From::Memory(x) => memory.push((i, x)),
+                From::Pieces(x) => lines.push((i, Line::Pieces(x))),
+                From::Conditions(x) => conditions.push((i, x)),
+                From::Lines(x) => lines.push((i, Line::One { values: x, width: len / x.len(), shown: usize::MAX })),
+                From::Tile(x) => lines.push((i, Line::Tile(x))),
                 From::Rows(_) => {}
             }
         }
         let mut spread = rows
             .filter(|_| inputs.iter().any(|input| matches!(input, From::Rows(_))))
             .map(|(runs, at, row)| Spread { runs, at, row, run: (at..at, None) });
-        let (memory, conditions, lines) = (&memory[..moving], &mut conditions[..given], &mut lines[..lined]);
         // Where the elements at hand of each value are: in the file, but for inputs in memory and results that are computed
         // in their places.
         let start_of_file = file.as_mut_ptr();
@@ -245,9 +225,8 @@ impl<T: Lane> WithSimd for Run<'_, T> {
         let row = |value: usize| unsafe { start_of_file.add(value * FEW) };
         at[..values].iter_mut().enumerate().for_each(|(value, at)| *at = row(value));
         // What is chosen is known before it is computed.
-        let mut chosen = [To::nowhere(); LONGEST];
-        let chosen = &mut chosen[..outputs.len()];
-        for (i, to) in outputs.iter().enumerate() {
+        let mut chosen = ArrayVec::<To<T>, LONGEST>::new();
+        for to in outputs {
             let mut value = to.value;
             while let Some(&Instruction { code: Code::Choose, of: [condition, a, b, ..] }) =
                 value.checked_sub(inputs.len()).map(|i| &code[i])
@@ -256,13 +235,13 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 let condition = unsafe { *row(usize::from(condition)) } != T::default();
                 value = usize::from(if condition { a } else { b });
             }
-            let alone = to.alone && value >= inputs.len() && chosen[..i].iter().all(|other| other.value != value);
-            chosen[i] = To { value, alone, ..*to };
+            let alone = to.alone && value >= inputs.len() && chosen.iter().all(|other| other.value != value);
+            chosen.push(To { value, alone, ..*to });
         }
         let mut start = 0;
         while start < len {
             let few = FEW.min(len - start);
-            for &(i, x) in memory {
+            for &(i, x) in &memory {
                 let x = x.wrapping_add(start);
                 prefetch(x.wrapping_add(ahead), FEW);
                 if few == FEW {

@@ -9,6 +9,7 @@ use crate::{
     scratch::Seen,
     segments::Runs,
 };
+use arrayvec::ArrayVec;
 use wgrad::DType;
 
 impl<'a> Machine<'a> {
@@ -16,8 +17,8 @@ impl<'a> Machine<'a> {
     pub(super) fn chain<T: Lane>(&mut self, chain: &Chain) {
         self.extent = Extent::Block;
         let len = self.len(Extent::Block);
-        let mut outputs = [To::nowhere(); LONGEST];
-        for (to, output) in outputs.iter_mut().zip(&chain.outputs) {
+        let mut outputs = ArrayVec::<_, LONGEST>::new();
+        for output in &chain.outputs {
             let place = output.direct.and_then(|view| self.destination(view, output.cell));
             let view = output.direct.filter(|&view| self.schedule.views[view].in_pieces);
             let place = match (place, view) {
@@ -36,21 +37,21 @@ impl<'a> Machine<'a> {
                     Pieces::one(register[first..][..len].as_mut_ptr(), len)
                 }
             };
-            *to = To { value: output.value, place, here: None, alone: output.alone };
+            outputs.push(To { value: output.value, place, here: None, alone: output.alone });
         }
         let mut file = self.take(chain.file);
         let mut accs: [_; FOLDS] = std::array::from_fn(|_| nothing(DType::F32));
         for (acc, fold) in accs.iter_mut().zip(&chain.folds) {
             *acc = self.take(self.schedule.accs[fold.acc].chunk);
         }
-        let mut inputs = [From::One(T::default()); INPUTS];
-        for (from, &input) in inputs.iter_mut().zip(&chain.inputs) {
-            *from = match input {
-                Input::Cell(cell) => self.input(cell, len),
+        let inputs: ArrayVec<_, INPUTS> = chain
+            .inputs
+            .iter()
+            .map(|&input| match input {
+                Input::Cell(cell) => self.input::<T>(cell, len),
                 Input::Spread(rows) => From::Rows(self.lanes(rows)),
-            };
-        }
-        let (inputs, outputs) = (&inputs[..chain.inputs.len()], &outputs[..chain.outputs.len()]);
+            })
+            .collect();
         let rows = self.schedule.tiling.as_ref().map(|tiling| {
             (
                 Runs::among(&tiling.segments, self.rows.clone(), self.columns.clone()),
@@ -72,8 +73,9 @@ impl<'a> Machine<'a> {
         unsafe {
             let file = aligned_mut(T::slice_mut(&mut file));
             let (code, ahead) = (&chain.code[..], self.ahead);
-            Run { code, inputs, outputs, folds, rows, file, len, ahead, soon }.run();
+            Run { code, inputs: &inputs, outputs: &outputs, folds, rows, file, len, ahead, soon }.run();
         }
+        drop(inputs);
         for (fold, acc) in chain.folds.iter().zip(accs) {
             self.scratch.registers[self.schedule.accs[fold.acc].chunk] = acc;
         }
