@@ -21,6 +21,8 @@ pub(crate) struct Sizes {
     pub block: usize,
     /// As `block`, where a block is a part of a row, or of a vector in segments: what is done once a block is done seldom.
     pub long: usize,
+    /// Tiles, from which on there is work for many threads even if tiles are as large as `long`, and they are.
+    pub many: usize,
     /// Lines of a block shorter than this have their values repeated for each element, rather than looked up by line.
     pub narrow: usize,
     /// The shortest pieces of memory that are met where they are, rather than copied together first.
@@ -53,6 +55,7 @@ impl Sizes {
     pub const FAST: Sizes = Sizes {
         block: 8192,
         long: 16384,
+        many: 64,
         narrow: 32,
         piece: 128,
         square: 64,
@@ -70,6 +73,7 @@ impl Sizes {
     pub const TINY: Sizes = Sizes {
         block: 16,
         long: 24,
+        many: 8,
         narrow: 5,
         piece: 2,
         square: 4,
@@ -123,20 +127,21 @@ impl Cut {
         let (kept, reduced) = body.space.split_at(split);
         let (kept, reduced): (usize, usize) = (kept.iter().product(), reduced.iter().product());
         let turned = body.reduced > 0 && kept > 1 && prefers_turned(setting, split);
+        let most = if kept * reduced >= sizes.many * sizes.long { sizes.long } else { sizes.block };
         // The size of equal parts, none larger than so much.
         let parts = |n: usize, largest: usize| n.div_ceil(n.div_ceil(largest).max(1)).max(1);
         let (rows, block) = if turned {
             // Fewer rows where that lets their values be kept, but no lines too short for vector instructions.
             let few = if walks > 1 { (sizes.resident / reduced.max(1)).max(sizes.square) } else { usize::MAX };
-            let rows = parts(kept, sizes.block.min(few));
-            (rows, (sizes.block / rows).clamp(1, reduced.max(1)))
+            let rows = parts(kept, most.min(few));
+            (rows, (most / rows).clamp(1, reduced.max(1)))
         } else if body.reduced == 0 && reduced >= sizes.square && prefers_square(setting, split) {
             // Neither rows nor columns suit all operands: square blocks touch each line of memory once.
             (sizes.square.min(kept.max(1)), sizes.square)
-        } else if reduced >= sizes.block {
+        } else if reduced >= most {
             (1, parts(reduced, sizes.long).next_multiple_of(16).min(reduced.max(1)))
         } else {
-            ((sizes.block / reduced.max(1)).clamp(1, kept.max(1)), reduced.max(1))
+            ((most / reduced.max(1)).clamp(1, kept.max(1)), reduced.max(1))
         };
         let resident = walks > 1 && (reduced <= block || rows * reduced <= sizes.resident);
         let chunk = if resident {
