@@ -37,9 +37,9 @@ pub(crate) struct Sizes {
     pub resident: usize,
     /// Elements of the copies of images that a convolution makes at a time, about: half of a cache of the second level.
     pub packed: usize,
-    /// The least channels of results, and of images, and the shortest half rows of results, of convolutions by 3x3 weights
-    /// with fewer multiplications.
-    pub winograd: [usize; 2],
+    /// Convolutions by 3x3 weights with fewer multiplications: the least channels of results, and of images, the same for
+    /// gradients of weights, and the shortest half rows of results.
+    pub winograd: [usize; 3],
     /// Queries and keys that attention compares at a time.
     pub attended: [usize; 2],
     /// Parts of a product that pack a transposed right side, from which on it is turned round once for all.
@@ -63,7 +63,7 @@ impl Sizes {
         chunks: 32,
         resident: 1 << 16,
         packed: 1 << 17,
-        winograd: [32, 4],
+        winograd: [32, 16, 4],
         attended: [32, 512],
         turned: 3,
         halved: 512,
@@ -81,7 +81,7 @@ impl Sizes {
         chunks: 5,
         resident: 20,
         packed: 300,
-        winograd: [2, 1],
+        winograd: [2, 2, 1],
         attended: [2, 3],
         turned: 1,
         halved: 6,

@@ -40,13 +40,16 @@ fn record<'t>(t: &'t Tape, dtype: DType) {
     };
     let ((large, large_mask), (odd, odd_mask), (small, _)) =
         (images([10, 4, 32, 32]), images([7, 5, 33, 33]), images([80, 3, 9, 9]));
-    // With so many channels that 3x3 weights are multiplied in squares.
-    let convolution = |padding: [usize; 2]| {
-        let (images, weights) = (images([2, 33, 9, 11]).0, images([32, 33, 3, 3]).0);
+    // With so many channels that 3x3 weights are multiplied in squares, and then so many that tasks divide them.
+    let convolution = |outs: usize, ins: usize, padding: [usize; 2]| {
+        let (images, weights) = (images([2, ins, 9, 11]).0, images([outs, ins, 3, 3]).0);
         let y = images.conv2d(weights, Conv2d { padding, ..Conv2d::default() });
-        (y, (y * (y * 0.1).tanh().detach()).sum().grad_wrt(&[images])[0].expect("it depends on it"))
+        let gradients = (y * (y * 0.1).tanh().detach()).sum().grad_wrt(&[images, weights]);
+        let [images, weights] = [0, 1].map(|i| gradients[i].expect("it depends on it"));
+        (y, images, weights)
     };
-    let (inside, padded) = (convolution([0, 0]), convolution([1, 4]));
+    let (inside, padded) = (convolution(32, 33, [0, 0]), convolution(32, 33, [1, 4]));
+    let many = convolution(66, 70, [1, 1]);
     let shown: Vec<(&str, Tensor<'t>)> = vec![
         ("product with a transpose", product),
         ("product with a transpose, and maps", (tall * 0.5).matmul(wide).tanh() + product * wide.slice(0, 3, 1)),
@@ -92,6 +95,9 @@ fn record<'t>(t: &'t Tape, dtype: DType) {
         ("convolution with padding", padded.0),
         ("gradient of a convolution's images", inside.1),
         ("gradient of a padded convolution's images", padded.1),
+        ("gradient of a convolution's weights", inside.2),
+        ("gradient of a padded convolution's weights", padded.2),
+        ("gradient of many channels' weights", many.2),
         // Of channels.
         ("normal channels", normal(large)),
         ("normal channels of odd images", normal(odd)),

@@ -105,7 +105,8 @@ A number says on how many kinds of arguments (the rows of `tests/src/catalogue`)
 - *special floats*: NaN, infinities, zeros of both signs and (in f64) subnormal numbers give on the CPU what the
   reference gives, in values and gradients. A convolution may multiply padding with its weights, so for it that holds of
   values, and of special floats in the images: NaN or infinite weights may show at the borders. Where 3x3 weights of 32
-  channels and more are multiplied in squares, special floats may show in the results of the same square.
+  channels and more are multiplied in squares, special floats may show in the results of the same square, and from 16
+  channels on in the whole gradient of the weights between the same two channels.
 
 ";
 

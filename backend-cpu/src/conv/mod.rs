@@ -1,4 +1,4 @@
-//! Convolutions and their gradients, as direct sums; by many channels of 3x3 weights in fewer multiplications
+//! Convolutions and their gradients, as direct sums; for 3x3 weights of many channels in fewer multiplications
 //! ([`winograd`]).
 //!
 //! A block of an image is copied once, with zeros around it, into scratch that fits into a cache. There every element of
@@ -85,6 +85,7 @@ enum Body {
     Correlation(Correlation),
     Weights(Weights),
     Winograd(Winograd),
+    WinogradWeights(winograd::Weights),
 }
 
 /// A convolution, or one of its gradients, over contiguous reads.
@@ -143,6 +144,7 @@ impl Convolution {
             Body::Correlation(body) => body.run(reads, target, workers, pool),
             Body::Weights(body) => body.run(reads, target, workers, pool),
             Body::Winograd(body) => body.run(reads, target, workers, pool),
+            Body::WinogradWeights(body) => body.run(reads, target, workers, pool),
         }
     }
 }
@@ -150,7 +152,10 @@ impl Convolution {
 impl Body {
     fn new<T: Stored>(op: &Op, geometry: Geometry, sizes: Sizes, files: &mut Files) -> Self {
         if matches!(op, Op::ConvWeightGrad(..)) {
-            return Body::Weights(Weights::new::<T>(geometry, sizes, files));
+            return match winograd::Weights::new::<T>(geometry, sizes, files) {
+                Some(body) => Body::WinogradWeights(body),
+                None => Body::Weights(Weights::new::<T>(geometry, sizes, files)),
+            };
         }
         let backward = matches!(op, Op::ConvInputGrad(..));
         match Winograd::new::<T>(geometry, backward, sizes, files) {

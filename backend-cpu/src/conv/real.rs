@@ -86,6 +86,8 @@ pub(crate) trait Stored: Element {
     type Sum: Real;
     /// The same numbers.
     fn read(from: &[Self], to: &mut [Self::Sum]);
+    /// The same numbers where they are, if they are stored as they are summed.
+    fn seen(from: &[Self]) -> Option<&[Self::Sum]>;
     /// The same number.
     fn one(self) -> Self::Sum;
     /// The nearest numbers.
@@ -126,6 +128,10 @@ macro_rules! stored {
                 copy(from, to);
             }
             #[inline(always)]
+            fn seen(from: &[$t]) -> Option<&[$t]> {
+                Some(from)
+            }
+            #[inline(always)]
             fn one(self) -> $t {
                 self
             }
@@ -147,6 +153,10 @@ impl Stored for f16 {
     #[inline(always)]
     fn read(from: &[f16], to: &mut [f32]) {
         map1(Lanes::Slice(from), to, widen);
+    }
+    #[inline(always)]
+    fn seen(_: &[f16]) -> Option<&[f32]> {
+        None
     }
     #[inline(always)]
     fn one(self) -> f32 {

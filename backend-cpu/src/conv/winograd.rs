@@ -7,6 +7,10 @@
 //! 2x2 results. A task takes a few rows of squares, those of small images one after another. An element that is not finite
 //! makes all results of its squares so. Every sum is over channels, in their order, whoever computes it.
 
+mod weights;
+
+pub(super) use weights::Weights;
+
 use super::{
     Geometry,
     lattice::TASKS,
@@ -28,6 +32,13 @@ const SUMS: usize = 16;
 const SIXTEEN: usize = 16;
 /// The most vectors of each result of a tile.
 const VECTORS: usize = 6;
+
+/// Whether a convolution is one whose squares are worth it, of which there are so many in a column and in a row.
+fn suits(geometry: &Geometry, squares: [usize; 2], least: usize, sizes: Sizes) -> bool {
+    let plain = geometry.walks.iter().all(|walk| (walk.stride, walk.dilation, walk.kernel) == (1, 1, 3));
+    let short = sizes.winograd[2];
+    plain && geometry.channels.iter().all(|&n| n >= least) && squares[0] > 0 && squares[1] >= short
+}
 
 /// A convolution, or the gradient of its images.
 #[derive(Debug)]
@@ -58,11 +69,7 @@ pub(super) struct Winograd {
 impl Winograd {
     /// Prepares it where it is the faster way.
     pub fn new<T: Stored>(geometry: Geometry, backward: bool, sizes: Sizes, files: &mut Files) -> Option<Self> {
-        let plain = geometry.walks.iter().all(|walk| (walk.stride, walk.dilation, walk.kernel) == (1, 1, 3));
         let [outs, ins] = geometry.channels;
-        if !plain || outs.min(ins) < sizes.winograd[0] {
-            return None;
-        }
         let channels = if backward { [outs, ins] } else { [ins, outs] };
         let (source, result) =
             if backward { (geometry.result, geometry.image) } else { (geometry.image, geometry.result) };
@@ -74,7 +81,7 @@ impl Winograd {
         let squares = result.map(|n| n.div_ceil(2));
         let [height, width] = squares;
         let each = SUMS * channels[0];
-        if height == 0 || width < sizes.winograd[1] || width * each > 2 * sizes.packed {
+        if !suits(&geometry, squares, sizes.winograd[0], sizes) || width * each > 2 * sizes.packed {
             return None;
         }
         // As many squares as a tile of sums has, and of tasks a few for each thread.
@@ -233,6 +240,23 @@ unsafe fn load<S: Simd, A: Real>(from: *const A) -> A::Vector<S> {
     unsafe { from.cast::<A::Vector<S>>().read_unaligned() }
 }
 
+/// `B' d B`: the sums of a square's elements.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "indices of constant extent, so that all sums stay in registers")]
+fn of_square<S: Simd, A: Real>(simd: S, d: [[A::Vector<S>; 4]; 4]) -> [[A::Vector<S>; 4]; 4] {
+    let (plus, minus) = (|a, b| A::add(simd, a, b), |a, b| A::sub(simd, a, b));
+    let mut sums = d;
+    for j in 0..4 {
+        let [a, b, c, d] = [d[0][j], d[1][j], d[2][j], d[3][j]];
+        (sums[0][j], sums[1][j], sums[2][j], sums[3][j]) = (minus(a, c), plus(b, c), minus(c, b), minus(b, d));
+    }
+    for i in 0..4 {
+        let [a, b, c, d] = sums[i];
+        sums[i] = [minus(a, c), plus(b, c), minus(c, b), minus(b, d)];
+    }
+    sums
+}
+
 /// `A' m A` of some vectors of squares, from one on: two rows of results.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "indices of constant extent, so that all sums stay in registers")]
@@ -314,13 +338,12 @@ impl<T: Stored> Task<'_, T> {
         }
     }
 
-    /// `B' d B` of so many squares, to a place in each of the 16 matrices.
+    /// The sums of so many squares, to a place in each of the 16 matrices.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "indices of constant extent, so that all sums stay in registers")]
     fn sums<S: Simd>(&mut self, simd: S, count: usize, place: usize) {
         let Winograd { squares: [_, width], machine, pitch: [_, each], line: [line, every], .. } = *self.of;
         let lines = &self.lines[line..];
-        let (plus, minus) = (|a, b| A::<T>::add(simd, a, b), |a, b| A::<T>::sub(simd, a, b));
         for first in (0..count).step_by(machine.lanes) {
             assert!(7 * every + width + first + machine.lanes <= lines.len());
             assert!((SUMS - 1) * each + place + first + machine.lanes <= self.squares.len());
@@ -328,22 +351,20 @@ impl<T: Stored> Task<'_, T> {
             let at = |i: usize, j: usize| unsafe {
                 load::<S, A<T>>(lines.as_ptr().add((i % 2 * 4 + j) * every + i / 2 * width + first))
             };
-            let zero = A::<T>::splat(simd, A::<T>::default());
-            let mut down = [[zero; 4]; 4];
-            for j in 0..4 {
-                let [a, b, c, d] = [at(0, j), at(1, j), at(2, j), at(3, j)];
-                down[0][j] = minus(a, c);
-                down[1][j] = plus(b, c);
-                down[2][j] = minus(c, b);
-                down[3][j] = minus(b, d);
+            let mut elements = [[at(0, 0); 4]; 4];
+            for i in 0..4 {
+                for j in 0..4 {
+                    elements[i][j] = at(i, j);
+                }
             }
-            for (i, &[a, b, c, d]) in down.iter().enumerate() {
-                for (j, sum) in [minus(a, c), plus(b, c), minus(c, b), minus(b, d)].into_iter().enumerate() {
+            let sums = of_square::<S, A<T>>(simd, elements);
+            for i in 0..4 {
+                for j in 0..4 {
                     // What is behind the last square is written later, or never read.
                     // SAFETY: within the squares, by the assertion.
                     unsafe {
                         let to = self.squares.as_mut_ptr().add((4 * i + j) * each + place + first);
-                        to.cast::<<A<T> as Real>::Vector<S>>().write_unaligned(sum);
+                        to.cast::<<A<T> as Real>::Vector<S>>().write_unaligned(sums[i][j]);
                     }
                 }
             }

@@ -36,7 +36,7 @@ pub(super) fn convolutions() -> Vec<Row> {
         ("conv2d: of nothing", plain, [0, 2, 3, 3], [2, 2, 2, 2]),
         ("conv2d: to nothing", plain, [1, 2, 3, 3], [0, 2, 2, 2]),
         ("conv2d: without channels", plain, [1, 0, 3, 3], [2, 0, 2, 2]),
-        ("conv2d: in squares", Conv2d { padding: [1, 1], ..plain }, [2, 3, 5, 4], [2, 3, 3, 3]),
+        ("conv2d: in squares", Conv2d { padding: [1, 1], ..plain }, [4, 3, 5, 4], [2, 3, 3, 3]),
         (
             "conv2d: in squares, padded beyond the kernel",
             Conv2d { padding: [3, 0], ..plain },
