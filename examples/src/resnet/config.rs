@@ -117,6 +117,12 @@ const DEPTH: usize = 20;
 const DEEP: usize = 56;
 /// The depth to which a plain network without normalisation learns well from sound first values.
 const SHALLOW: usize = 8;
+/// The number of updates of a healthy run.
+const STEPS: usize = 600;
+/// The highest rate of a network.
+const RATE: f64 = 0.1;
+/// That of a plain one without normalisation.
+const PLAIN: f64 = 0.05;
 /// The number of updates that He et al. trained on CIFAR-10.
 const PUBLISHED: usize = 64_000;
 /// The greatest depth.
@@ -126,9 +132,20 @@ const DEEPEST: usize = 302;
 /// updates later.
 const RISE: u32 = 100;
 
-/// A rate that falls from `base` to 0 along a cosine.
+/// A rate that goes from `init` to `base` in `rise` updates, then along a cosine to a hundredth of it. Where a rate
+/// does not fall, it hangs on last bits whether a run ends in time.
+fn reaching(init: f64, rise: u32, base: f64, steps: usize) -> Schedule {
+    Schedule::WarmupCosine { base, steps: rise, total: steps as _, init, end: 0.01 * base }
+}
+
+/// A rate that falls from its first value on.
 fn falling(base: f64, steps: usize) -> Schedule {
-    Schedule::WarmupCosine { base, steps: 0, total: steps as _, init: base, end: 0.0 }
+    reaching(base, 0, base, steps)
+}
+
+/// A rate that rises before it falls.
+fn rising(base: f64, steps: usize) -> Schedule {
+    reaching(base / f64::from(RISE), RISE, base, steps)
 }
 
 impl Config {
@@ -171,12 +188,12 @@ impl Config {
             activation: Activation::Relu,
             init: Init::He { fan: Fan::In },
             batch: 64,
-            lr: Schedule::WarmupFactor { base: 0.1, steps: RISE, factor: 0.0 },
+            lr: rising(RATE, STEPS),
             momentum: 0.9,
             weight_decay: 0.0,
             agc: None,
             clip_norm: None,
-            steps: 1000,
+            steps: STEPS,
             evaluate_every: 50,
             solved: 0.98,
             training: args.training.clone(),
@@ -187,7 +204,7 @@ impl Config {
             Some(folder) => Self {
                 source: Source::Folder(folder.clone()),
                 batch: 128,
-                lr: falling(0.1, PUBLISHED),
+                lr: falling(RATE, PUBLISHED),
                 weight_decay: 1e-4,
                 steps: PUBLISHED,
                 evaluate_every: 500,
@@ -200,10 +217,11 @@ impl Config {
     fn break_with(&mut self, case: Case) {
         match case {
             Case::Healthy => {}
-            Case::Degradation => (self.residual, self.steps) = (false, 600),
+            Case::Degradation => self.residual = false,
             Case::Exploding => {
-                self.batch_norm = false;
-                (self.batch, self.lr) = (128, falling(0.4, self.steps));
+                (self.batch_norm, self.weight_decay) = (false, 5e-4);
+                (self.batch, self.steps) = (128, 1000);
+                self.lr = falling(0.4, self.steps);
             }
             Case::Vanishing => {
                 self.plain();
@@ -215,17 +233,18 @@ impl Config {
             }
             Case::DeadRelu => {
                 self.plain();
-                // No step is long, and yet the first 150 together are.
-                self.clip_norm = Some(1.0);
-                self.lr = Schedule::WarmupFactor { base: 0.05, steps: 150, factor: 20.0 };
+                // No step is long, and yet the first 300 together are.
+                (self.clip_norm, self.steps) = (Some(1.0), 2000);
+                self.lr = reaching(1.0, 300, PLAIN, self.steps);
             }
         }
     }
 
     /// Neither shortcuts nor normalisation: what is healthy then learns at half the rate, and takes longer.
     fn plain(&mut self) {
-        (self.residual, self.batch_norm) = (false, false);
-        (self.lr, self.steps) = (0.05.into(), 1500);
+        (self.residual, self.batch_norm, self.weight_decay) = (false, false, 2e-3);
+        self.steps = 1500;
+        self.lr = rising(PLAIN, self.steps);
     }
 
     fn mend_with(&mut self, fix: Fix) {

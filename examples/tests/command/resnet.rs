@@ -48,7 +48,7 @@ fn the_text_shows_what_cases_and_cures_change() {
     let tape = |args: &str| wgrad(&format!("tape resnet --depth 8 {args}")).fine().stdout;
     let healthy = tape("");
     for part in
-        [NORM, "stage/2/0/shortcut/conv/weight", "pass sgd(lr = warmup_factor(0.1, steps 100", "tap    flow/stem <- %"]
+        [NORM, "stage/2/0/shortcut/conv/weight", "pass sgd(lr = warmup_cosine(0.1, steps 100", "tap    flow/stem <- %"]
     {
         assert!(healthy.contains(part), "{part:?} is missing:\n{healthy}");
     }
@@ -111,6 +111,14 @@ fn a_run_of_another_network_is_refused() {
         wgrad_in(dir.path(), &format!("resnet --threads 1 --steps 4 --quiet --resume run.st {args}")).fails(1, holds);
     }
     assert_eq!(names(dir.path()), ["run.st"]);
+}
+
+#[test]
+fn no_sound_run_is_warned_of() {
+    for case in ["healthy", "degradation --fix residual", "vanishing --fix he-init", "dead-relu --fix leaky-relu"] {
+        // Which also means that nothing stands on standard error.
+        wgrad(&format!("{SHORT} --steps 2 --case {case}")).fine();
+    }
 }
 
 #[test]
