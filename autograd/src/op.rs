@@ -62,7 +62,7 @@ pub enum Binary {
 /// Reductions over a set of axes, which disappear from the shape.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reduce {
-    /// The sum; 0 over nothing. Accumulated in f64.
+    /// The sum; 0 over nothing. The CPU accumulates in f64, of long rows of f32 what sums of eight neighbours are.
     Sum,
     /// The maximum; NaN if any is NaN; minus infinity (or `false`, or the least integer) over nothing.
     /// Equal maxima share the gradient equally.

@@ -60,7 +60,7 @@ impl Sizes {
         piece: 128,
         square: 64,
         chunk: 1 << 16,
-        chunks: 32,
+        chunks: 128,
         resident: 1 << 16,
         packed: 1 << 17,
         winograd: [32, 16, 4],

@@ -4,8 +4,11 @@ use crate::{lanes::Number, memory::Element};
 use pulp::{Arch, NullaryFnOnce};
 use wgrad::{DType, f16, op::Reduce};
 
+/// Elements of a group. Rows of whole groups are combined group by group wherever that happens: so that the bits of a sum do
+/// not depend on what else a kernel computes.
+pub(crate) const WIDE: usize = 128;
 /// Accumulators per inner loop: enough vector registers to hide how long an addition takes.
-const WIDE: usize = 64;
+const LANES: usize = 64;
 /// Accumulators for what is left over.
 const NARROW: usize = 8;
 
@@ -32,15 +35,22 @@ macro_rules! plain {
 plain!(f64, f32, f16, u32, i32, bool);
 
 /// How a reduction combines elements of `T`, by way of an accumulator `A`.
-pub(crate) trait Monoid<T> {
+pub(crate) trait Monoid<T: Copy>: Sized {
     type A: Accumulator;
     const START: Self::A;
     fn add(a: Self::A, x: T) -> Self::A;
     fn merge(a: Self::A, b: Self::A) -> Self::A;
     fn finish(a: Self::A) -> T;
+
+    /// Combines groups of neighbouring elements.
+    #[inline(always)]
+    fn groups(groups: &[[T; WIDE]]) -> Self::A {
+        side_by_side::<T, Self, LANES>(groups.as_flattened().as_chunks().0)
+    }
 }
 
-/// Sums: floats accumulate in f64, integers wrap.
+/// Sums: floats accumulate in f64, integers wrap. Of f32 in whole groups, eight at a time are summed two by two before:
+/// that adds at most 3 half units in the last place of the sum of their magnitudes, and leaves less to convert.
 pub(crate) struct Sum;
 /// Maxima: NaN wins over everything.
 pub(crate) struct Max;
@@ -68,9 +78,37 @@ macro_rules! sums {
 }
 sums! {
     f64, f64, |a, b| a + b;
-    f32, f64, |a, b| a + b;
     u32, u32, u32::wrapping_add;
     i32, i32, i32::wrapping_add;
+}
+
+impl Monoid<f32> for Sum {
+    type A = f64;
+    const START: f64 = 0.0;
+    #[inline(always)]
+    fn add(a: f64, x: f32) -> f64 {
+        a + f64::from(x)
+    }
+    #[inline(always)]
+    fn merge(a: f64, b: f64) -> f64 {
+        a + b
+    }
+    fn finish(a: f64) -> f32 {
+        a as f32
+    }
+    #[inline(always)]
+    fn groups(groups: &[[f32; WIDE]]) -> f64 {
+        const EIGHTH: usize = WIDE / 8;
+        let mut lanes = [0.0; EIGHTH];
+        for x in groups {
+            for i in 0..EIGHTH {
+                let near = (x[i] + x[i + EIGHTH]) + (x[i + 2 * EIGHTH] + x[i + 3 * EIGHTH]);
+                let far = (x[i + 4 * EIGHTH] + x[i + 5 * EIGHTH]) + (x[i + 6 * EIGHTH] + x[i + 7 * EIGHTH]);
+                lanes[i] += f64::from(near + far);
+            }
+        }
+        merged::<f32, Self, EIGHTH>(lanes)
+    }
 }
 
 impl<T: Number + Accumulator> Monoid<T> for Max {
@@ -185,21 +223,21 @@ pub(crate) use with_monoid;
 pub(crate) type Store<T, M> = <<M as Monoid<T>>::A as Accumulator>::Store;
 
 /// The accumulators in a piece of scratch.
-pub(crate) fn start<T, M: Monoid<T>>(acc: &mut [Store<T, M>]) {
+pub(crate) fn start<T: Copy, M: Monoid<T>>(acc: &mut [Store<T, M>]) {
     M::A::view_mut(acc).fill(M::START);
 }
 
 /// Merges accumulators into others.
-pub(crate) fn merge<T, M: Monoid<T>>(acc: &mut [Store<T, M>], other: &[Store<T, M>]) {
+pub(crate) fn merge<T: Copy, M: Monoid<T>>(acc: &mut [Store<T, M>], other: &[Store<T, M>]) {
     M::A::view_mut(acc).iter_mut().zip(M::A::view(other)).for_each(|(a, &b)| *a = M::merge(*a, b));
 }
 
 /// The results.
-pub(crate) fn finish<T, M: Monoid<T>>(acc: &[Store<T, M>], out: &mut [T]) {
+pub(crate) fn finish<T: Copy, M: Monoid<T>>(acc: &[Store<T, M>], out: &mut [T]) {
     out.iter_mut().zip(M::A::view(acc)).for_each(|(o, &a)| *o = M::finish(a));
 }
 
-struct Rows<'a, T, M: Monoid<T>>(&'a [T], usize, &'a mut [M::A]);
+struct Rows<'a, T: Copy, M: Monoid<T>>(&'a [T], usize, &'a mut [M::A]);
 
 impl<T: Copy, M: Monoid<T>> NullaryFnOnce for Rows<'_, T, M> {
     type Output = ();
@@ -215,10 +253,17 @@ impl<T: Copy, M: Monoid<T>> NullaryFnOnce for Rows<'_, T, M> {
 
 /// Combines neighbouring elements of a row into its accumulator.
 #[inline(always)]
-pub(crate) fn run<T: Copy, M: Monoid<T>>(mut acc: M::A, x: &[T]) -> M::A {
-    let (wide, tail) = x.as_chunks::<WIDE>();
+pub(crate) fn run<T: Copy, M: Monoid<T>>(acc: M::A, x: &[T]) -> M::A {
+    let (groups, rest) = x.as_chunks::<WIDE>();
+    if rest.is_empty() && !groups.is_empty() { M::merge(acc, M::groups(groups)) } else { part::<T, M>(acc, x) }
+}
+
+/// As [`run`], of a part of a row that is not made of whole groups.
+#[inline(always)]
+pub(crate) fn part<T: Copy, M: Monoid<T>>(mut acc: M::A, x: &[T]) -> M::A {
+    let (wide, tail) = x.as_chunks::<LANES>();
     if !wide.is_empty() {
-        acc = M::merge(acc, side_by_side::<T, M, WIDE>(wide));
+        acc = M::merge(acc, side_by_side::<T, M, LANES>(wide));
     }
     let (narrow, tail) = tail.as_chunks::<NARROW>();
     if !narrow.is_empty() {
@@ -234,6 +279,12 @@ fn side_by_side<T: Copy, M: Monoid<T>, const N: usize>(groups: &[[T; N]]) -> M::
     for group in groups {
         (0..N).for_each(|i| lanes[i] = M::add(lanes[i], group[i]));
     }
+    merged::<T, M, N>(lanes)
+}
+
+/// Merges accumulators two by two.
+#[inline(always)]
+fn merged<T: Copy, M: Monoid<T>, const N: usize>(mut lanes: [M::A; N]) -> M::A {
     let mut width = N / 2;
     while width > 0 {
         (0..width).for_each(|i| lanes[i] = M::merge(lanes[i], lanes[i + width]));
@@ -252,7 +303,7 @@ pub(crate) fn row<T: Copy, M: Monoid<T>>(x: &[T], acc: &mut M::A) {
     Arch::new().dispatch(Rows::<T, M>(x, x.len().max(1), std::slice::from_mut(acc)));
 }
 
-struct Columns<'a, T, M: Monoid<T>>(&'a [T], &'a mut [M::A]);
+struct Columns<'a, T: Copy, M: Monoid<T>>(&'a [T], &'a mut [M::A]);
 
 impl<T: Copy, M: Monoid<T>> NullaryFnOnce for Columns<'_, T, M> {
     type Output = ();
@@ -269,4 +320,33 @@ impl<T: Copy, M: Monoid<T>> NullaryFnOnce for Columns<'_, T, M> {
 /// Combines each column of a block `[.., acc.len()]` into its accumulator.
 pub(crate) fn columns<T: Copy, M: Monoid<T>>(x: &[T], acc: &mut [Store<T, M>]) {
     Arch::new().dispatch(Columns::<T, M>(x, M::A::view_mut(acc)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_rows_count_every_element_once() {
+        for len in (0..400).chain([1024, 1000, 16384]) {
+            // Of both signs, and none like another.
+            let x: Vec<f32> = (0..len).map(|i| ((i * 7919 + 13) % 20011) as f32 / 1000.0 - 4.0).collect();
+            let mut acc = 0.25;
+            row::<f32, Sum>(&x, &mut acc);
+            let sum: f64 = x.iter().map(|&x| f64::from(x)).sum();
+            let magnitudes: f64 = x.iter().map(|&x| f64::from(x.abs())).sum();
+            let off = 3.0 * f64::from(f32::EPSILON) / 2.0 * magnitudes;
+            assert!((acc - 0.25 - sum).abs() <= off, "{len} elements: {acc} instead of {sum}");
+        }
+    }
+
+    #[test]
+    fn sums_of_small_numbers_next_to_large_ones_are_accumulated_in_f64() {
+        let mut x = vec![1.0f32; 1 << 14];
+        x[0] = 1e9;
+        let mut acc = 0.0;
+        row::<f32, Sum>(&x, &mut acc);
+        // In f32 alone, none of the ones would change the sum. Those that are summed up with the large number first may not.
+        assert!((acc - (1e9 + 16383.0)).abs() < 32.0, "{acc}");
+    }
 }

@@ -86,7 +86,7 @@ pub(crate) fn uniform<T: Element>(runs: &Runs, value: impl Fn(usize) -> T) -> Op
     (run.end == runs.end).then(|| segment.map_or(T::default(), value))
 }
 
-struct Fold<'a, T, M: Monoid<T>>(Runs<'a>, &'a [T], usize, &'a mut [M::A]);
+struct Fold<'a, T: Copy, M: Monoid<T>>(Runs<'a>, &'a [T], usize, &'a mut [M::A]);
 
 impl<T: Copy, M: Monoid<T>> NullaryFnOnce for Fold<'_, T, M> {
     type Output = ();

@@ -3,7 +3,7 @@
 
 use super::{Code, Fold};
 use crate::{
-    fold::{Accumulator, Monoid, run},
+    fold::{Accumulator, Monoid, WIDE, part, run},
     memory::Element,
     schedule::{Acc, Action, Cell, Step},
 };
@@ -85,8 +85,10 @@ pub(super) fn fold<T: Element, M: Monoid<T>>(mut x: &[T], at: Place, acc: &mut D
         let (piece, rest) = x.split_at(x.len().min(width - column));
         if turned {
             acc[column..].iter_mut().zip(piece).for_each(|(a, &x)| *a = M::add(*a, x));
-        } else {
+        } else if width.is_multiple_of(WIDE) {
             acc[line] = run::<T, M>(acc[line], piece);
+        } else {
+            acc[line] = part::<T, M>(acc[line], piece);
         }
         (x, line, column) = (rest, line + 1, 0);
     }
