@@ -56,6 +56,8 @@ pub(crate) enum Code {
     SubMul,
     /// `(a - b) * c`: how far from a mean, in units of something.
     Deviation,
+    /// `e^(a - b)`: a share of a soft-max.
+    ExpSub,
     /// `a * b + c * d`: a running mean.
     Mix,
     /// `a * b + c * d * e`: a running mean of squares.
@@ -106,7 +108,7 @@ impl Code {
         match self {
             Self::Copy | Self::Neg | Self::Recip | Self::Sqrt | Self::IsFinite | Self::Root => 1,
             Self::Exp | Self::Expm1 | Self::Log | Self::Log1p | Self::Tanh | Self::Erf => 1,
-            Self::Add | Self::Sub | Self::Mul | Self::Div | Self::Max | Self::Lt | Self::Eq => 2,
+            Self::Add | Self::Sub | Self::Mul | Self::Div | Self::Max | Self::Lt | Self::Eq | Self::ExpSub => 2,
             Self::Select | Self::Choose | Self::Mul3 | Self::MulAdd | Self::MulSub | Self::SubMul | Self::Deviation => {
                 3
             }
@@ -182,7 +184,7 @@ pub(crate) struct Chain {
 impl Chain {
     /// Whether it computes so much that memory has time to spare.
     pub fn is_slow(&self) -> bool {
-        let slow = [Code::Exp, Code::Expm1, Code::Log, Code::Log1p, Code::Tanh, Code::Erf];
+        let slow = [Code::Exp, Code::ExpSub, Code::Expm1, Code::Log, Code::Log1p, Code::Tanh, Code::Erf];
         self.code.iter().any(|instruction| slow.contains(&instruction.code))
     }
 

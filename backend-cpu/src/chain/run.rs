@@ -74,7 +74,7 @@ pub(crate) trait Lane: Element + PartialEq {
 
 macro_rules! lanes {
     ($($t:ident: $s:ident, $splat:ident $neg:ident $abs:ident $sqrt:ident $add:ident $sub:ident $mul:ident $div:ident $lt:ident $eq:ident $select:ident,
-        $exp:path, $expm1:path, $log:path, $log1p:path, $tanh:path, $erf:path;)*) => { $(
+        $exps:expr, $expm1:path, $log:path, $log1p:path, $tanh:path, $erf:path;)*) => { $(
         impl Lane for $t {
             const ONE: $t = 1.0;
 
@@ -102,19 +102,34 @@ macro_rules! lanes {
                         }
                     };
                 }
-                macro_rules! function {
-                    ($f:path) => {{
-                        // SAFETY: promised by the caller. The copy lets the loop become one of vectors.
-                        let (x, mut y) = (unsafe { of[0].cast::<[$t; FEW]>().read() }, [0.0; FEW]);
-                        for i in 0..FEW {
-                            y[i] = $f(x[i]);
-                        }
-                        // SAFETY: promised by the caller.
+                // Copies let loops become ones of vectors.
+                macro_rules! few {
+                    // SAFETY: promised by the caller.
+                    ($i:literal) => { unsafe { of[$i].cast::<[$t; FEW]>().read() } };
+                    (=> $y:expr) => {{
+                        let y = $y;
+                        // SAFETY: as above.
                         unsafe { to.cast::<[$t; FEW]>().write(y) };
                     }};
                 }
+                macro_rules! function {
+                    ($f:path) => {{
+                        let (x, mut y) = (few!(0), [0.0; FEW]);
+                        for i in 0..FEW {
+                            y[i] = $f(x[i]);
+                        }
+                        few!(=> y);
+                    }};
+                }
                 match code {
-                    Code::Exp => function!($exp),
+                    Code::Exp => few!(=> $exps(few!(0))),
+                    Code::ExpSub => {
+                        let (mut x, y) = (few!(0), few!(1));
+                        for i in 0..FEW {
+                            x[i] -= y[i];
+                        }
+                        few!(=> $exps(x));
+                    }
                     Code::Expm1 => function!($expm1),
                     Code::Log => function!($log),
                     Code::Log1p => function!($log1p),
@@ -168,9 +183,9 @@ macro_rules! lanes {
 }
 lanes! {
     f32: f32s, splat_f32s neg_f32s abs_f32s sqrt_f32s add_f32s sub_f32s mul_f32s div_f32s less_than_f32s equal_f32s select_f32s,
-        math::exp, math::expm1, math::log, math::log1p, math::tanh, math::erf;
+        math::exps, math::expm1, math::log, math::log1p, math::tanh, math::erf;
     f64: f64s, splat_f64s neg_f64s abs_f64s sqrt_f64s add_f64s sub_f64s mul_f64s div_f64s less_than_f64s equal_f64s select_f64s,
-        f64::exp, f64::exp_m1, f64::ln, f64::ln_1p, f64::tanh, libm::erf;
+        |x: [f64; FEW]| x.map(f64::exp), f64::exp_m1, f64::ln, f64::ln_1p, f64::tanh, libm::erf;
 }
 
 /// A chain on its way through a block.
