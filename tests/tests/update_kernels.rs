@@ -1,7 +1,8 @@
 //! How many kernels an update takes: the flat vectors pass through memory a few times, however many parameters there are.
 
 use wgrad::{
-    Accumulator, Array, DynamicScale, Grads, LossScaler, Optimizer, ParamSet, Program, Scaled, Store, Tape, Weighting,
+    Accumulator, Array, DType, DynamicScale, Grads, LossScaler, Optimizer, ParamSet, Program, Scaled, Store, Tape,
+    Weighting,
     plan::{Grouping, Plan},
 };
 use wgrad_nn::optim::{AdamW, AdamWConfig};
@@ -99,4 +100,42 @@ fn a_pass_over_units_takes_one_kernel() {
     tape.tap("g", grads.flat().tensors()[0]);
     let (kernels, text) = planned(&tape.finish());
     assert_eq!(kernels, 1, "{text}");
+}
+
+/// Where a verdict comes between the gradients and the update, which nothing but their kernel knows.
+#[test]
+fn parameters_and_moments_are_updated_together() {
+    const SIDE: usize = 256;
+    let mut store = Store::new();
+    let [a, b] = ["a", "b"].map(|name| store.param(name, &Array::new([SIDE, SIDE], vec![0f32; SIDE * SIDE])));
+    let params = store.params();
+    let adamw = AdamW::new(&mut store, &params, AdamWConfig::default());
+    let dynamic = LossScaler::dynamic(&mut store, DynamicScale::default());
+    for scaler in [LossScaler::none(), LossScaler::fixed(0.5), dynamic] {
+        let tape = Tape::new(std::sync::Arc::new(store.layout().clone()));
+        let x = tape.input("x", [8, SIDE], DType::F32);
+        let loss = x.matmul(tape.param(a)).tanh().matmul(tape.param(b)).square().sum();
+        let grads = scaler.scale(loss).grad(&params);
+        adamw.step(grads.unscale(&scaler).clip_by_global_norm(1.0));
+        scaler.update(&tape);
+        let (_, text) = planned(&tape.finish());
+        let maps = text.lines().filter(|line| line.contains("  map     131072 ")).count();
+        assert_eq!(maps, 1, "{scaler}: {text}");
+    }
+}
+
+/// Nothing but reads of the gradients tells what needs them that it belongs together.
+#[test]
+fn gradients_that_lie_in_memory_are_read_twice() {
+    let mut setup = Setup::new();
+    let stored = setup.store.state("gradients", &Array::new([10_037_248], vec![0f32; 10_037_248]));
+    for scaler in [LossScaler::none(), LossScaler::fixed(0.5)] {
+        let tape = Tape::new(std::sync::Arc::new(setup.store.layout().clone()));
+        let params = tape.arenas(&setup.params).tensors()[0].on_grad_with([tape.state(stored)], |_, [stored]| stored);
+        let grads = scaler.scale(params.square().sum()).grad(&setup.params);
+        setup.adamw.step(grads.unscale(&scaler).clip_by_global_norm(1.0));
+        let (_, text) = planned(&tape.finish());
+        let long = text.lines().filter(|line| line.contains(" 10037248 ")).count();
+        assert_eq!(long, 2, "{scaler}: {text}");
+    }
 }

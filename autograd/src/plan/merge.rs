@@ -1,4 +1,4 @@
-//! Groups that become one after all nodes have been placed: reductions of the same rows, and small maps.
+//! Groups that become one after all nodes have been placed: reductions of the same rows, small maps, and maps of one vector.
 
 use super::{
     Level,
@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-/// The largest space of which independent maps become one kernel.
+/// The largest space of which maps become one kernel that read nothing in common.
 const SMALL: usize = 1024;
 /// How many groups are tried for each that might be bundled.
 const TRIED: usize = 8;
@@ -112,25 +112,26 @@ impl Groups<'_> {
         }
     }
 
-    /// Makes one group of small maps of the same space, whatever they read: starting a kernel takes longer than running
-    /// it. Groups between which others lie are left apart.
+    /// Makes one group of maps of the same vector: of small ones, whatever they read, as starting a kernel takes longer than
+    /// running it; of others, if they read elements in common (an optimizer's, where a verdict comes between them and the
+    /// gradients). Groups between which others lie are left apart.
     pub fn bundle(&mut self, links: &mut Links) {
-        let mut small: Vec<usize> = (0..self.groups.len())
+        let mut vectors: Vec<usize> = (0..self.groups.len())
             .filter(|&g| {
                 let group = &self.groups[g];
-                let tiny = group.space.rank() <= 1 && (1..=SMALL).contains(&group.space.numel());
-                group.class == Class::Map && tiny && group.members.iter().all(|id| !self.apart[id.index()])
+                let vector = group.space.rank() <= 1 && group.space.numel() > 0;
+                group.class == Class::Map && vector && group.members.iter().all(|id| !self.apart[id.index()])
             })
             .collect();
-        small.sort_unstable_by_key(|&g| (self.groups[g].depth, g));
+        vectors.sort_unstable_by_key(|&g| (self.groups[g].depth, g));
         let mut alike: HashMap<Shape, Vec<usize>> = HashMap::new();
         let mut place = vec![];
-        for &g in &small {
+        for &g in &vectors {
             let same = alike.entry(self.groups[g].space.clone()).or_default();
             place.push(same.len());
             same.push(g);
         }
-        for (from, place) in small.into_iter().zip(place) {
+        for (from, place) in vectors.into_iter().zip(place) {
             let others = alike[&self.groups[from].space][place + 1..].iter().take(TRIED);
             if let Some(&to) = others.into_iter().find(|&&to| self.may_bundle(links, from, to)) {
                 self.merge(links, from, to);
@@ -154,7 +155,14 @@ impl Groups<'_> {
             })
         });
         let apart = |reader: usize| reader == to || !self.leads_to(links, reader, to);
-        reads_own && links.readers[from].iter().all(|&reader| apart(reader)) && self.bindable(from, to)
+        let common = || {
+            let sources = self.sources(from);
+            self.sources(to).iter().any(|source| sources.contains(source) || a.levels.contains_key(source))
+        };
+        reads_own
+            && links.readers[from].iter().all(|&reader| apart(reader))
+            && (a.space.numel() <= SMALL || common())
+            && self.bindable(from, to)
     }
 
     /// The homes of what a group reads, and does not have itself.

@@ -67,7 +67,7 @@ struct Given {
 }
 
 impl Given {
-    fn new(store: &mut Store, source: &mut Source, scale: f64) -> Result<Self> {
+    fn new(store: &mut Store, source: &mut Source) -> Result<Self> {
         let shapes = TENSORS.iter().flat_map(|&(count, shape)| std::iter::repeat_n(shape, count));
         let mut gradients = vec![];
         for (i, shape) in shapes.enumerate() {
@@ -79,16 +79,16 @@ impl Given {
         let arena = params.arenas(store.layout())[0];
         let mut flat = vec![0f32; store.layout().state(arena).shape.numel()];
         for (offset, g) in gradients {
-            let values = g.to_f64().into_iter().map(|g| (g * scale) as f32);
-            flat[offset..].iter_mut().zip(values).for_each(|(to, g)| *to = g);
+            flat[offset..].iter_mut().zip(g.to_f64()).for_each(|(to, g)| *to = g as f32);
         }
         let gradients = store.state("gradients", &Array::new([flat.len()], flat));
         Ok(Self { params, arena, gradients })
     }
 
-    /// A loss whose gradient is what is stored.
+    /// A loss whose gradient is what is stored, whatever the loss is multiplied by.
     fn loss<'t>(&self, t: &'t Tape) -> Tensor<'t> {
-        t.state(self.arena).dot(t.state(self.gradients))
+        let stored = t.state(self.gradients);
+        t.state(self.arena).on_grad_with([stored], |_, [stored]| stored).dot(stored)
     }
 }
 
@@ -97,7 +97,7 @@ impl Work {
         let mut store = Store::new();
         match self.kind {
             Kind::Pass(bound, pass) => {
-                let given = Given::new(&mut store, source, 1.0)?;
+                let given = Given::new(&mut store, source)?;
                 let record = |t: &Tape| {
                     let grads = given.loss(t).grad(&given.params);
                     let grads = pass(grads, t.input("bound", [], DType::F32));
@@ -106,8 +106,7 @@ impl Work {
                 self.time(bench, bench.session(store)?, record, (Some(bound), given.gradients), rss_base)
             }
             Kind::Update => {
-                // The loss is scaled on the tape. That is divided out, so that the scaled gradients are as given.
-                let given = Given::new(&mut store, source, 1.0 / LOSS_SCALE)?;
+                let given = Given::new(&mut store, source)?;
                 let adamw = AdamW::new(&mut store, &given.params, AdamWConfig::default());
                 let scaler = LossScaler::fixed(LOSS_SCALE);
                 let record = |t: &Tape| {
