@@ -140,8 +140,8 @@ impl Groups<'_> {
         }
     }
 
-    /// Whether two groups of maps may become one: nothing that reads the first is read by the second, and the second reads
-    /// of the first what it would compute itself.
+    /// Whether two groups of maps may become one: nothing that reads the first is read by the second, the second reads of the
+    /// first what it would compute itself, and unless they are small, they read elements in common.
     fn may_bundle(&self, links: &Links, from: usize, to: usize) -> bool {
         let [a, b] = [from, to].map(|g| &self.groups[g]);
         if a.members.len() + b.members.len() > self.options.values || a.depth > b.depth {
