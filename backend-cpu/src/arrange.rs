@@ -1,6 +1,7 @@
 //! The arrangement of a body's values in steps: which walk over the rows computes what, and in which registers.
 
 use crate::{
+    ahead::ask_ahead,
     chain,
     cut::Cut,
     fold::accumulator,
@@ -47,24 +48,6 @@ pub(crate) fn arranged(setting: &Setting, files: &mut Files) -> Schedule {
     ask_ahead(&mut schedule);
     files.cells(schedule.cells.len());
     schedule
-}
-
-/// Has slow chains ask for the memory that the next walk over a resident tile to write anything at once writes.
-fn ask_ahead(schedule: &mut Schedule) {
-    let cells = &schedule.cells;
-    let mut next = None;
-    for phase in schedule.phases.iter_mut().rev().filter(|_| schedule.cut.resident) {
-        let mut here = None;
-        for step in &mut phase.block {
-            here = here.or(step.direct.zip(step.to));
-            if let Action::Chain(chain) = &mut step.action {
-                here = here.or(chain.outputs.iter().find_map(|output| output.direct.zip(Some(output.cell))));
-                let same = |&(_, cell): &(usize, usize)| cells[cell].dtype == chain.dtype;
-                chain.soon = next.filter(|next| chain.is_slow() && same(next)).map(|(view, _)| view);
-            }
-        }
-        next = here.or(next);
-    }
 }
 
 /// The weight of an instruction, per element.

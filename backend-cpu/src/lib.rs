@@ -7,6 +7,7 @@ pub mod reference;
 pub mod reference_plan;
 pub mod sequence;
 
+mod ahead;
 mod arrange;
 mod attention;
 mod backend;

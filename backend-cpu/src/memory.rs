@@ -203,14 +203,15 @@ pub(crate) fn aligned_mut<T>(elements: &mut [T]) -> &mut [T] {
     &mut elements[start..]
 }
 
-/// Asks for elements ahead of their use, if they exist.
+/// Asks for elements ahead of their use, if they exist: for the cache of the second level. In that of the first they would be
+/// in the way of what is computed meanwhile.
 #[inline(always)]
 pub(crate) fn prefetch<T>(start: *const T, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for i in (0..len).step_by(LINE / size_of::<T>()) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         // SAFETY: a hint, which touches no memory as far as the program can tell.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(i).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(i).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (start, len);

@@ -180,6 +180,8 @@ pub(crate) struct Phase {
     /// Which accumulators it fills.
     pub accs: std::ops::Range<usize>,
     pub rows: Vec<Step>,
+    /// Whether it meets memory that nothing has read or asked for.
+    pub fresh: bool,
 }
 
 /// A loop kernel, with everything decided.

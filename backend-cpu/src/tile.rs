@@ -1,7 +1,6 @@
 //! Running a schedule over a tile: block by block, instruction by instruction.
 
 use crate::{
-    chain,
     fold::{self, with_monoid},
     half::narrow,
     lanes::{self, Lanes, Number},
@@ -32,14 +31,16 @@ pub(crate) struct Machine<'a> {
     first: usize,
     /// How many elements the result of the step at hand has.
     extent: Extent,
-    /// How many elements ahead of the walk at hand memory has been read.
-    ahead: usize,
+    /// Whether the walk at hand meets memory that nothing has read or asked for.
+    fresh: bool,
+    /// How many elements the tile has.
+    size: usize,
 }
 
 impl<'a> Machine<'a> {
     pub fn new(schedule: &'a Schedule, env: Env<'a>, scratch: &'a mut Scratch) -> Self {
         scratch.seen[..schedule.cells.len()].fill(Seen::Register);
-        Self { schedule, env, scratch, rows: 0..0, columns: 0..0, first: 0, extent: Extent::Rows, ahead: chain::AHEAD }
+        Self { schedule, env, scratch, rows: 0..0, columns: 0..0, first: 0, extent: Extent::Rows, fresh: true, size: 0 }
     }
 
     /// Goes to some rows, at most as many as a tile has, and computes what needs no walk over them.
@@ -59,10 +60,8 @@ impl<'a> Machine<'a> {
     pub fn tile(&mut self, tile: usize) {
         self.enter_tile(tile);
         let cut = &self.schedule.cut;
+        self.size = cut.rows * cut.reduced;
         for p in 0..self.schedule.phases.len() {
-            // While the tile is walked over again, the next one comes.
-            let near = p == 0 || !cut.resident || cut.turned;
-            self.ahead = if near { chain::AHEAD } else { cut.rows * cut.reduced };
             self.start(p, false);
             for chunk in 0..self.schedule.cut.chunks() {
                 self.chunk(p, chunk);
@@ -77,8 +76,8 @@ impl<'a> Machine<'a> {
     pub fn parts(&mut self, parts: &[Part]) {
         let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return };
         self.enter(first.rows.start..last.rows.end);
+        self.size = last.columns.end - first.columns.start;
         for p in 0..self.schedule.phases.len() {
-            self.ahead = if p > 0 { last.columns.end - first.columns.start } else { chain::AHEAD };
             self.start(p, false);
             self.walk_parts(p, parts);
             self.merge(p);
@@ -102,6 +101,7 @@ impl<'a> Machine<'a> {
     /// Walks over some columns of the tile.
     pub fn walk(&mut self, phase: usize, columns: Range<usize>) {
         let schedule = self.schedule;
+        self.fresh = schedule.phases[phase].fresh;
         let mut at = columns.start;
         while at < columns.end {
             self.columns = at..columns.end.min(at + schedule.cut.block);

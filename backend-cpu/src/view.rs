@@ -36,6 +36,14 @@ impl View {
         Self { source, overwritten: false, in_pieces: false, offset: 0, outer, inner }
     }
 
+    /// Whether the same elements are seen at the same places.
+    pub fn shows_the_same(&self, other: &Self) -> bool {
+        self.source == other.source
+            && self.offset == other.offset
+            && self.outer == other.outer
+            && self.inner == other.inner
+    }
+
     /// Whether one block or another may lie in one piece.
     pub fn may_be_direct(&self) -> bool {
         self.inner.stride == 1 || self.inner.len() == 1

@@ -324,7 +324,7 @@ impl<'a> Joiner<'a> {
             _ => Input::Cell(cell),
         };
         let inputs = inputs.into_iter().map(input).collect();
-        let mut chain = Chain { dtype, inputs, code, outputs, folds: vec![], file: 0, soon: None };
+        let mut chain = Chain { dtype, inputs, code, outputs, folds: vec![], file: 0, asks: vec![] };
         chain.file = file(dtype, chain.values() * FEW);
         Step { action: Action::Chain(Box::new(chain)), to: None, direct: None }
     }

@@ -10,9 +10,10 @@ mod sink;
 
 pub(crate) use join::join;
 pub(crate) use pieces::{Area, Pieces};
-pub(crate) use run::{AHEAD, From, INPUTS, LONGEST, Lane, Run, To};
+pub(crate) use run::{From, INPUTS, LONGEST, Lane, Run, To};
 pub(crate) use sink::{FOLDS, Folds, Lines};
 
+use crate::ahead::Ask;
 use wgrad::{
     DType,
     op::{Binary, Reduce, Unary},
@@ -177,8 +178,8 @@ pub(crate) struct Chain {
     pub folds: Vec<Fold>,
     /// The register in which it keeps a few elements of each value.
     pub file: usize,
-    /// A view that a later walk over the tile writes: its memory is asked for meanwhile.
-    pub soon: Option<usize>,
+    /// Memory that is asked for meanwhile.
+    pub asks: Vec<Ask>,
 }
 
 impl Chain {

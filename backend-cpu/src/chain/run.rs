@@ -20,8 +20,8 @@ use wgrad::{Data, op::Reduce};
 /// How many elements a chain computes at a time: enough to make up for the choice of what to do with them, few enough for
 /// all of its values to be near.
 pub(crate) const FEW: usize = 128;
-/// How far ahead the memory that a chain reads is asked for, in elements, where it has not been read before.
-pub(crate) const AHEAD: usize = 512;
+/// How far ahead the memory that a chain reads is asked for, in elements, where it has not been read or asked for before.
+pub(crate) const AHEAD: usize = 2048;
 /// The most instructions of a chain, and the most inputs.
 pub(crate) const LONGEST: usize = 32;
 pub(crate) const INPUTS: usize = 32;
@@ -32,6 +32,8 @@ const VALUES: usize = LONGEST + INPUTS;
 pub(crate) enum From<'a, T> {
     /// In memory, one after another.
     Memory(*const T),
+    /// In a register, one after another.
+    Register(*const T),
     /// In memory, in pieces.
     Pieces(Pieces<'a, T>),
     /// Conditions in memory.
@@ -200,10 +202,10 @@ pub(crate) struct Run<'a, T> {
     pub file: &'a mut [T],
     /// How many elements there are of each input and output.
     pub len: usize,
-    /// How many elements ahead inputs in memory are asked for.
-    pub ahead: usize,
+    /// Whether inputs in memory may not have been read or asked for before.
+    pub fresh: bool,
     /// What is asked for besides, in step with the elements.
-    pub soon: Option<*const T>,
+    pub asks: &'a [*const T],
 }
 
 impl<T: Lane> WithSimd for Run<'_, T> {
@@ -211,17 +213,18 @@ impl<T: Lane> WithSimd for Run<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { code, inputs, outputs, folds, rows, file, len, ahead, soon } = self;
+        let Self { code, inputs, outputs, folds, rows, file, len, fresh, asks } = self;
         let values = inputs.len() + code.len();
         assert!(inputs.len() <= INPUTS && code.len() <= LONGEST && file.len() >= values * FEW);
         // What has room for the most there can be is not written before it is needed: chains are often short.
-        let mut memory = ArrayVec::<(usize, *const T), INPUTS>::new();
+        let mut memory = ArrayVec::<(usize, *const T, bool), INPUTS>::new();
         let mut conditions = ArrayVec::<(usize, Pieces<bool>), INPUTS>::new();
         let mut lines = ArrayVec::<(usize, Line<T>), INPUTS>::new();
         for (i, (row, input)) in file.chunks_exact_mut(FEW).zip(inputs).enumerate() {
             match *input {
                 From::One(x) => row.fill(x),
-                From::Memory(x) => memory.push((i, x)),
+                From::Memory(x) => memory.push((i, x, fresh)),
+                From::Register(x) => memory.push((i, x, false)),
                 From::Pieces(x) => lines.push((i, Line::Pieces(x))),
                 From::Conditions(x) => conditions.push((i, x)),
                 From::Lines(x) => lines.push((i, Line::One { values: x, width: len / x.len(), shown: usize::MAX })),
@@ -256,9 +259,11 @@ impl<T: Lane> WithSimd for Run<'_, T> {
         let mut start = 0;
         while start < len {
             let few = FEW.min(len - start);
-            for &(i, x) in &memory {
+            for &(i, x, fresh) in &memory {
                 let x = x.wrapping_add(start);
-                prefetch(x.wrapping_add(ahead), FEW);
+                if fresh {
+                    prefetch(x.wrapping_add(AHEAD), FEW);
+                }
                 if few == FEW {
                     at[i] = x.cast_mut();
                 } else {
@@ -267,8 +272,8 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                     unsafe { std::ptr::copy_nonoverlapping(x, at[i], few) };
                 }
             }
-            if let Some(soon) = soon {
-                prefetch(soon.wrapping_add(start), FEW);
+            for ask in asks {
+                prefetch(ask.wrapping_add(start), FEW);
             }
             for (i, conditions) in &mut *conditions {
                 let show = |first: usize, x: *mut bool, len: usize| {
@@ -279,7 +284,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                     };
                     own.iter_mut().zip(x).for_each(|(own, &x)| *own = if x { T::ONE } else { T::default() });
                 };
-                match conditions.here(ahead) {
+                match conditions.here(AHEAD) {
                     Some(x) => show(0, x, FEW),
                     None => conditions.each(few, show),
                 }
@@ -287,7 +292,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
             for (i, line) in &mut *lines {
                 // SAFETY: the row is within the file, and nothing else refers to it now.
                 let own = unsafe { std::slice::from_raw_parts_mut(row(*i), FEW) };
-                at[*i] = line.show(start, few, ahead, own).cast_mut();
+                at[*i] = line.show(start, few, own).cast_mut();
             }
             if let Some(spread) = &mut spread {
                 // SAFETY: nothing refers to the file but pointers that are not in use now.
@@ -351,10 +356,10 @@ enum Line<'a, T> {
 impl<T: Lane> Line<'_, T> {
     /// Finds the values of `few` elements from `start` on in memory, or writes them to `own`; [`FEW`] can be read there.
     #[inline(always)]
-    fn show(&mut self, start: usize, few: usize, ahead: usize, own: &mut [T]) -> *const T {
+    fn show(&mut self, start: usize, few: usize, own: &mut [T]) -> *const T {
         match self {
             Self::Pieces(pieces) => {
-                if let Some(here) = pieces.here(ahead) {
+                if let Some(here) = pieces.here(AHEAD) {
                     return here;
                 }
                 pieces.each(few, |first, x, len| {

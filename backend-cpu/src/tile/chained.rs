@@ -2,6 +2,7 @@
 
 use super::Machine;
 use crate::{
+    ahead::{ASKS, Ask},
     chain::{Area, Chain, FOLDS, Folds, From, INPUTS, Input, LONGEST, Lane, Lines, Pieces, Run, To},
     lanes::Lanes,
     memory::{Element, Source, aligned_mut, nothing},
@@ -62,18 +63,15 @@ impl<'a> Machine<'a> {
         let turned = self.schedule.cut.turned;
         let width = if turned { self.rows.len() } else { self.columns.len() };
         let folds = Folds { of: &chain.folds, accs: &mut accs, lines: Lines { width, turned } };
-        let soon = chain.soon.and_then(|view| self.place(view)).map(|(target, at)| {
-            // SAFETY: as for outputs; nothing is read or written.
-            unsafe { target.span::<T>(at, len).0.cast_const() }
-        });
+        let asks: ArrayVec<_, ASKS> = chain.asks.iter().filter_map(|&ask| self.asked::<T>(ask)).collect();
         // SAFETY: inputs and outputs are `len` elements each, of this thread's registers and block; outputs have registers
         // of their own. In memory an output may be what an input shows, and is then the same operand: what is read and
         // what is written belong to the same points. Nothing else is read there any more: a chain writes at once over what
         // the kernel reads only if nothing comes after it but stores of its own results.
         unsafe {
             let file = aligned_mut(T::slice_mut(&mut file));
-            let (code, ahead) = (&chain.code[..], self.ahead);
-            Run { code, inputs: &inputs, outputs: &outputs, folds, rows, file, len, ahead, soon }.run();
+            let (code, asks, fresh) = (&chain.code[..], &asks[..], self.fresh);
+            Run { code, inputs: &inputs, outputs: &outputs, folds, rows, file, len, fresh, asks }.run();
         }
         drop(inputs);
         for (fold, acc) in chain.folds.iter().zip(accs) {
@@ -95,6 +93,18 @@ impl<'a> Machine<'a> {
             }
         };
         Pieces::new(view, area, memory)
+    }
+
+    /// Where memory that is asked for begins: it is not touched.
+    fn asked<T: Element>(&self, ask: Ask) -> Option<*const T> {
+        let view = &self.schedule.views[ask.view];
+        let (outer, inner) = self.ranges(Extent::Block);
+        let at = view.direct(outer, inner)? as usize;
+        let start = match view.source {
+            Source::Target(target) => self.env.targets[target].all::<T>().0.cast_const(),
+            source => T::slice(self.env.data(source)).as_ptr(),
+        };
+        Some(start.wrapping_add(at + if ask.next { self.size } else { 0 }))
     }
 
     /// Where a chain finds one of its inputs.
@@ -122,9 +132,11 @@ impl<'a> Machine<'a> {
             // SAFETY: as in `lanes`.
             return From::Memory(unsafe { self.env.targets[t].span::<T>(at, len).0 });
         }
+        let memory = matches!(self.scratch.seen[self.found(cell)], Seen::Memory(..));
         match self.lanes::<T>(cell) {
             Lanes::Splat(x) => From::One(x),
-            Lanes::Slice(x) => From::Memory(x.as_ptr()),
+            Lanes::Slice(x) if memory => From::Memory(x.as_ptr()),
+            Lanes::Slice(x) => From::Register(x.as_ptr()),
             Lanes::Lines(x) => From::Lines(x),
             Lanes::Tile(x) => From::Tile(x),
         }
