@@ -111,3 +111,121 @@ impl Chain {
         ((self.code.len() + 2 * self.folds.len() + slow) / TIME).clamp(1, ASKS)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        chain::{Code, Instruction},
+        cut::Cut,
+        schedule::{Cell, Home, Phase},
+    };
+
+    const X: usize = 0;
+    const DY: usize = 1;
+    const Y: usize = 2;
+    /// Cells of elements of f32 and of f64, and one of rows.
+    const F32: usize = 0;
+    const F64: usize = 1;
+    const ROWS: usize = 2;
+
+    fn load(view: usize, cell: usize) -> Step {
+        Step { action: Action::Load(view), to: Some(cell), direct: None }
+    }
+
+    fn store(view: usize, cell: usize) -> Step {
+        Step { action: Action::Store(view, cell), to: None, direct: None }
+    }
+
+    fn computing(instructions: usize) -> Step {
+        let code = vec![Instruction { code: Code::Add, of: [0; 5] }; instructions];
+        let (inputs, outputs, folds, asks) = (vec![], vec![], vec![], vec![]);
+        let chain = Chain { dtype: DType::F32, inputs, code, outputs, folds, file: 0, asks };
+        Step { action: Action::Chain(Box::new(chain)), to: None, direct: None }
+    }
+
+    /// Two inputs and a result, 64 rows of 16, in tiles of 4 that are kept.
+    fn schedule(walks: [Vec<Step>; 3]) -> Schedule {
+        let cut = Cut {
+            split: 1,
+            kept: 64,
+            reduced: 16,
+            turned: false,
+            rows: 4,
+            lines: 4,
+            parts: 1,
+            block: 16,
+            chunk: 16,
+            resident: true,
+        };
+        let home = Home::Register { index: 0, resident: false };
+        let cell = |dtype, extent| Cell { home, dtype, extent };
+        Schedule {
+            cut,
+            tiling: None,
+            cells: vec![
+                cell(DType::F32, Extent::Block),
+                cell(DType::F64, Extent::Block),
+                cell(DType::F32, Extent::Rows),
+            ],
+            views: [Source::Buffer(0), Source::Buffer(1), Source::Target(0)]
+                .map(|source| View::rows(source, 64, 16, 16))
+                .into(),
+            accs: vec![],
+            prelude: vec![],
+            phases: walks.map(|block| Phase { block, ..Phase::default() }).into(),
+            finale: vec![],
+            cost: 1,
+        }
+    }
+
+    /// What the chains of each walk ask for, and which walks are fresh.
+    fn asked(mut schedule: Schedule) -> (Vec<Vec<(usize, bool)>>, Vec<bool>) {
+        ask_ahead(&mut schedule);
+        let of = |phase: &mut Phase| {
+            let asks = phase.block.iter_mut().filter_map(chain).flat_map(|chain| chain.asks.clone());
+            asks.map(|ask| (ask.view, ask.next)).collect()
+        };
+        (schedule.phases.iter_mut().map(of).collect(), schedule.phases.iter().map(|phase| phase.fresh).collect())
+    }
+
+    #[test]
+    fn each_operand_is_asked_for_once_in_walks_that_have_time() {
+        let walks = || {
+            [
+                vec![load(X, F32)],
+                vec![load(X, F32), load(DY, F32), computing(8)],
+                vec![load(DY, F32), computing(4), store(Y, F32)],
+            ]
+        };
+        // Results of the last walk in the one before it, and what the next tile reads where there is time left.
+        let all = vec![vec![], vec![(Y, false), (DY, true)], vec![(X, true)]];
+        assert_eq!(asked(schedule(walks())), (all, vec![true, false, false]));
+
+        let mut turned = schedule(walks());
+        turned.cut.turned = true;
+        assert_eq!(asked(turned), (vec![vec![], vec![(Y, false)], vec![]], vec![true, true, false]));
+
+        let mut long = schedule(walks());
+        long.cut.resident = false;
+        assert_eq!(asked(long), (vec![vec![]; 3], vec![true; 3]));
+    }
+
+    #[test]
+    fn a_walk_that_computes_little_asks_for_one_operand_only() {
+        let walks = [vec![load(X, F32), load(DY, F32)], vec![load(X, F32), computing(1)], vec![]];
+        assert_eq!(asked(schedule(walks)), (vec![vec![], vec![(X, true)], vec![]], vec![true, false, false]));
+    }
+
+    #[test]
+    fn what_no_chain_has_time_for_is_fresh_where_it_is_met() {
+        let walks = [vec![load(X, F32)], vec![computing(1)], vec![load(DY, F32)]];
+        assert_eq!(asked(schedule(walks)), (vec![vec![], vec![(X, true)], vec![]], vec![true, false, true]));
+    }
+
+    #[test]
+    fn nothing_is_asked_for_but_elements_of_the_type_that_chains_count_in() {
+        let walks = [vec![load(X, F64), load(DY, ROWS)], vec![computing(8)], vec![store(Y, F64)]];
+        assert_eq!(asked(schedule(walks)).0, vec![vec![]; 3]);
+    }
+}

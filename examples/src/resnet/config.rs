@@ -233,9 +233,10 @@ impl Config {
             }
             Case::DeadRelu => {
                 self.plain();
-                // No step is long, and yet the first 300 together are.
-                (self.clip_norm, self.steps) = (Some(1.0), 2000);
-                self.lr = reaching(1.0, 300, PLAIN, self.steps);
+                // No step is long, and yet the first 300 together are. With more decay they leave some cured networks slow to
+                // learn.
+                (self.clip_norm, self.weight_decay, self.steps) = (Some(1.0), 5e-4, 2000);
+                self.lr = reaching(1.5, 300, PLAIN, self.steps);
             }
         }
     }
@@ -256,7 +257,7 @@ impl Config {
             Fix::ClipNorm => self.clip_norm = Some(0.1),
             Fix::HeInit => self.init = Init::He { fan: Fan::In },
             Fix::Relu => self.activation = Activation::Relu,
-            Fix::LeakyRelu => self.activation = Activation::LeakyRelu(0.3),
+            Fix::LeakyRelu => self.activation = Activation::LeakyRelu(0.5),
         }
     }
 
