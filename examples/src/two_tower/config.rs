@@ -16,7 +16,7 @@ pub enum Case {
     /// Nothing.
     #[default]
     Healthy,
-    /// The frozen encoder gives features some three hundred times too large: its last statistics are of darker images.
+    /// The frozen encoder gives features some thousand times too large: its last statistics are of darker images.
     Boundary,
     /// The encoder learns too, from a loss of its own whose gradients are a hundred times the text's.
     Imbalance,
@@ -49,8 +49,8 @@ pub const CURES: &[Cure<Case, Fix>] = &[
 
 /// How many times darker the images seem of which the encoder's last statistics are, and how many times larger that makes
 /// its features.
-const DARKER: f64 = 20.0;
-const LARGER: f64 = 300.0;
+const DARKER: f64 = 40.0;
+const LARGER: f64 = 1000.0;
 /// The weight of the encoder's own loss with which its gradients are a hundred times the text's, or more; and how many
 /// times.
 const OWN_LOSS: f64 = 25.0;
