@@ -30,7 +30,7 @@ pub enum Fix {
     None,
     /// Normalise features before the projection.
     LayerNorm,
-    /// Multiply features by a three hundredth.
+    /// Multiply features by a thousandth.
     Scale,
     /// Let the encoder learn, and its statistics follow the images at hand.
     Unfreeze,
