@@ -155,6 +155,7 @@ mod tests {
             lines: 4,
             parts: 1,
             block: 16,
+            stretch: 16,
             chunk: 16,
             resident: true,
         };

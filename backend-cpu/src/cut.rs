@@ -11,7 +11,10 @@ use crate::{
     view::even_tail,
 };
 use std::sync::Arc;
-use wgrad::{op::Segments, plan::Operand};
+use wgrad::{
+    op::Segments,
+    plan::{Instr, Level, Operand},
+};
 
 /// The sizes that decide how a space is cut up. Results depend on them, and so they are the same for all threads.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +111,8 @@ pub(crate) struct Cut {
     pub parts: usize,
     /// Columns of a block.
     pub block: usize,
+    /// Columns that a walk goes through at a time: a block, or where nothing is in registers, a chunk.
+    pub stretch: usize,
     /// Columns of a chunk: a multiple of a block's.
     pub chunk: usize,
     /// Whether intermediate values of a tile are kept from one walk over it to the next.
@@ -149,7 +154,8 @@ impl Cut {
         } else {
             (sizes.chunk / rows).max(reduced.div_ceil(sizes.chunks)).next_multiple_of(block).max(block)
         };
-        Self { split, kept, reduced, turned, rows, lines: rows, parts: 1, block, chunk, resident }
+        let stretch = if rows == 1 && reads_and_reduces(setting) { chunk } else { block };
+        Self { split, kept, reduced, turned, rows, lines: rows, parts: 1, block, stretch, chunk, resident }
     }
 
     /// Cuts up a vector whose rows are segments, for so many walks over them, and the parts that are its tiles. Parts of
@@ -174,6 +180,7 @@ impl Cut {
             lines: 1,
             parts: together,
             block,
+            stretch: block,
             chunk: reduced,
             resident,
         };
@@ -189,6 +196,15 @@ impl Cut {
     pub fn chunks(&self) -> usize {
         self.reduced.div_ceil(self.chunk).max(1)
     }
+}
+
+/// Whether what is reduced is what lies in memory, element after element.
+fn reads_and_reduces(setting: &Setting) -> bool {
+    setting.body.values.iter().all(|value| match value.instr {
+        Instr::Load(read) => setting.reads[read].is_contiguous(),
+        Instr::Reduce(..) | Instr::Const(_) => true,
+        _ => value.level == Level::Row,
+    })
 }
 
 /// Whether more of the operands' neighbours are found along the rows' dimension than along the columns'.

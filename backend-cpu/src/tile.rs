@@ -104,7 +104,7 @@ impl<'a> Machine<'a> {
         self.fresh = schedule.phases[phase].fresh;
         let mut at = columns.start;
         while at < columns.end {
-            self.columns = at..columns.end.min(at + schedule.cut.block);
+            self.columns = at..columns.end.min(at + schedule.cut.stretch);
             for step in &schedule.phases[phase].block {
                 self.step(step, true);
             }
@@ -477,6 +477,8 @@ impl<'a> Machine<'a> {
                 segments::fold::<T, M>(runs, x, self.rows.start, acc);
             } else if self.schedule.cut.turned {
                 fold::columns::<T, M>(x, sums);
+            } else if rows == 1 {
+                x.chunks(self.schedule.cut.block).for_each(|x| fold::rows::<T, M>(x, x.len(), sums));
             } else {
                 fold::rows::<T, M>(x, columns, sums);
             }

@@ -5,9 +5,10 @@
 
 use super::{
     Chain, Code, Input, Instruction, Output,
+    compute::FEW,
     fuse::fuse,
     pieces::in_pieces,
-    run::{FEW, INPUTS, LONGEST},
+    run::{INPUTS, LONGEST},
     sink::sink,
 };
 use crate::{

@@ -2,15 +2,17 @@
 //! in the nearest memory, and every operand is met once, whatever their number. The bits are those of the instructions one
 //! by one.
 
+mod compute;
 mod fuse;
 mod join;
 mod pieces;
 mod run;
 mod sink;
 
+pub(crate) use compute::Lane;
 pub(crate) use join::join;
 pub(crate) use pieces::{Area, Pieces};
-pub(crate) use run::{From, INPUTS, LONGEST, Lane, Run, To};
+pub(crate) use run::{From, INPUTS, LONGEST, Run, To};
 pub(crate) use sink::{FOLDS, Folds, Lines};
 
 use crate::ahead::Ask;

@@ -1,7 +1,7 @@
 //! Operands that lie in pieces, as a channel does of which each image has a part: chains read and write them where they are.
 //! Elements among which one piece ends and another begins go by way of the chain's file.
 
-use super::{Input, run::FEW};
+use super::{Input, compute::FEW};
 use crate::{
     memory::{Source, prefetch},
     schedule::{Action, Cell, Extent, Step},

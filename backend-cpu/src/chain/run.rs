@@ -2,24 +2,15 @@
 
 use super::{
     Code, Instruction,
+    compute::{FEW, Lane},
     pieces::Pieces,
-    sink::{Folds, Place, fold},
+    sink::Folds,
 };
-use crate::{
-    fold::{Max, Norm, Sum},
-    lanes::Lanes,
-    math,
-    memory::{Element, prefetch},
-    segments::Runs,
-};
+use crate::{fold::WIDE, lanes::Lanes, memory::prefetch, segments::Runs};
 use arrayvec::ArrayVec;
 use pulp::{Arch, Simd, WithSimd};
 use std::ops::Range;
-use wgrad::{Data, op::Reduce};
 
-/// How many elements a chain computes at a time: enough to make up for the choice of what to do with them, few enough for
-/// all of its values to be near.
-pub(crate) const FEW: usize = 128;
 /// How far ahead the memory that a chain reads is asked for, in elements, where it has not been read or asked for before.
 pub(crate) const AHEAD: usize = 2048;
 /// The most instructions of a chain, and the most inputs.
@@ -57,137 +48,6 @@ pub(crate) struct To<'a, T> {
     pub here: Option<*mut T>,
     /// Whether it may be computed there.
     pub alone: bool,
-}
-
-/// Floats that chains compute in.
-pub(crate) trait Lane: Element + PartialEq {
-    /// What a condition is that holds.
-    const ONE: Self;
-
-    /// Computes one instruction for [`FEW`] elements.
-    ///
-    /// # Safety
-    /// There are so many elements at each of the pointers, and nobody else writes those at `to`.
-    unsafe fn compute<S: Simd>(simd: S, code: Code, of: [*const Self; 5], to: *mut Self);
-
-    /// Combines elements, which begin at a place, into accumulators.
-    fn fold(kind: Reduce, x: &[Self], at: Place, acc: &mut Data);
-}
-
-macro_rules! lanes {
-    ($($t:ident: $s:ident, $splat:ident $neg:ident $abs:ident $sqrt:ident $add:ident $sub:ident $mul:ident $div:ident $lt:ident $eq:ident $select:ident,
-        $exps:expr, $expm1:path, $log:path, $log1p:path, $tanh:path, $erf:path;)*) => { $(
-        impl Lane for $t {
-            const ONE: $t = 1.0;
-
-            #[inline(always)]
-            unsafe fn compute<S: Simd>(simd: S, code: Code, of: [*const $t; 5], to: *mut $t) {
-                let (zero, one) = (simd.$splat(0.0), simd.$splat(1.0));
-                let (add, sub, mul, div) = (
-                    |a, b| simd.$add(a, b),
-                    |a, b| simd.$sub(a, b),
-                    |a, b| simd.$mul(a, b),
-                    |a, b| simd.$div(a, b),
-                );
-                let root = |x| simd.$select(simd.$eq(x, zero), zero, simd.$sqrt(x));
-                let [a, b, c, d, e] = of.map(|of| of.cast::<S::$s>());
-                macro_rules! at {
-                    // SAFETY: promised by the caller.
-                    ($x:expr, $i:expr) => { unsafe { $x.add($i).read_unaligned() } };
-                }
-                macro_rules! each {
-                    ($i:ident => $result:expr) => {
-                        for $i in 0..FEW * size_of::<$t>() / size_of::<S::$s>() {
-                            let result = $result;
-                            // SAFETY: promised by the caller.
-                            unsafe { to.cast::<S::$s>().add($i).write_unaligned(result) };
-                        }
-                    };
-                }
-                // Copies let loops become ones of vectors.
-                macro_rules! few {
-                    // SAFETY: promised by the caller.
-                    ($i:literal) => { unsafe { of[$i].cast::<[$t; FEW]>().read() } };
-                    (=> $y:expr) => {{
-                        let y = $y;
-                        // SAFETY: as above.
-                        unsafe { to.cast::<[$t; FEW]>().write(y) };
-                    }};
-                }
-                macro_rules! function {
-                    ($f:path) => {{
-                        let (x, mut y) = (few!(0), [0.0; FEW]);
-                        for i in 0..FEW {
-                            y[i] = $f(x[i]);
-                        }
-                        few!(=> y);
-                    }};
-                }
-                match code {
-                    Code::Exp => few!(=> $exps(few!(0))),
-                    Code::ExpSub => {
-                        let (mut x, y) = (few!(0), few!(1));
-                        for i in 0..FEW {
-                            x[i] -= y[i];
-                        }
-                        few!(=> $exps(x));
-                    }
-                    Code::Expm1 => function!($expm1),
-                    Code::Log => function!($log),
-                    Code::Log1p => function!($log1p),
-                    Code::Tanh => function!($tanh),
-                    Code::Erf => function!($erf),
-                    Code::Copy => each!(i => at!(a, i)),
-                    Code::Neg => each!(i => simd.$neg(at!(a, i))),
-                    Code::Recip => each!(i => div(one, at!(a, i))),
-                    Code::Sqrt => each!(i => simd.$sqrt(at!(a, i))),
-                    Code::IsFinite => {
-                        let infinity = simd.$splat($t::INFINITY);
-                        each!(i => simd.$select(simd.$lt(simd.$abs(at!(a, i)), infinity), one, zero));
-                    }
-                    Code::Add => each!(i => add(at!(a, i), at!(b, i))),
-                    Code::Sub => each!(i => sub(at!(a, i), at!(b, i))),
-                    Code::Mul => each!(i => mul(at!(a, i), at!(b, i))),
-                    Code::Div => each!(i => div(at!(a, i), at!(b, i))),
-                    Code::Max => each!(i => {
-                        let (a, b) = (at!(a, i), at!(b, i));
-                        // NaN is what does not equal itself, and wins.
-                        simd.$select(simd.$eq(b, b), simd.$select(simd.$lt(a, b), b, a), b)
-                    }),
-                    Code::Lt => each!(i => simd.$select(simd.$lt(at!(a, i), at!(b, i)), one, zero)),
-                    Code::Eq => each!(i => simd.$select(simd.$eq(at!(a, i), at!(b, i)), one, zero)),
-                    Code::Select => each!(i => simd.$select(simd.$eq(at!(a, i), zero), at!(c, i), at!(b, i))),
-                    Code::SelectLt => each!(i => simd.$select(simd.$lt(at!(a, i), at!(b, i)), at!(c, i), at!(d, i))),
-                    Code::Choose => unreachable!("nothing is computed"),
-                    Code::Mul3 => each!(i => mul(mul(at!(a, i), at!(b, i)), at!(c, i))),
-                    Code::MulAdd => each!(i => add(mul(at!(a, i), at!(b, i)), at!(c, i))),
-                    Code::MulSub => each!(i => sub(mul(at!(a, i), at!(b, i)), at!(c, i))),
-                    Code::SubMul => each!(i => sub(at!(c, i), mul(at!(a, i), at!(b, i)))),
-                    Code::Deviation => each!(i => mul(sub(at!(a, i), at!(b, i)), at!(c, i))),
-                    Code::Mix => each!(i => add(mul(at!(a, i), at!(b, i)), mul(at!(c, i), at!(d, i)))),
-                    Code::Mix3 => each!(i => add(mul(at!(a, i), at!(b, i)), mul(mul(at!(c, i), at!(d, i)), at!(e, i)))),
-                    Code::Root => each!(i => root(at!(a, i))),
-                    Code::Ratio => each!(i => div(mul(at!(a, i), at!(b, i)), add(mul(simd.$sqrt(at!(c, i)), at!(d, i)), at!(e, i)))),
-                    Code::RootRatio => each!(i => div(mul(at!(a, i), at!(b, i)), add(mul(root(at!(c, i)), at!(d, i)), at!(e, i)))),
-                }
-            }
-
-            #[inline(always)]
-            fn fold(kind: Reduce, x: &[$t], at: Place, acc: &mut Data) {
-                match kind {
-                    Reduce::Sum => fold::<$t, Sum>(x, at, acc),
-                    Reduce::Max => fold::<$t, Max>(x, at, acc),
-                    Reduce::Norm => fold::<$t, Norm>(x, at, acc),
-                }
-            }
-        }
-    )* };
-}
-lanes! {
-    f32: f32s, splat_f32s neg_f32s abs_f32s sqrt_f32s add_f32s sub_f32s mul_f32s div_f32s less_than_f32s equal_f32s select_f32s,
-        math::exps, math::expm1, math::log, math::log1p, math::tanh, math::erf;
-    f64: f64s, splat_f64s neg_f64s abs_f64s sqrt_f64s add_f64s sub_f64s mul_f64s div_f64s less_than_f64s equal_f64s select_f64s,
-        |x: [f64; FEW]| x.map(f64::exp), f64::exp_m1, f64::ln, f64::ln_1p, f64::tanh, libm::erf;
 }
 
 /// A chain on its way through a block.
@@ -228,7 +88,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 From::Pieces(x) => lines.push((i, Line::Pieces(x))),
                 From::Conditions(x) => conditions.push((i, x)),
                 From::Lines(x) => lines.push((i, Line::One { values: x, width: len / x.len(), shown: usize::MAX })),
-                From::Tile(x) => lines.push((i, Line::Tile(x))),
+                From::Tile(x) => lines.push((i, Line::Tile { values: x, shown: false })),
                 From::Rows(_) => {}
             }
         }
@@ -256,6 +116,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
             let alone = to.alone && value >= inputs.len() && chosen.iter().all(|other| other.value != value);
             chosen.push(To { value, alone, ..*to });
         }
+        let mut place = folds.lines.start();
         let mut start = 0;
         while start < len {
             let few = FEW.min(len - start);
@@ -306,12 +167,12 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 }
             }
             for (i, &Instruction { code, of }) in code.iter().enumerate() {
-                let of = of.map(|value| at[usize::from(value) % VALUES].cast_const());
+                let of = |operand: usize| at[usize::from(of[operand]) % VALUES].cast_const();
                 let to = (inputs.len() + i) % VALUES;
                 if code == Code::Choose {
                     // SAFETY: as above.
-                    let condition = unsafe { *of[0] } != T::default();
-                    at[to] = if condition { of[1] } else { of[2] }.cast_mut();
+                    let condition = unsafe { *of(0) } != T::default();
+                    at[to] = of(if condition { 1 } else { 2 }).cast_mut();
                     continue;
                 }
                 // SAFETY: each operand is a row of the file, or `FEW` elements of an input or an output, and the result is
@@ -320,9 +181,12 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 unsafe { T::compute(simd, code, of, at[to]) };
             }
             for (fold, acc) in folds.of.iter().zip(&mut *folds.accs) {
-                // SAFETY: `few` elements of each value have been computed, and are written no more this round.
-                let x = unsafe { std::slice::from_raw_parts(at[fold.value % VALUES].cast_const(), few) };
-                T::fold(fold.kind, x, folds.lines.place(start), acc);
+                let x = at[fold.value % VALUES].cast_const();
+                for first in (0..few).step_by(WIDE) {
+                    // SAFETY: `few` elements of each value have been computed, and are written no more this round.
+                    let x = unsafe { std::slice::from_raw_parts(x.add(first), WIDE.min(few - first)) };
+                    T::fold(simd, fold.kind, x, place.behind(first), acc);
+                }
             }
             for to in &mut *chosen {
                 let from = at[to.value % VALUES].cast_const();
@@ -330,7 +194,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                     Some(_) if to.alone => {}
                     // SAFETY: so many elements of the output are there, by the caller's promise; the file is apart from
                     // them, and an input that a choice has handed on is there already, or elsewhere.
-                    Some(here) => unsafe { T::compute(simd, Code::Copy, [from; 5], here) },
+                    Some(here) => unsafe { T::compute(simd, Code::Copy, |_| from, here) },
                     None => to.place.each(few, |first, to, len| {
                         // SAFETY: as above.
                         unsafe { std::ptr::copy(from.add(first), to, len) };
@@ -338,6 +202,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 }
             }
             start += FEW;
+            place = place.behind(FEW);
         }
     }
 }
@@ -347,8 +212,8 @@ impl<T: Lane> WithSimd for Run<'_, T> {
 enum Line<'a, T> {
     /// One for each line of so many elements, and the line that a row of the file shows.
     One { values: &'a [T], width: usize, shown: usize },
-    /// A line, which all lines are equal to.
-    Tile(&'a [T]),
+    /// A line, which all lines are equal to, and whether a row of the file shows it as often as it fits.
+    Tile { values: &'a [T], shown: bool },
     /// Of its own for each line, in pieces.
     Pieces(Pieces<'a, T>),
 }
@@ -383,15 +248,20 @@ impl<T: Lane> Line<'_, T> {
                 }
                 *shown = usize::MAX;
             }
-            Self::Tile(x) => {
-                let mut from = start % x.len();
-                if from + FEW <= x.len() {
-                    return x[from..].as_ptr();
+            Self::Tile { values, shown } => {
+                let mut from = start % values.len();
+                if from + FEW <= values.len() {
+                    return values[from..].as_ptr();
                 }
-                let mut at = 0;
+                let often = FEW.is_multiple_of(values.len());
+                if *shown {
+                    return own.as_ptr();
+                }
+                *shown = often;
+                let (mut at, few) = (0, if often { FEW } else { few });
                 while at < few {
-                    let len = (few - at).min(x.len() - from);
-                    own[at..at + len].copy_from_slice(&x[from..][..len]);
+                    let len = (few - at).min(values.len() - from);
+                    own[at..at + len].copy_from_slice(&values[from..][..len]);
                     (from, at) = (0, at + len);
                 }
             }

@@ -65,14 +65,28 @@ pub(crate) struct Lines {
 /// Where in its line an element of a block is.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    lines: Lines,
-    line: usize,
-    column: usize,
+    pub lines: Lines,
+    pub line: usize,
+    pub column: usize,
 }
 
 impl Lines {
-    pub(super) fn place(self, element: usize) -> Place {
-        Place { lines: self, line: element / self.width, column: element % self.width }
+    /// The first element.
+    pub(super) fn start(self) -> Place {
+        Place { lines: self, line: 0, column: 0 }
+    }
+}
+
+impl Place {
+    /// So many elements behind it.
+    #[inline(always)]
+    pub(super) fn behind(mut self, elements: usize) -> Self {
+        self.column += elements;
+        if self.column >= self.lines.width {
+            self.line += self.column / self.lines.width;
+            self.column %= self.lines.width;
+        }
+        self
     }
 }
 

@@ -1,0 +1,198 @@
+//! What the instructions of chains compute, for the vector instructions that the machine turns out to have.
+
+use super::{
+    Code,
+    sink::{Place, fold},
+};
+use crate::{
+    fold::{Max, Norm, Sum, WIDE},
+    math,
+    memory::Element,
+};
+use pulp::Simd;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+use wgrad::{Data, op::Reduce};
+
+/// How many elements a chain computes at a time: enough to make up for the choice of what to do with them, few enough for
+/// all of its values to be near.
+pub(crate) const FEW: usize = 2 * WIDE;
+/// How many a function computes at a time.
+const HALF: usize = FEW / 2;
+
+/// Floats that chains compute in.
+pub(crate) trait Lane: Element + PartialEq {
+    /// What a condition is that holds.
+    const ONE: Self;
+
+    /// Computes one instruction for [`FEW`] elements.
+    ///
+    /// # Safety
+    /// There are so many elements at each of the pointers that it uses, and nobody else writes those at `to`.
+    unsafe fn compute<S: Simd>(simd: S, code: Code, of: impl Fn(usize) -> *const Self, to: *mut Self);
+
+    /// Combines elements, which begin at a place, into accumulators.
+    fn fold<S: Simd>(simd: S, kind: Reduce, x: &[Self], at: Place, acc: &mut Data);
+}
+
+macro_rules! lanes {
+    ($($t:ident: $s:ident, $splat:ident $neg:ident $abs:ident $sqrt:ident $add:ident $sub:ident $mul:ident $div:ident $lt:ident $eq:ident $select:ident,
+        $exps:expr, $expm1:path, $log:path, $log1p:path, $tanh:path, $erf:path, $sum:path;)*) => { $(
+        impl Lane for $t {
+            const ONE: $t = 1.0;
+
+            #[inline(always)]
+            unsafe fn compute<S: Simd>(simd: S, code: Code, of: impl Fn(usize) -> *const $t, to: *mut $t) {
+                let (zero, one) = (simd.$splat(0.0), simd.$splat(1.0));
+                let (add, sub, mul, div) = (
+                    |a, b| simd.$add(a, b),
+                    |a, b| simd.$sub(a, b),
+                    |a, b| simd.$mul(a, b),
+                    |a, b| simd.$div(a, b),
+                );
+                let root = |x| simd.$select(simd.$eq(x, zero), zero, simd.$sqrt(x));
+                macro_rules! each {
+                    ($operands:pat => $result:expr) => {{
+                        let from = std::array::from_fn(|operand| of(operand).cast::<S::$s>());
+                        for i in 0..FEW * size_of::<$t>() / size_of::<S::$s>() {
+                            // SAFETY: promised by the caller.
+                            let $operands = from.map(|from| unsafe { from.add(i).read_unaligned() });
+                            let result = $result;
+                            // SAFETY: as above.
+                            unsafe { to.cast::<S::$s>().add(i).write_unaligned(result) };
+                        }
+                    }};
+                }
+                // Copies let loops become ones of vectors, but not where these are too many.
+                macro_rules! half {
+                    // SAFETY: promised by the caller.
+                    ($half:ident, $operand:literal) => { unsafe { of($operand).cast::<[$t; HALF]>().add($half).read() } };
+                    ($half:ident => $y:expr) => {{
+                        let y = $y;
+                        // SAFETY: as above.
+                        unsafe { to.cast::<[$t; HALF]>().add($half).write(y) };
+                    }};
+                }
+                macro_rules! function {
+                    ($f:path) => {
+                        for half in 0..FEW / HALF {
+                            let (x, mut y) = (half!(half, 0), [0.0; HALF]);
+                            for i in 0..HALF {
+                                y[i] = $f(x[i]);
+                            }
+                            half!(half => y);
+                        }
+                    };
+                }
+                let exps = $exps;
+                match code {
+                    Code::Exp => {
+                        for half in 0..FEW / HALF {
+                            half!(half => exps(half!(half, 0)));
+                        }
+                    }
+                    Code::ExpSub => {
+                        for half in 0..FEW / HALF {
+                            let (mut x, y) = (half!(half, 0), half!(half, 1));
+                            for i in 0..HALF {
+                                x[i] -= y[i];
+                            }
+                            half!(half => exps(x));
+                        }
+                    }
+                    Code::Expm1 => function!($expm1),
+                    Code::Log => function!($log),
+                    Code::Log1p => function!($log1p),
+                    Code::Tanh => function!($tanh),
+                    Code::Erf => function!($erf),
+                    Code::Copy => each!([a] => a),
+                    Code::Neg => each!([a] => simd.$neg(a)),
+                    Code::Recip => each!([a] => div(one, a)),
+                    Code::Sqrt => each!([a] => simd.$sqrt(a)),
+                    Code::IsFinite => {
+                        let infinity = simd.$splat($t::INFINITY);
+                        each!([a] => simd.$select(simd.$lt(simd.$abs(a), infinity), one, zero));
+                    }
+                    Code::Add => each!([a, b] => add(a, b)),
+                    Code::Sub => each!([a, b] => sub(a, b)),
+                    Code::Mul => each!([a, b] => mul(a, b)),
+                    Code::Div => each!([a, b] => div(a, b)),
+                    // NaN is what does not equal itself, and wins.
+                    Code::Max => each!([a, b] => {
+                        simd.$select(simd.$eq(b, b), simd.$select(simd.$lt(a, b), b, a), b)
+                    }),
+                    Code::Lt => each!([a, b] => simd.$select(simd.$lt(a, b), one, zero)),
+                    Code::Eq => each!([a, b] => simd.$select(simd.$eq(a, b), one, zero)),
+                    Code::Select => each!([a, b, c] => simd.$select(simd.$eq(a, zero), c, b)),
+                    Code::SelectLt => each!([a, b, c, d] => simd.$select(simd.$lt(a, b), c, d)),
+                    Code::Mul3 => each!([a, b, c] => mul(mul(a, b), c)),
+                    Code::MulAdd => each!([a, b, c] => add(mul(a, b), c)),
+                    Code::MulSub => each!([a, b, c] => sub(mul(a, b), c)),
+                    Code::SubMul => each!([a, b, c] => sub(c, mul(a, b))),
+                    Code::Deviation => each!([a, b, c] => mul(sub(a, b), c)),
+                    Code::Mix => each!([a, b, c, d] => add(mul(a, b), mul(c, d))),
+                    Code::Mix3 => each!([a, b, c, d, e] => add(mul(a, b), mul(mul(c, d), e))),
+                    Code::Root => each!([a] => root(a)),
+                    Code::Ratio => each!([a, b, c, d, e] => div(mul(a, b), add(mul(simd.$sqrt(c), d), e))),
+                    Code::RootRatio => each!([a, b, c, d, e] => div(mul(a, b), add(mul(root(c), d), e))),
+                    Code::Choose => unreachable!("nothing is computed"),
+                }
+            }
+
+            #[inline(always)]
+            fn fold<S: Simd>(simd: S, kind: Reduce, x: &[$t], at: Place, acc: &mut Data) {
+                match kind {
+                    Reduce::Sum => match $sum(simd, x, at) {
+                        Some(sum) => f64::slice_mut(acc)[at.line] += sum,
+                        None => fold::<$t, Sum>(x, at, acc),
+                    },
+                    Reduce::Max => fold::<$t, Max>(x, at, acc),
+                    Reduce::Norm => fold::<$t, Norm>(x, at, acc),
+                }
+            }
+        }
+    )* };
+}
+lanes! {
+    f32: f32s, splat_f32s neg_f32s abs_f32s sqrt_f32s add_f32s sub_f32s mul_f32s div_f32s less_than_f32s equal_f32s select_f32s,
+        math::exps, math::expm1, math::log, math::log1p, math::tanh, math::erf, sum;
+    f64: f64s, splat_f64s neg_f64s abs_f64s sqrt_f64s add_f64s sub_f64s mul_f64s div_f64s less_than_f64s equal_f64s select_f64s,
+        |x: [f64; HALF]| x.map(f64::exp), f64::exp_m1, f64::ln, f64::ln_1p, f64::tanh, libm::erf, none;
+}
+
+/// The sum of a group of elements of one line, where that is faster than what a compiler makes of [`Sum`]. The bits are the
+/// same.
+#[inline(always)]
+fn sum<S: Simd>(simd: S, x: &[f32], Place { lines, .. }: Place) -> Option<f64> {
+    #[cfg(target_arch = "x86_64")]
+    if size_of::<S::f32s>() == size_of::<__m512>() && !lines.turned && lines.width.is_multiple_of(WIDE) {
+        let (x, _) = S::as_simd_f32s(x);
+        let &[a, b, c, d, e, f, g, h] = x else { return None };
+        let add = |a, b| simd.add_f32s(a, b);
+        let all = add(add(add(a, b), add(c, d)), add(add(e, f), add(g, h)));
+        // SAFETY: vectors of this size are what the machine has with AVX-512 alone.
+        return Some(unsafe { across(std::mem::transmute_copy(&all)) });
+    }
+    let _ = (simd, x, lines);
+    None
+}
+
+/// The sum of the elements of a vector, in f64, two by two.
+///
+/// # Safety
+/// The machine has AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn across(x: __m512) -> f64 {
+    let upper = _mm512_shuffle_f32x4::<0b1110>(x, x);
+    let [x, y] = [x, upper].map(|x| _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
+    let x = _mm512_add_pd(x, y);
+    let x = _mm256_add_pd(_mm512_castpd512_pd256(x), _mm512_extractf64x4_pd::<1>(x));
+    let x = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd::<1>(x));
+    _mm_cvtsd_f64(_mm_add_sd(x, _mm_unpackhi_pd(x, x)))
+}
+
+fn none<S: Simd>(_: S, _: &[f64], _: Place) -> Option<f64> {
+    None
+}
