@@ -9,7 +9,10 @@ use crate::{
     team::Team,
     view::View,
 };
-use std::{ops::Range, time::Instant};
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
 use wgrad::{
     Backend, Collective, DType, Data, Result, StateId,
     backend::{BufferId, Delivery, ExecutableId},
@@ -189,8 +192,14 @@ impl Executable {
             let buffer = states[state.index()].0;
             (buffer, extents[buffer].0, read(operand))
         };
-        let kernels: Vec<Compiled> =
-            plan.kernels.iter().map(|kernel| Compiled::new(plan, kernel, &place, sizes, files)).collect();
+        let mut kernels: Vec<Compiled> = vec![];
+        while let Some(kernel) = plan.kernels.get(kernels.len()) {
+            let next = plan.kernels.get(kernels.len() + 1);
+            match next.and_then(|next| Compiled::together([kernel, next], &place, sizes, files)) {
+                Some(both) => kernels.extend(both),
+                None => kernels.push(Compiled::new(plan, kernel, &place, sizes, files)),
+            }
+        }
         let value = |k: usize| {
             let kernel = &plan.kernels[k];
             let (write, (reduce, tag)) = (&kernel.writes[0], kernel.exchange().expect("the plan says so"));
@@ -224,6 +233,8 @@ impl Executable {
         let product = &nothing(DType::F32);
         let mut stops = stops.iter().peekable();
         let mut seconds = times.as_ref().map(|_| Vec::with_capacity(kernels.len()));
+        // What the kernel before has done of the one at hand.
+        let mut ahead = Duration::ZERO;
         for (k, kernel) in kernels.iter().enumerate() {
             let start = seconds.as_ref().map(|_| Instant::now());
             taken.extend(kernel.writes.iter().map(|place| take(*place, slots, buffers)));
@@ -235,7 +246,9 @@ impl Executable {
             }
             result?;
             if let (Some(seconds), Some(start)) = (&mut seconds, start) {
-                seconds.push(start.elapsed().as_secs_f64());
+                let second = kernel.second().unwrap_or_default();
+                seconds.push((start.elapsed().saturating_sub(second) + ahead).as_secs_f64());
+                ahead = second;
             }
             if let Some(stop) = stops.next_if(|stop| stop.last == k) {
                 stop.run(slots, buffers, collective)?;

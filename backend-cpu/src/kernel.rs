@@ -13,7 +13,9 @@ use crate::{
     schedule::Setting,
     scratch::{Files, Workers},
     single::{OutOfRange, Single},
+    together::{Together, may_go_together},
 };
+use std::time::Duration;
 use wgrad::{
     Error, Result,
     plan::{Kernel, Kind, Operand, Plan},
@@ -23,11 +25,32 @@ use wgrad::{
 #[derive(Debug)]
 enum Body {
     Loop(Box<Loop>),
+    Together(Box<Together>),
+    /// It has run together with the kernel before it.
+    Done,
     Product(Box<Product>),
     Single(Box<Single>),
     Sequence(Box<Recurrence>),
     Attention(Box<Attention>),
     Convolution(Box<Convolution>),
+}
+
+/// The stretches of memory that kernels write, each once.
+fn targets(kernels: &[&Kernel], place: &dyn Fn(usize) -> Source) -> Vec<Source> {
+    let mut writes: Vec<Source> = vec![];
+    for write in kernels.iter().flat_map(|kernel| &kernel.writes) {
+        let place = place(write.slot);
+        if !writes.contains(&place) {
+            writes.push(place);
+        }
+    }
+    writes
+}
+
+/// Where an operand is while these are written.
+fn source(operand: &Operand, writes: &[Source], place: &dyn Fn(usize) -> Source) -> Source {
+    let place = place(operand.slot);
+    writes.iter().position(|w| *w == place).map_or(place, Source::Target)
 }
 
 /// A kernel ready to run.
@@ -43,17 +66,8 @@ pub(crate) struct Compiled {
 impl Compiled {
     /// Prepares a kernel. `place` says where a slot is.
     pub fn new(plan: &Plan, kernel: &Kernel, place: &dyn Fn(usize) -> Source, sizes: Sizes, files: &mut Files) -> Self {
-        let mut writes: Vec<Source> = vec![];
-        for write in &kernel.writes {
-            let place = place(write.slot);
-            if !writes.contains(&place) {
-                writes.push(place);
-            }
-        }
-        let source = |operand: &Operand| {
-            let place = place(operand.slot);
-            writes.iter().position(|w| *w == place).map_or(place, Source::Target)
-        };
+        let writes = targets(&[kernel], place);
+        let source = |operand: &Operand| source(operand, &writes, place);
         let dtype = kernel.writes.first().map(|write| plan.slots[write.slot].dtype);
         files.open();
         let mut op = "loop";
@@ -89,6 +103,39 @@ impl Compiled {
         Self { body, writes, op, site: kernel.site }
     }
 
+    /// Prepares two kernels that run together, if they may. The second is left with nothing to do.
+    pub fn together(
+        kernels: [&Kernel; 2],
+        place: &dyn Fn(usize) -> Source,
+        sizes: Sizes,
+        files: &mut Files,
+    ) -> Option<[Self; 2]> {
+        let [Kind::Loop(rows), Kind::Loop(columns)] = kernels.map(|kernel| &kernel.kind) else { return None };
+        if !may_go_together(kernels) {
+            return None;
+        }
+        let writes = targets(&kernels, place);
+        let source = |operand: &Operand| source(operand, &writes, place);
+        files.open();
+        let [rows, columns] =
+            [(rows, kernels[0]), (columns, kernels[1])].map(|(body, Kernel { reads, writes, .. })| {
+                let setting = Setting { body, reads, writes, source: &source, product: None, sizes };
+                Loop::new(arranged(&setting, files))
+            });
+        let together = Together::new([rows, columns])?;
+        let compiled = |body, writes, kernel: &Kernel| Self { body, writes, op: "loop", site: kernel.site };
+        let [first, second] = kernels;
+        Some([compiled(Body::Together(Box::new(together)), writes, first), compiled(Body::Done, vec![], second)])
+    }
+
+    /// How long the kernel after this one took, if it ran together with it.
+    pub fn second(&self) -> Option<Duration> {
+        match &self.body {
+            Body::Together(together) => Some(together.second()),
+            _ => None,
+        }
+    }
+
     /// Runs the kernel.
     ///
     /// # Errors
@@ -96,6 +143,8 @@ impl Compiled {
     pub fn run(&self, env: Env, workers: &Workers, pool: Pool) -> Result<()> {
         match &self.body {
             Body::Loop(body) => body.run(env, workers, pool),
+            Body::Together(both) => both.run(env, workers, pool),
+            Body::Done => {}
             Body::Product(product) => product.run(env, workers, pool),
             Body::Sequence(sequence) => sequence.run(env, workers, pool.team()),
             Body::Attention(attention) => attention.run(env, workers, pool),

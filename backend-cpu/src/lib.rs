@@ -34,6 +34,7 @@ mod single;
 mod small;
 mod team;
 mod tile;
+mod together;
 mod turn;
 mod view;
 

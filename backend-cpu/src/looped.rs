@@ -5,11 +5,14 @@ use crate::{
     memory::{Element, Env},
     pool::Pool,
     schedule::{Schedule, Tiling},
-    scratch::Workers,
+    scratch::{Scratch, Workers},
     segments::Part,
     tile::Machine,
 };
-use std::sync::{Mutex, PoisonError};
+use std::{
+    ops::Range,
+    sync::{Mutex, PoisonError},
+};
 use wgrad::Data;
 
 /// Beyond this many tiles there is enough to share without splitting any.
@@ -18,7 +21,7 @@ const FEW: usize = 256;
 /// A loop kernel.
 #[derive(Debug)]
 pub(crate) struct Loop {
-    schedule: Schedule,
+    pub schedule: Schedule,
     /// What each chunk's reductions give, and each tile's; nothing where chunks are never split among threads.
     chunks: Vec<Mutex<Vec<Data>>>,
     tiles: Vec<Mutex<Vec<Data>>>,
@@ -154,25 +157,68 @@ impl Loop {
                         self.resume(&mut machine, tile, p);
                     }
                     machine.chunk(p, task % chunks);
-                    let mut results = locked(&self.chunks[task]);
-                    machine.accumulators(p, |i, chunk, _| copy(chunk, &mut results[i]));
+                    self.note(task, p, &mut machine);
                 }
             });
-            for (tile, total) in self.tiles.iter().enumerate() {
-                let mut total = locked(total);
-                for i in schedule.phases[p].accs.clone() {
-                    let acc = &schedule.accs[i];
-                    with_monoid!(acc.kind, acc.dtype, T, M => {
-                        let total = Element::slice_mut(&mut total[i]);
-                        fold::start::<T, M>(total);
-                        for chunk in &self.chunks[tile * chunks..][..chunks] {
-                            fold::merge::<T, M>(total, Element::slice(&locked(chunk)[i]));
-                        }
-                    });
-                }
-            }
+            self.merge_chunks(p);
         }
         self.finale(env, workers, pool);
+    }
+
+    /// Keeps what a chunk's reductions give.
+    fn note(&self, task: usize, phase: usize, machine: &mut Machine) {
+        let mut results = locked(&self.chunks[task]);
+        machine.accumulators(phase, |i, chunk, _| copy(chunk, &mut results[i]));
+    }
+
+    /// Merges what the chunks of each tile give, in order.
+    fn merge_chunks(&self, p: usize) {
+        let (schedule, chunks) = (&self.schedule, self.schedule.cut.chunks());
+        for (tile, total) in self.tiles.iter().enumerate() {
+            let mut total = locked(total);
+            for i in schedule.phases[p].accs.clone() {
+                let acc = &schedule.accs[i];
+                with_monoid!(acc.kind, acc.dtype, T, M => {
+                    let total = Element::slice_mut(&mut total[i]);
+                    fold::start::<T, M>(total);
+                    for chunk in &self.chunks[tile * chunks..][..chunks] {
+                        fold::merge::<T, M>(total, Element::slice(&locked(chunk)[i]));
+                    }
+                });
+            }
+        }
+    }
+
+    /// Whether threads may share the chunks of a tile.
+    pub fn is_split(&self) -> bool {
+        self.schedule.tiling.is_none() && !self.chunks.is_empty()
+    }
+
+    /// Begins with a chunk of the only tile, in the only phase: what is accumulated stays in scratch.
+    pub fn begin(&self, env: Env, scratch: &mut Scratch) {
+        self.machine(env, scratch).start(0, true);
+    }
+
+    /// Walks over some columns of that chunk.
+    pub fn go_on(&self, columns: Range<usize>, env: Env, scratch: &mut Scratch) {
+        self.machine(env, scratch).walk(0, columns);
+    }
+
+    /// Keeps what that chunk's reductions give.
+    pub fn end(&self, chunk: usize, env: Env, scratch: &mut Scratch) {
+        self.note(chunk, 0, &mut self.machine(env, scratch));
+    }
+
+    /// Merges the chunks, and stores the results.
+    pub fn merge(&self, env: Env, workers: &Workers, pool: Pool) {
+        self.merge_chunks(0);
+        self.finale(env, workers, pool);
+    }
+
+    fn machine<'a>(&'a self, env: Env<'a>, scratch: &'a mut Scratch) -> Machine<'a> {
+        let mut machine = Machine::new(&self.schedule, env, scratch);
+        machine.enter_tile(0);
+        machine
     }
 
     /// Goes to a tile whose first `phases` phases have their results.
