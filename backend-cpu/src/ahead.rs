@@ -140,7 +140,7 @@ mod tests {
     fn computing(instructions: usize) -> Step {
         let code = vec![Instruction { code: Code::Add, of: [0; 5] }; instructions];
         let (inputs, outputs, folds, asks) = (vec![], vec![], vec![], vec![]);
-        let chain = Chain { dtype: DType::F32, inputs, code, outputs, folds, file: 0, asks };
+        let chain = Chain { dtype: DType::F32, inputs, code, outputs, folds, made: 0, file: 0, asks };
         Step { action: Action::Chain(Box::new(chain)), to: None, direct: None }
     }
 

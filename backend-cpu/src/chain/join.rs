@@ -9,7 +9,7 @@ use super::{
     fuse::fuse,
     pieces::in_pieces,
     run::{INPUTS, LONGEST},
-    sink::sink,
+    sink::{make, sink},
 };
 use crate::{
     memory::Source,
@@ -57,6 +57,7 @@ pub(crate) fn join(
             for i in 0..chain.outputs.len() {
                 chain.outputs[i].alone = joiner.stands_alone(chain, chain.outputs[i], views);
             }
+            make(chain);
         }
     }
     in_pieces(&joined, cells, views, piece);
@@ -325,7 +326,7 @@ impl<'a> Joiner<'a> {
             _ => Input::Cell(cell),
         };
         let inputs = inputs.into_iter().map(input).collect();
-        let mut chain = Chain { dtype, inputs, code, outputs, folds: vec![], file: 0, asks: vec![] };
+        let mut chain = Chain { dtype, inputs, code, outputs, folds: vec![], made: 0, file: 0, asks: vec![] };
         chain.file = file(dtype, chain.values() * FEW);
         Step { action: Action::Chain(Box::new(chain)), to: None, direct: None }
     }

@@ -53,6 +53,8 @@ pub(crate) enum Code {
     Mul3,
     /// `a * b + c`.
     MulAdd,
+    /// `a * b * c + d`.
+    Mul3Add,
     /// `a * b - c`.
     MulSub,
     /// `c - a * b`.
@@ -115,7 +117,7 @@ impl Code {
             Self::Select | Self::Choose | Self::Mul3 | Self::MulAdd | Self::MulSub | Self::SubMul | Self::Deviation => {
                 3
             }
-            Self::SelectLt | Self::Mix => 4,
+            Self::SelectLt | Self::Mix | Self::Mul3Add => 4,
             Self::Mix3 | Self::Ratio | Self::RootRatio => 5,
         }
     }
@@ -148,6 +150,8 @@ pub(crate) struct Fold {
     /// Which value.
     pub value: usize,
     pub kind: Reduce,
+    /// The instruction that computes it, if a sum can do that by itself, and nothing else needs the value.
+    pub made: Option<Instruction>,
     /// Which accumulator of the schedule.
     pub acc: usize,
 }
@@ -178,6 +182,8 @@ pub(crate) struct Chain {
     pub code: Vec<Instruction>,
     pub outputs: Vec<Output>,
     pub folds: Vec<Fold>,
+    /// The instructions that sums make up for, as bits.
+    pub made: u32,
     /// The register in which it keeps a few elements of each value.
     pub file: usize,
     /// Memory that is asked for meanwhile.

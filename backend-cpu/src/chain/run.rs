@@ -166,7 +166,11 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                     at[to.value % VALUES] = to.here.unwrap_or(row(to.value % values));
                 }
             }
+            let made = if few == FEW && T::sums_made::<S>(folds.lines) { folds.made } else { 0 };
             for (i, &Instruction { code, of }) in code.iter().enumerate() {
+                if made & (1 << i) != 0 {
+                    continue;
+                }
                 let of = |operand: usize| at[usize::from(of[operand]) % VALUES].cast_const();
                 let to = (inputs.len() + i) % VALUES;
                 if code == Code::Choose {
@@ -182,6 +186,15 @@ impl<T: Lane> WithSimd for Run<'_, T> {
             }
             for (fold, acc) in folds.of.iter().zip(&mut *folds.accs) {
                 let x = at[fold.value % VALUES].cast_const();
+                if let Some(Instruction { code, of: [a, b, ..] }) = fold.made.filter(|_| made != 0) {
+                    let [a, b] = [a, b].map(|value| at[usize::from(value) % VALUES].cast_const());
+                    for first in (0..FEW).step_by(WIDE) {
+                        let (of, at) = ([a, b].map(|x| x.wrapping_add(first)), place.behind(first));
+                        // SAFETY: as above.
+                        unsafe { T::sum_made(simd, code, of, at, acc) };
+                    }
+                    continue;
+                }
                 for first in (0..few).step_by(WIDE) {
                     // SAFETY: `few` elements of each value have been computed, and are written no more this round.
                     let x = unsafe { std::slice::from_raw_parts(x.add(first), WIDE.min(few - first)) };

@@ -1,13 +1,13 @@
 //! Reductions of what chains compute, made by the chains themselves: a few elements at a time, while they are near. What is
 //! needed for nothing else is never written.
 
-use super::{Code, Fold};
+use super::{Chain, Code, Fold, Instruction};
 use crate::{
     fold::{Accumulator, Monoid, WIDE, part, run},
     memory::Element,
     schedule::{Acc, Action, Cell, Step},
 };
-use wgrad::{Data, op::Reduce};
+use wgrad::{DType, Data, op::Reduce};
 
 /// The most reductions of a chain.
 pub(crate) const FOLDS: usize = 4;
@@ -40,15 +40,33 @@ fn takes(step: &mut Step, from: usize, (acc, kind): (usize, Reduce)) -> bool {
     let computed = value.checked_sub(chain.inputs.len()).is_some_and(|i| chain.code[i].code != Code::Choose);
     let fits = computed && chain.outputs[i].direct.is_none() && chain.folds.len() < FOLDS;
     if fits {
-        chain.folds.push(Fold { value, kind, acc });
+        chain.folds.push(Fold { value, kind, made: None, acc });
         chain.outputs.remove(i);
     }
     fits
 }
 
+/// Has sums compute what they sum up, where that is one short instruction whose result nothing else needs.
+pub(super) fn make(chain: &mut Chain) {
+    let inputs = chain.inputs.len();
+    let mut uses = vec![0; chain.values()];
+    chain.code.iter().flat_map(Instruction::operands).for_each(|value| uses[value] += 1);
+    chain.outputs.iter().for_each(|output| uses[output.value] += 1);
+    chain.folds.iter().for_each(|fold| uses[fold.value] += 1);
+    for fold in &mut chain.folds {
+        let instruction = chain.code[fold.value - inputs];
+        let short = matches!(instruction.code, Code::Mul | Code::Neg) && fold.kind == Reduce::Sum;
+        if short && uses[fold.value] == 1 && chain.dtype == DType::F32 {
+            fold.made = Some(instruction);
+            chain.made |= 1 << (fold.value - inputs);
+        }
+    }
+}
+
 /// The reductions of a chain on its way through a block, and their accumulators.
 pub(crate) struct Folds<'a> {
     pub of: &'a [Fold],
+    pub made: u32,
     pub accs: &'a mut [Data],
     pub lines: Lines,
 }

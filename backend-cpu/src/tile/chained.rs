@@ -62,7 +62,7 @@ impl<'a> Machine<'a> {
         });
         let turned = self.schedule.cut.turned;
         let width = if turned { self.rows.len() } else { self.columns.len() };
-        let folds = Folds { of: &chain.folds, accs: &mut accs, lines: Lines { width, turned } };
+        let folds = Folds { of: &chain.folds, made: chain.made, accs: &mut accs, lines: Lines { width, turned } };
         let asks: ArrayVec<_, ASKS> = chain.asks.iter().filter_map(|&ask| self.asked::<T>(ask)).collect();
         // SAFETY: inputs and outputs are `len` elements each, of this thread's registers and block; outputs have registers
         // of their own. In memory an output may be what an input shows, and is then the same operand: what is read and
