@@ -4,6 +4,7 @@ use crate::{
     ahead::ask_ahead,
     chain,
     cut::Cut,
+    finite::at_a_glance,
     fold::accumulator,
     lanes::weight,
     memory::Source,
@@ -172,7 +173,8 @@ impl Builder<'_, '_> {
             self.schedule.phases[p].accs = first..self.schedule.accs.len();
             let steps = std::mem::take(&mut self.schedule.phases[p].block);
             let file = |dtype, len| self.files.take(dtype, len);
-            let Schedule { cells, views, accs, tiling, .. } = &mut self.schedule;
+            let Schedule { cut, cells, views, accs, tiling, .. } = &mut self.schedule;
+            let steps = if tiling.is_some() || cut.turned { steps } else { at_a_glance(&steps, cells, accs) };
             let accs = tiling.is_none().then_some(&accs[..]);
             self.schedule.phases[p].block = chain::join(steps, cells, views, self.setting.sizes.piece, accs, file);
             self.registers(p);

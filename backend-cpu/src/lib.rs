@@ -16,6 +16,7 @@ mod contract;
 mod conv;
 mod cumsum;
 mod cut;
+mod finite;
 mod fold;
 mod half;
 mod kernel;

@@ -1,6 +1,7 @@
 //! Running a schedule over a tile: block by block, instruction by instruction.
 
 use crate::{
+    finite::any_strange,
     fold::{self, with_monoid},
     half::narrow,
     lanes::{self, Lanes, Number},
@@ -298,6 +299,7 @@ impl<'a> Machine<'a> {
                 with_type!(dtype, T => self.store::<T>(*view, *from, block));
             }
             Action::Fold(acc, from) => self.fold(*acc, *from),
+            Action::FoldStrange(acc, from) => self.fold_strange(*acc, *from),
             Action::Expand(from) => with_type!(self.dtype(*from), T => self.expand::<T>(step, *from)),
             Action::Random { stream, key, index } => {
                 let extent = self.schedule.cells[step.to.expect("a result")].extent;
@@ -483,6 +485,22 @@ impl<'a> Machine<'a> {
                 fold::rows::<T, M>(x, columns, sums);
             }
         });
+        self.scratch.registers[acc.chunk] = register;
+    }
+
+    /// Looks for numbers that are not finite, in each row.
+    fn fold_strange(&mut self, acc: usize, from: usize) {
+        let acc = &self.schedule.accs[acc];
+        let mut register = self.take(acc.chunk);
+        let found = &mut bool::slice_mut(&mut register)[..self.rows.len()];
+        match self.lanes::<f32>(from) {
+            Lanes::Slice(x) => {
+                let rows = x.chunks_exact(self.columns.len());
+                found.iter_mut().zip(rows).for_each(|(found, row)| *found |= any_strange(row));
+            }
+            Lanes::Splat(x) => found.iter_mut().for_each(|found| *found |= any_strange(&[x])),
+            Lanes::Lines(_) | Lanes::Tile(_) => unreachable!("answers were asked for of each element"),
+        }
         self.scratch.registers[acc.chunk] = register;
     }
 

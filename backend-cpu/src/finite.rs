@@ -1,0 +1,91 @@
+//! Whether all of some numbers are finite: the check of a loss scaler, at a glance.
+//!
+//! As it is recorded, it asks that of each number, compares each answer, and takes the maximum of these: three passes, where
+//! the exponents of a block tell it all.
+
+use crate::schedule::{Acc, Action, Cell, Extent, Home, Step};
+use pulp::{Arch, NullaryFnOnce};
+use wgrad::{
+    DType,
+    op::{Binary, Reduce, Unary},
+};
+
+/// Has reductions look for numbers that are not finite by themselves, where nothing else needs to know it of each.
+pub(crate) fn at_a_glance(steps: &[Step], cells: &[Cell], accs: &[Acc]) -> Vec<Step> {
+    let mut uses = vec![0; cells.len()];
+    steps.iter().flat_map(|step| step.action.operands()).for_each(|cell| uses[cell] += 1);
+    // The step that makes a cell for one other alone.
+    let made = |cell: usize| {
+        let once = uses[cell] == 1 && cells[cell].is_open() && cells[cell].extent == Extent::Block;
+        steps.iter().position(|step| step.to == Some(cell) && step.direct.is_none()).filter(|_| once)
+    };
+    let no = |cell: usize| matches!(cells[cell].home, Home::Const(0.0));
+    let seen_through = |step: &Step| {
+        let Action::Fold(acc, cell) = step.action else { return None };
+        let compared = made(cell)?;
+        let answer = match steps[compared].action {
+            Action::Binary(Binary::Eq, answer, other) if no(other) => answer,
+            Action::Binary(Binary::Eq, other, answer) if no(other) => answer,
+            _ => return None,
+        };
+        let asked = made(answer)?;
+        let Action::Unary(Unary::IsFinite, x) = steps[asked].action else { return None };
+        let fits = accs[acc].kind == Reduce::Max && cells[x].dtype == DType::F32;
+        fits.then(|| ([compared, asked], Action::FoldStrange(acc, x)))
+    };
+    let seen: Vec<_> = steps.iter().map(seen_through).collect();
+    let done = |i: usize| seen.iter().flatten().any(|(steps, _)| steps.contains(&i));
+    let left = steps.iter().zip(&seen).enumerate().filter(|(i, _)| !done(*i));
+    left.map(|(_, (step, seen))| match seen {
+        Some((_, action)) => Step { action: action.clone(), ..step.clone() },
+        None => step.clone(),
+    })
+    .collect()
+}
+
+struct Strange<'a>(&'a [f32]);
+
+impl NullaryFnOnce for Strange<'_> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn call(self) -> bool {
+        const LANES: usize = 128;
+        let magnitude = |x: f32| x.to_bits() & !(1 << 31);
+        let (groups, rest) = self.0.as_chunks::<LANES>();
+        let mut largest = [0; LANES];
+        for group in groups {
+            for (largest, &x) in largest.iter_mut().zip(group) {
+                *largest = magnitude(x).max(*largest);
+            }
+        }
+        let largest = rest.iter().map(|&x| magnitude(x)).chain(largest).max();
+        largest.is_some_and(|largest| largest >= f32::INFINITY.to_bits())
+    }
+}
+
+/// Whether any number is infinite or none at all.
+pub(crate) fn any_strange(x: &[f32]) -> bool {
+    Arch::new().dispatch(Strange(x))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_finite_is_found_wherever_it_is() {
+        for len in [0, 1, 2, 127, 128, 129, 256, 300] {
+            let mut x: Vec<f32> = (0..len).map(|i| (i as f32 - 77.0) * 4e36 / 3.0).collect();
+            x.iter_mut().step_by(3).for_each(|x| *x = f32::MAX.copysign(*x));
+            assert!(!any_strange(&x), "{len} finite numbers");
+            for i in 0..len {
+                for strange in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let kept = std::mem::replace(&mut x[i], strange);
+                    assert!(any_strange(&x), "{strange} at {i} of {len}");
+                    x[i] = kept;
+                }
+            }
+        }
+    }
+}
