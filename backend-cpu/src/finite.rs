@@ -31,7 +31,7 @@ pub(crate) fn at_a_glance(steps: &[Step], cells: &[Cell], accs: &[Acc]) -> Vec<S
         let asked = made(answer)?;
         let Action::Unary(Unary::IsFinite, x) = steps[asked].action else { return None };
         let fits = accs[acc].kind == Reduce::Max && cells[x].dtype == DType::F32;
-        fits.then(|| ([compared, asked], Action::FoldStrange(acc, x)))
+        fits.then_some(([compared, asked], Action::FoldStrange(acc, x)))
     };
     let seen: Vec<_> = steps.iter().map(seen_through).collect();
     let done = |i: usize| seen.iter().flatten().any(|(steps, _)| steps.contains(&i));
@@ -73,10 +73,48 @@ pub(crate) fn any_strange(x: &[f32]) -> bool {
 mod tests {
     use super::*;
 
+    const X: usize = 0;
+    const ANSWER: usize = 1;
+    const COMPARED: usize = 2;
+    const NO: usize = 3;
+    const YES: usize = 4;
+
+    /// What becomes of a question, a comparison, and a reduction of this kind.
+    fn left(comparison: Action, kind: Reduce, more: Option<Step>) -> Vec<Action> {
+        let open = Home::Register { index: usize::MAX, resident: false };
+        let cell = |home, dtype, extent| Cell { home, dtype, extent };
+        let constant = |value| cell(Home::Const(value), DType::Bool, Extent::One);
+        let answers = cell(open, DType::Bool, Extent::Block);
+        let cells = [cell(open, DType::F32, Extent::Block), answers, answers, constant(0.0), constant(1.0)];
+        let accs = [Acc { kind, dtype: DType::Bool, width: 1, chunk: 0, tile: 0, to: 0 }];
+        let step = |action, to| Step { action, to, direct: None };
+        let mut steps = vec![
+            step(Action::Load(0), Some(X)),
+            step(Action::Unary(Unary::IsFinite, X), Some(ANSWER)),
+            step(comparison, Some(COMPARED)),
+            step(Action::Fold(0, COMPARED), None),
+        ];
+        steps.extend(more);
+        at_a_glance(&steps, &cells, &accs).into_iter().map(|step| step.action).collect()
+    }
+
+    #[test]
+    fn a_reduction_looks_by_itself_where_nothing_else_needs_the_answers() {
+        for compared in [Action::Binary(Binary::Eq, ANSWER, NO), Action::Binary(Binary::Eq, NO, ANSWER)] {
+            let seen = left(compared.clone(), Reduce::Max, None);
+            assert!(matches!(seen[..], [Action::Load(0), Action::FoldStrange(0, X)]), "{seen:?}");
+            let also = Step { action: Action::Store(0, ANSWER), to: None, direct: None };
+            assert_eq!(left(compared, Reduce::Max, Some(also)).len(), 5, "who else needs the answers has them");
+        }
+        let all = Action::Binary(Binary::Eq, ANSWER, YES);
+        assert_eq!(left(all, Reduce::Max, None).len(), 4, "whether any is finite is another question");
+        assert_eq!(left(Action::Binary(Binary::Eq, ANSWER, NO), Reduce::Sum, None).len(), 4, "so is how many are");
+    }
+
     #[test]
     fn what_is_not_finite_is_found_wherever_it_is() {
         for len in [0, 1, 2, 127, 128, 129, 256, 300] {
-            let mut x: Vec<f32> = (0..len).map(|i| (i as f32 - 77.0) * 4e36 / 3.0).collect();
+            let mut x: Vec<f32> = (0..len).map(|i| (i as f32 - 77.0) * 1e36).collect();
             x.iter_mut().step_by(3).for_each(|x| *x = f32::MAX.copysign(*x));
             assert!(!any_strange(&x), "{len} finite numbers");
             for i in 0..len {

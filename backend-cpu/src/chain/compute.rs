@@ -1,7 +1,7 @@
 //! What the instructions of chains compute, for the vector instructions that the machine turns out to have.
 
 use super::{
-    Code,
+    Code, groups,
     sink::{Lines, Place, fold},
 };
 use crate::{
@@ -10,8 +10,6 @@ use crate::{
     memory::Element,
 };
 use pulp::Simd;
-#[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::*;
 use wgrad::{Data, op::Reduce};
 
 /// How many elements a chain computes at a time: enough to make up for the choice of what to do with them, few enough for
@@ -31,15 +29,14 @@ pub(crate) trait Lane: Element + PartialEq {
     /// There are so many elements at each of the pointers that it uses, and nobody else writes those at `to`.
     unsafe fn compute<S: Simd>(simd: S, code: Code, of: impl Fn(usize) -> *const Self, to: *mut Self);
 
-    /// Whether [`Lane::sum_made`] can be asked.
-    fn sums_made<S: Simd>(lines: Lines) -> bool;
+    /// Whether [`Lane::fold_made`] can be asked.
+    fn folds_made<S: Simd>(simd: S, lines: Lines) -> bool;
 
-    /// Adds what an instruction computes of a group of elements, which begin at a place, to accumulators. The bits are those of
-    /// [`Lane::compute`] and [`Lane::fold`].
+    /// Adds what an instruction computes of a group of elements, which begin at a place, to accumulators. The bits are those of [`Lane::compute`] and [`Lane::fold`].
     ///
     /// # Safety
     /// There are so many elements at each of the pointers that it uses.
-    unsafe fn sum_made<S: Simd>(simd: S, code: Code, of: [*const Self; 2], at: Place, acc: &mut Data);
+    unsafe fn fold_made<S: Simd>(simd: S, code: Code, of: [*const Self; 2], at: Place, acc: &mut Data);
 
     /// Combines elements, which begin at a place, into accumulators.
     fn fold<S: Simd>(simd: S, kind: Reduce, x: &[Self], at: Place, acc: &mut Data);
@@ -47,7 +44,7 @@ pub(crate) trait Lane: Element + PartialEq {
 
 macro_rules! lanes {
     ($($t:ident: $s:ident, $splat:ident $neg:ident $abs:ident $sqrt:ident $add:ident $sub:ident $mul:ident $div:ident $lt:ident $eq:ident $select:ident,
-        $exps:expr, $expm1:path, $log:path, $log1p:path, $tanh:path, $erf:path, $sum:path, $made:ident;)*) => { $(
+        $exps:expr, $expm1:path, $log:path, $log1p:path, $tanh:path, $erf:path, $groups:ident;)*) => { $(
         impl Lane for $t {
             const ONE: $t = 1.0;
 
@@ -151,23 +148,30 @@ macro_rules! lanes {
             }
 
             #[inline(always)]
-            fn sums_made<S: Simd>(lines: Lines) -> bool {
-                $made::possible::<S>(lines)
+            fn folds_made<S: Simd>(simd: S, lines: Lines) -> bool {
+                $groups::possible(simd, lines)
             }
 
             #[inline(always)]
-            unsafe fn sum_made<S: Simd>(simd: S, code: Code, of: [*const $t; 2], at: Place, acc: &mut Data) {
+            unsafe fn fold_made<S: Simd>(
+                simd: S, code: Code,
+                of: [*const $t; 2],
+                at: Place,
+                acc: &mut Data,
+            ) {
                 // SAFETY: promised by the caller.
-                unsafe { $made::sum(simd, code, of, at, acc) }
+                unsafe { $groups::fold(simd, code, of, at, acc) }
             }
 
             #[inline(always)]
             fn fold<S: Simd>(simd: S, kind: Reduce, x: &[$t], at: Place, acc: &mut Data) {
+                let sum = if kind == Reduce::Sum { $groups::sum(simd, x, at.lines) } else { None };
+                if let Some(sum) = sum {
+                    f64::slice_mut(acc)[at.line] += sum;
+                    return;
+                }
                 match kind {
-                    Reduce::Sum => match $sum(simd, x, at) {
-                        Some(sum) => f64::slice_mut(acc)[at.line] += sum,
-                        None => fold::<$t, Sum>(x, at, acc),
-                    },
+                    Reduce::Sum => fold::<$t, Sum>(x, at, acc),
                     Reduce::Max => fold::<$t, Max>(x, at, acc),
                     Reduce::Norm => fold::<$t, Norm>(x, at, acc),
                 }
@@ -177,104 +181,24 @@ macro_rules! lanes {
 }
 lanes! {
     f32: f32s, splat_f32s neg_f32s abs_f32s sqrt_f32s add_f32s sub_f32s mul_f32s div_f32s less_than_f32s equal_f32s select_f32s,
-        math::exps, math::expm1, math::log, math::log1p, math::tanh, math::erf, sum, made;
+        math::exps, math::expm1, math::log, math::log1p, math::tanh, math::erf, groups;
     f64: f64s, splat_f64s neg_f64s abs_f64s sqrt_f64s add_f64s sub_f64s mul_f64s div_f64s less_than_f64s equal_f64s select_f64s,
-        |x: [f64; HALF]| x.map(f64::exp), f64::exp_m1, f64::ln, f64::ln_1p, f64::tanh, libm::erf, none, unmade;
+        |x: [f64; HALF]| x.map(f64::exp), f64::exp_m1, f64::ln, f64::ln_1p, f64::tanh, libm::erf, no_groups;
 }
 
-/// Sums of what single instructions compute, which is never written.
-mod made {
+/// Of f64, groups are folded as compilers would have it.
+mod no_groups {
     use super::*;
 
-    #[inline(always)]
-    pub fn possible<S: Simd>(lines: Lines) -> bool {
-        let wide = cfg!(target_arch = "x86_64") && size_of::<S::f32s>() == 64;
-        (lines.turned || wide) && lines.width.is_multiple_of(WIDE)
-    }
-
-    /// # Safety
-    /// There are so many elements at each of the pointers.
-    #[inline(always)]
-    pub unsafe fn sum<S: Simd>(simd: S, code: Code, of: [*const f32; 2], at: Place, acc: &mut Data) {
-        let acc = f64::slice_mut(acc);
-        // SAFETY: promised by the caller.
-        let group = |operand: usize| unsafe { of[operand].cast::<[f32; WIDE]>().read() };
-        // The sum of what is negated is the negated sum, whatever is rounded.
-        if at.lines.turned {
-            let acc = acc[at.column..].first_chunk_mut::<WIDE>().expect("a line is made of groups");
-            match code {
-                Code::Neg => acc.iter_mut().zip(group(0)).for_each(|(acc, a)| *acc -= f64::from(a)),
-                _ => acc.iter_mut().zip(group(0)).zip(group(1)).for_each(|((acc, a), b)| *acc += f64::from(a * b)),
-            }
-            return;
-        }
-        // SAFETY: as above.
-        let vector = |operand: usize, i: usize| unsafe { of[operand].cast::<S::f32s>().add(i).read_unaligned() };
-        let value = |i: usize| match code {
-            Code::Neg => vector(0, i),
-            _ => simd.mul_f32s(vector(0, i), vector(1, i)),
-        };
-        let sum = sum_of(simd, value);
-        acc[at.line] += if code == Code::Neg { -sum } else { sum };
-    }
-}
-
-mod unmade {
-    use super::*;
-
-    pub fn possible<S: Simd>(_: Lines) -> bool {
+    pub fn possible<S: Simd>(_: S, _: Lines) -> bool {
         false
     }
 
-    pub unsafe fn sum<S: Simd>(_: S, code: Code, _: [*const f64; 2], _: Place, _: &mut Data) {
+    pub fn sum<S: Simd>(_: S, _: &[f64], _: Lines) -> Option<f64> {
+        None
+    }
+
+    pub unsafe fn fold<S: Simd>(_: S, code: Code, _: [*const f64; 2], _: Place, _: &mut Data) {
         unreachable!("{code:?} is computed first")
     }
-}
-
-/// The sum of a group of elements of one line, where that is faster than what a compiler makes of [`Sum`]. The bits are the
-/// same.
-#[inline(always)]
-fn sum<S: Simd>(simd: S, x: &[f32], Place { lines, .. }: Place) -> Option<f64> {
-    #[cfg(target_arch = "x86_64")]
-    if size_of::<S::f32s>() == size_of::<__m512>() && !lines.turned && lines.width.is_multiple_of(WIDE) {
-        let (x, _) = S::as_simd_f32s(x);
-        return (x.len() == 8).then(|| sum_of(simd, |i| x[i]));
-    }
-    let _ = (simd, x, lines);
-    None
-}
-
-/// The sum of eight vectors of 512 bits, as [`Sum`] has it.
-#[inline(always)]
-fn sum_of<S: Simd>(simd: S, x: impl Fn(usize) -> S::f32s) -> f64 {
-    let add = |a, b| simd.add_f32s(a, b);
-    let (near, far) = (add(add(x(0), x(1)), add(x(2), x(3))), add(add(x(4), x(5)), add(x(6), x(7))));
-    #[cfg(target_arch = "x86_64")]
-    {
-        assert!(size_of::<S::f32s>() == size_of::<__m512>());
-        // SAFETY: vectors of this size are what the machine has with AVX-512 alone.
-        unsafe { across(std::mem::transmute_copy(&add(near, far))) }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    unreachable!("nobody asks, of {:?}", add(near, far))
-}
-
-/// The sum of the elements of a vector, in f64, two by two.
-///
-/// # Safety
-/// The machine has AVX-512.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn across(x: __m512) -> f64 {
-    let upper = _mm512_shuffle_f32x4::<0b1110>(x, x);
-    let [x, y] = [x, upper].map(|x| _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
-    let x = _mm512_add_pd(x, y);
-    let x = _mm256_add_pd(_mm512_castpd512_pd256(x), _mm512_extractf64x4_pd::<1>(x));
-    let x = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd::<1>(x));
-    _mm_cvtsd_f64(_mm_add_sd(x, _mm_unpackhi_pd(x, x)))
-}
-
-fn none<S: Simd>(_: S, _: &[f64], _: Place) -> Option<f64> {
-    None
 }

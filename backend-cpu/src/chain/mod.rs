@@ -4,6 +4,7 @@
 
 mod compute;
 mod fuse;
+mod groups;
 mod join;
 mod pieces;
 mod run;

@@ -166,7 +166,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                     at[to.value % VALUES] = to.here.unwrap_or(row(to.value % values));
                 }
             }
-            let made = if few == FEW && T::sums_made::<S>(folds.lines) { folds.made } else { 0 };
+            let made = if few == FEW && T::folds_made(simd, folds.lines) { folds.made } else { 0 };
             for (i, &Instruction { code, of }) in code.iter().enumerate() {
                 if made & (1 << i) != 0 {
                     continue;
@@ -191,7 +191,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                     for first in (0..FEW).step_by(WIDE) {
                         let (of, at) = ([a, b].map(|x| x.wrapping_add(first)), place.behind(first));
                         // SAFETY: as above.
-                        unsafe { T::sum_made(simd, code, of, at, acc) };
+                        unsafe { T::fold_made(simd, code, of, at, acc) };
                     }
                     continue;
                 }
