@@ -32,7 +32,8 @@ pub(crate) trait Lane: Element + PartialEq {
     /// Whether [`Lane::fold_made`] can be asked.
     fn folds_made<S: Simd>(simd: S, lines: Lines) -> bool;
 
-    /// Adds what an instruction computes of a group of elements, which begin at a place, to accumulators. The bits are those of [`Lane::compute`] and [`Lane::fold`].
+    /// Adds what an instruction computes of a group of elements, which begin at a place, to accumulators. The bits are those of
+    /// [`Lane::compute`] and [`Lane::fold`].
     ///
     /// # Safety
     /// There are so many elements at each of the pointers that it uses.
