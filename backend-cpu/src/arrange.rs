@@ -14,14 +14,13 @@ use crate::{
 };
 use wgrad::{
     op::Reduce,
-    plan::{Body, Instr, Level, Operand},
+    plan::{Instr, Level, Operand},
 };
 
 /// Decides everything about a loop kernel.
 pub(crate) fn arranged(setting: &Setting, files: &mut Files) -> Schedule {
     let body = setting.body;
-    let depth = Depth::new(body);
-    let phases = depth.phases(body);
+    let (depth, phases) = (body.depths(), body.passes());
     let (cut, tiling) = match &body.segments {
         None => (Cut::new(setting, phases), None),
         Some(segments) => {
@@ -85,33 +84,11 @@ fn flat(operand: &Operand, mut dims: std::ops::Range<usize>) -> bool {
     dims.all(|d| operand.shape[d] == 1 || operand.strides[d] == 0)
 }
 
-/// How many walks over a row precede each value.
-struct Depth(Vec<usize>);
-
-impl Depth {
-    fn new(body: &Body) -> Self {
-        let mut depth: Vec<usize> = vec![];
-        for value in &body.values {
-            let before = value.instr.operands().map(|o| depth[o]).max().unwrap_or(0);
-            depth.push(before + usize::from(matches!(value.instr, Instr::Reduce(..))));
-        }
-        Self(depth)
-    }
-
-    fn phases(&self, body: &Body) -> usize {
-        let reduced = body.values.iter().filter_map(|v| match v.instr {
-            Instr::Reduce(_, x) => Some(self.0[x]),
-            _ => None,
-        });
-        let stored = body.stores.iter().filter(|&&v| body.values[v].level == Level::Element).map(|&v| self.0[v]);
-        reduced.chain(stored).max().unwrap_or(0) + 1
-    }
-}
-
 struct Builder<'a, 'b> {
     setting: &'a Setting<'a>,
     files: &'b mut Files,
-    depth: Depth,
+    /// How many walks over a row precede each value.
+    depth: Vec<usize>,
     /// The cell of each value that lasts for a whole tile.
     always: Vec<Option<usize>>,
     /// The cell of each value in each phase.
@@ -145,7 +122,7 @@ impl Builder<'_, '_> {
             if body.values[v].level == Level::Row {
                 row_stores.push((w, v));
             } else {
-                let phase = if shared { phases - 1 } else { self.depth.0[v].min(phases - 1) };
+                let phase = if shared { phases - 1 } else { self.depth[v].min(phases - 1) };
                 stores[phase].push((w, v, shared));
             }
         }
@@ -160,7 +137,7 @@ impl Builder<'_, '_> {
                     self.value(p, v, direct.map(|(w, ..)| w));
                 }
                 if let Instr::Reduce(kind, x) = body.values[v].instr
-                    && self.depth.0[x] == p
+                    && self.depth[x] == p
                 {
                     self.reduce(p, v, kind, x);
                 }
@@ -194,7 +171,7 @@ impl Builder<'_, '_> {
         let mut needed = vec![vec![false; body.values.len()]; phases];
         for p in 0..phases {
             let reduced = body.values.iter().filter_map(|v| match v.instr {
-                Instr::Reduce(_, x) if self.depth.0[x] == p => Some(x),
+                Instr::Reduce(_, x) if self.depth[x] == p => Some(x),
                 _ => None,
             });
             let mut open: Vec<usize> = reduced.chain(stores[p].iter().map(|s| s.1)).collect();
@@ -307,7 +284,7 @@ impl Builder<'_, '_> {
         let body = self.setting.body;
         for (v, value) in body.values.iter().enumerate() {
             let reduction = matches!(value.instr, Instr::Reduce(..) | Instr::Const(_));
-            if value.level == Level::Row && self.depth.0[v] == depth && !reduction {
+            if value.level == Level::Row && self.depth[v] == depth && !reduction {
                 let (action, extent) = self.action(None, v, Extent::One);
                 let to = self.cell(Cell { home: OPEN, dtype: value.dtype, extent });
                 self.lasting(to);

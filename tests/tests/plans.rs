@@ -109,3 +109,30 @@ fn what_little_work_gives_again_is_not_kept() {
     let most = plan.kernels.iter().map(|kernel| kernel.writes.iter().filter(wide).count()).max();
     assert_eq!(most, Some(3), "{}", plan.describe(&program));
 }
+
+/// Sums that are taken earlier than they are written: each factor, sign and summand in its place.
+#[test]
+fn sums_that_need_not_wait_are_the_same() {
+    fn total(x: Tensor<'_>) -> Tensor<'_> {
+        x.sum_axes(&[1]).reshape([5, 1])
+    }
+    let t = Tape::default();
+    let (x, y) = (t.input("x", [5, 7], DType::F64), t.input("y", [5, 7], DType::F64));
+    let r = total(y.exp());
+    for (i, sum) in
+        [x / r, r * x * total(x * y), -(x * r), x * r - y, y - x / r * 3.0, -(x - y * r) / r].into_iter().enumerate()
+    {
+        t.tap(&format!("sum {i}"), total(sum));
+        t.tap(&format!("rest {i}"), sum - total(sum));
+    }
+    let normed = x.layer_norm(1, Some(y.slice(0, 0, 1).reshape([7])), None, 1e-5);
+    t.tap("gradient", normed.vjp(y, &[x])[0].expect("it depends on it"));
+    let program = t.finish();
+    let value = |k: f64| Array::new([5, 7], (0..35).map(|i| (i as f64 * k).sin()).collect::<Vec<f64>>());
+    let inputs = [("x".to_string(), value(0.7)), ("y".to_string(), value(1.3))];
+    let point = Point { program: &program, states: &[], inputs: &inputs };
+    let plan = Plan::new(&program);
+    let have = reference_plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
+    agree(&have, &point.reference(), &point, Tolerance::F64)
+        .unwrap_or_else(|why| panic!("{why}\n{}", plan.describe(&program)));
+}

@@ -73,6 +73,22 @@ impl Instr {
         };
         used.into_iter().flatten()
     }
+
+    /// The same of other values.
+    pub(super) fn renumbered(&self, to: impl Fn(usize) -> usize) -> Self {
+        match self {
+            Instr::Load(_) | Instr::Const(_) | Instr::Product | Instr::Lookup { .. } => self.clone(),
+            Instr::Random { stream, key, index } => {
+                Instr::Random { stream: *stream, key: key.map(to), index: index.clone() }
+            }
+            Instr::Select(a, b, c) => Instr::Select(to(*a), to(*b), to(*c)),
+            Instr::Binary(op, a, b) => Instr::Binary(*op, to(*a), to(*b)),
+            Instr::Unary(op, a) => Instr::Unary(*op, to(*a)),
+            Instr::Cast(a) => Instr::Cast(to(*a)),
+            Instr::Reduce(kind, a) => Instr::Reduce(*kind, to(*a)),
+            Instr::Spread(a) => Instr::Spread(to(*a)),
+        }
+    }
 }
 
 /// One value of a body.
@@ -132,6 +148,47 @@ impl Body {
     /// How many points a row has: 1 where nothing is reduced. Segments differ.
     pub fn row_len(&self) -> usize {
         self.space[self.space.rank() - self.reduced..].iter().product()
+    }
+
+    /// How many reductions of its row each value waits for, one after another.
+    pub fn depths(&self) -> Vec<usize> {
+        let mut depths: Vec<usize> = vec![];
+        for value in &self.values {
+            let before = value.instr.operands().map(|o| depths[o]).max().unwrap_or(0);
+            depths.push(before + usize::from(matches!(value.instr, Instr::Reduce(..))));
+        }
+        depths
+    }
+
+    /// How often a row is walked: for the reductions that do not wait for others, for those that wait for these, and so on;
+    /// and once more where elements are stored that wait for the last ones.
+    pub fn passes(&self) -> usize {
+        let depths = self.depths();
+        let reduced = self.values.iter().filter_map(|value| match value.instr {
+            Instr::Reduce(_, x) => Some(depths[x]),
+            _ => None,
+        });
+        let stored = self.stores.iter().filter(|&&v| self.values[v].level == Level::Element).map(|&v| depths[v]);
+        reduced.chain(stored).max().unwrap_or(0) + 1
+    }
+
+    /// Without values that nothing stored follows from.
+    pub(super) fn without_unused(mut self) -> Self {
+        let mut used = vec![false; self.values.len()];
+        self.stores.iter().for_each(|&v| used[v] = true);
+        for v in (0..used.len()).rev() {
+            if used[v] {
+                self.values[v].instr.operands().for_each(|o| used[o] = true);
+            }
+        }
+        let mut new = vec![0; used.len()];
+        let mut left = vec![];
+        for (v, value) in self.values.into_iter().enumerate().filter(|(v, _)| used[*v]) {
+            new[v] = left.len();
+            left.push(Value { instr: value.instr.renumbered(|o| new[o]), ..value });
+        }
+        self.stores.iter_mut().for_each(|v| *v = new[*v]);
+        Self { values: left, ..self }
     }
 
     /// What the body amounts to.

@@ -2,6 +2,7 @@
 
 use super::{
     Body, Grouping, Home, Instr, Kernel, Kind, Level, MatMul, Operand, Plan, Value,
+    earlier::earlier,
     emit::Emitter,
     group::{Class, Groups, View},
     memory,
@@ -110,7 +111,7 @@ impl Builder<'_> {
             _ => {}
         }
         let mut emitter = Emitter::new(self.groups, group, &self.stored, reads.len());
-        let body = emitter.body(&stores);
+        let body = earlier(emitter.body(&stores));
         reads.extend(emitter.loads.iter().map(|(_, operand)| emitter.ordered(operand.clone())));
         let writes = stores.iter().map(|&id| emitter.ordered(emitter.write(id))).collect();
         let again = std::mem::take(&mut emitter.again);

@@ -3,6 +3,7 @@
 
 mod body;
 mod build;
+mod earlier;
 mod emit;
 mod group;
 mod memory;

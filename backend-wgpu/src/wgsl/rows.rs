@@ -159,11 +159,7 @@ pub(crate) fn rows(
     guard: Option<usize>,
     tables: &mut Tables<'_>,
 ) -> Result<Vec<Launch>> {
-    let mut stage = vec![0; body.values.len()];
-    for (i, value) in body.values.iter().enumerate() {
-        let before = value.instr.operands().map(|o| stage[o]).max().unwrap_or(0);
-        stage[i] = before + usize::from(matches!(value.instr, Instr::Reduce(..)));
-    }
+    let stage = body.depths();
     let mut live = vec![false; body.values.len()];
     body.stores.iter().for_each(|&i| live[i] = true);
     for i in (0..live.len()).rev() {
