@@ -140,6 +140,7 @@ macro_rules! lanes {
                     Code::SubMul => each!([a, b, c] => sub(c, mul(a, b))),
                     Code::Deviation => each!([a, b, c] => mul(sub(a, b), c)),
                     Code::Mix => each!([a, b, c, d] => add(mul(a, b), mul(c, d))),
+                    Code::MixAdd => each!([a, b, c, d, e] => add(add(mul(a, b), mul(c, d)), e)),
                     Code::Mix3 => each!([a, b, c, d, e] => add(mul(a, b), mul(mul(c, d), e))),
                     Code::Root => each!([a] => root(a)),
                     Code::Ratio => each!([a, b, c, d, e] => div(mul(a, b), add(mul(simd.$sqrt(c), d), e))),
@@ -166,12 +167,8 @@ macro_rules! lanes {
 
             #[inline(always)]
             fn fold<S: Simd>(simd: S, kind: Reduce, x: &[$t], at: Place, acc: &mut Data) {
-                let sum = if kind == Reduce::Sum { $groups::sum(simd, x, at.lines) } else { None };
-                if let Some(sum) = sum {
-                    f64::slice_mut(acc)[at.line] += sum;
-                    return;
-                }
                 match kind {
+                    Reduce::Sum if $groups::sum(simd, x, at, acc) => {}
                     Reduce::Sum => fold::<$t, Sum>(x, at, acc),
                     Reduce::Max => fold::<$t, Max>(x, at, acc),
                     Reduce::Norm => fold::<$t, Norm>(x, at, acc),
@@ -195,8 +192,8 @@ mod no_groups {
         false
     }
 
-    pub fn sum<S: Simd>(_: S, _: &[f64], _: Lines) -> Option<f64> {
-        None
+    pub fn sum<S: Simd>(_: S, _: &[f64], _: Place, _: &mut Data) -> bool {
+        false
     }
 
     pub unsafe fn fold<S: Simd>(_: S, code: Code, _: [*const f64; 2], _: Place, _: &mut Data) {

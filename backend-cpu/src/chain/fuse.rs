@@ -81,6 +81,8 @@ impl<F: Fn(usize, f64) -> bool> Fuser<F> {
             | (Code::Add, Some((Code::Mul3, [r, s, t, ..])), Some((Code::Mul, [p, q, ..]))) => {
                 (Code::Mix3, [p, q, r, s, t])
             }
+            (Code::Add, Some((Code::Mix, [p, q, r, s, ..])), _) => (Code::MixAdd, [p, q, r, s, b]),
+            (Code::Add, _, Some((Code::Mix, [p, q, r, s, ..]))) => (Code::MixAdd, [p, q, r, s, a]),
             (Code::Add, Some((Code::Mul3, [p, q, r, ..])), _) => (Code::Mul3Add, [p, q, r, b, p]),
             (Code::Add, _, Some((Code::Mul3, [p, q, r, ..]))) => (Code::Mul3Add, [p, q, r, a, p]),
             (Code::Add, Some((Code::Mul, [p, q, ..])), _) => (Code::MulAdd, [p, q, b, p, p]),

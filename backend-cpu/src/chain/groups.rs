@@ -25,12 +25,15 @@ pub(super) fn possible<S: Simd>(_: S, lines: Lines) -> bool {
     (lines.turned || wide::<S>()) && lines.width.is_multiple_of(WIDE)
 }
 
-/// The sum of some elements, if they are a group of a line.
+/// Adds some elements to accumulators, if they are a group of a line and vectors have 512 bits.
 #[inline(always)]
-pub(super) fn sum<S: Simd>(simd: S, x: &[f32], lines: Lines) -> Option<f64> {
-    let group = wide::<S>() && x.len() == WIDE && !lines.turned && lines.width.is_multiple_of(WIDE);
-    let (x, _) = S::as_simd_f32s(x);
-    group.then(|| total(simd, |i| x[i]))
+pub(super) fn sum<S: Simd>(simd: S, x: &[f32], at: Place, acc: &mut Data) -> bool {
+    let group = wide::<S>() && x.len() == WIDE && at.lines.width.is_multiple_of(WIDE);
+    if group {
+        let (x, _) = S::as_simd_f32s(x);
+        add(simd, |i| x[i], at, acc);
+    }
+    group
 }
 
 /// Adds what an instruction computes of a group of elements to accumulators.
@@ -39,8 +42,7 @@ pub(super) fn sum<S: Simd>(simd: S, x: &[f32], lines: Lines) -> Option<f64> {
 /// There are so many elements at each of the pointers that it uses.
 #[inline(always)]
 pub(super) unsafe fn fold<S: Simd>(simd: S, code: Code, of: [*const f32; 2], at: Place, acc: &mut Data) {
-    let acc = f64::slice_mut(acc);
-    if at.lines.turned {
+    if !wide::<S>() {
         // SAFETY: promised by the caller.
         let group = |operand: usize| unsafe { of[operand].cast::<[f32; WIDE]>().read() };
         let mut x = group(0);
@@ -48,15 +50,33 @@ pub(super) unsafe fn fold<S: Simd>(simd: S, code: Code, of: [*const f32; 2], at:
             Code::Neg => x.iter_mut().for_each(|x| *x = -*x),
             _ => x.iter_mut().zip(group(1)).for_each(|(x, y)| *x *= y),
         }
-        acc[at.column..].iter_mut().zip(x).for_each(|(acc, x)| *acc = Sum::add(*acc, x));
+        f64::slice_mut(acc)[at.column..].iter_mut().zip(x).for_each(|(acc, x)| *acc = Sum::add(*acc, x));
         return;
     }
     // SAFETY: promised by the caller.
     let vector = |operand: usize, i: usize| unsafe { of[operand].cast::<S::f32s>().add(i).read_unaligned() };
-    acc[at.line] += match code {
-        Code::Neg => total(simd, |i| simd.neg_f32s(vector(0, i))),
-        _ => total(simd, |i| simd.mul_f32s(vector(0, i), vector(1, i))),
-    };
+    match code {
+        Code::Neg => add(simd, |i| simd.neg_f32s(vector(0, i)), at, acc),
+        _ => add(simd, |i| simd.mul_f32s(vector(0, i), vector(1, i)), at, acc),
+    }
+}
+
+/// Adds the elements of eight vectors of 512 bits to the accumulator of their line, or of each its own.
+#[inline(always)]
+fn add<S: Simd>(simd: S, x: impl Fn(usize) -> S::f32s, at: Place, acc: &mut Data) {
+    let acc = f64::slice_mut(acc);
+    if !at.lines.turned {
+        acc[at.line] += total(simd, x);
+        return;
+    }
+    #[cfg(target_arch = "x86_64")]
+    for (i, acc) in acc[at.column..][..WIDE].as_chunks_mut().0.iter_mut().enumerate() {
+        assert!(wide::<S>());
+        // SAFETY: vectors of this size are what the machine has with AVX-512 alone.
+        unsafe { apart(std::mem::transmute_copy(&x(i)), acc) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    unreachable!("no sum of vectors of 512 bits is asked for")
 }
 
 /// The sum of the elements of eight vectors of 512 bits.
@@ -91,6 +111,22 @@ unsafe fn across(x: __m512) -> f64 {
     _mm_cvtsd_f64(_mm_add_sd(x, _mm_unpackhi_pd(x, x)))
 }
 
+/// Adds each element of a vector to an accumulator of its own.
+///
+/// # Safety
+/// The machine has AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn apart(x: __m512, acc: &mut [f64; 16]) {
+    let upper = _mm512_shuffle_f32x4::<0b1110>(x, x);
+    for (x, acc) in [x, upper].into_iter().zip(acc.as_chunks_mut::<8>().0) {
+        let x = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
+        // SAFETY: eight elements are there.
+        unsafe { _mm512_storeu_pd(acc.as_mut_ptr(), _mm512_add_pd(_mm512_loadu_pd(acc.as_ptr()), x)) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,9 +152,8 @@ mod tests {
                 let at = lines.start().behind(first);
                 let x: Vec<f32> =
                     (first..first + WIDE).map(|i| if code == Code::Neg { -a[i] } else { a[i] * b[i] }).collect();
-                match sum(simd, &x, lines) {
-                    Some(sum) => f64::slice_mut(&mut accs[0])[at.line] += sum,
-                    None => sink::fold::<f32, fold::Sum>(&x, at, &mut accs[0]),
+                if !sum(simd, &x, at, &mut accs[0]) {
+                    sink::fold::<f32, fold::Sum>(&x, at, &mut accs[0]);
                 }
                 if possible(simd, lines) {
                     let of = [a, b].map(|x| x[first..].as_ptr());

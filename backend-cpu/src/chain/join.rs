@@ -54,10 +54,10 @@ pub(crate) fn join(
     write_at_once(&mut joined);
     for step in &mut joined {
         if let Action::Chain(chain) = &mut step.action {
+            make(chain);
             for i in 0..chain.outputs.len() {
                 chain.outputs[i].alone = joiner.stands_alone(chain, chain.outputs[i], views);
             }
-            make(chain);
         }
     }
     in_pieces(&joined, cells, views, piece);
@@ -223,7 +223,13 @@ impl<'a> Joiner<'a> {
         let place = views[direct].source;
         let lies_there = |value: usize| self.may_lie_in(chain, value, place, views);
         let computes = |later: &&Instruction| later.code != Code::Choose;
-        !chain.code[i + 1..].iter().filter(computes).any(|later| later.operands().any(lies_there))
+        let read_later = chain.code[i + 1..].iter().filter(computes).any(|later| later.operands().any(lies_there));
+        // Reductions come after all instructions.
+        let is_reduced = chain.folds.iter().any(|fold| match fold.made {
+            Some(instruction) => instruction.operands().any(lies_there),
+            None => lies_there(fold.value),
+        });
+        !read_later && !is_reduced
     }
 
     /// Whether a chain may find a value of its own in what a kernel overwrites: it has been loaded, or is chosen of such.

@@ -66,6 +66,8 @@ pub(crate) enum Code {
     ExpSub,
     /// `a * b + c * d`: a running mean.
     Mix,
+    /// `a * b + c * d + e`: the gradient of what is normalised.
+    MixAdd,
     /// `a * b + c * d * e`: a running mean of squares.
     Mix3,
     /// The square root, and 0 for what equals 0, which of a root says its sign.
@@ -119,7 +121,7 @@ impl Code {
                 3
             }
             Self::SelectLt | Self::Mix | Self::Mul3Add => 4,
-            Self::Mix3 | Self::Ratio | Self::RootRatio => 5,
+            Self::Mix3 | Self::MixAdd | Self::Ratio | Self::RootRatio => 5,
         }
     }
 }

@@ -1,47 +1,60 @@
 //! Reductions of what chains compute, made by the chains themselves: a few elements at a time, while they are near. What is
 //! needed for nothing else is never written.
 
-use super::{Chain, Code, Fold, Instruction};
+use super::{Chain, Code, Fold, Input, Instruction};
 use crate::{
     fold::{Accumulator, Monoid, WIDE, part, run},
     memory::Element,
-    schedule::{Acc, Action, Cell, Step},
+    schedule::{Acc, Action, Cell, Extent, Step},
 };
 use wgrad::{DType, Data, op::Reduce};
 
 /// The most reductions of a chain.
 pub(crate) const FOLDS: usize = 4;
 
-/// Moves the reductions of a walk into the chains that compute what is reduced, where nothing else needs that.
-pub(super) fn sink(steps: Vec<Step>, cells: &[Cell], accs: &[Acc]) -> Vec<Step> {
+/// Moves the reductions of a walk into the chains that compute what is reduced.
+pub(super) fn sink(mut steps: Vec<Step>, cells: &[Cell], accs: &[Acc]) -> Vec<Step> {
     let mut uses = vec![0; cells.len()];
     steps.iter().flat_map(|step| step.action.operands()).for_each(|cell| uses[cell] += 1);
-    let mut left: Vec<Step> = vec![];
-    for step in steps {
+    let mut i = 0;
+    while let Some(step) = steps.get(i) {
         let taken = match step.action {
-            Action::Fold(acc, from) if uses[from] == 1 && cells[from].is_open() => {
-                left.iter_mut().any(|step| takes(step, from, (acc, accs[acc].kind)))
+            Action::Fold(acc, from) if cells[from].extent == Extent::Block => {
+                let alone = uses[from] == 1 && cells[from].is_open();
+                steps.iter_mut().any(|step| takes(step, (from, alone), (acc, &accs[acc])))
             }
             _ => false,
         };
-        if !taken {
-            left.push(step);
+        if taken {
+            steps.remove(i);
+        } else {
+            i += 1;
         }
     }
-    left
+    steps
 }
 
-/// Whether a step is a chain that computes a cell, and has taken over to reduce it.
-fn takes(step: &mut Step, from: usize, (acc, kind): (usize, Reduce)) -> bool {
+/// Whether a step is a chain that computes or meets a cell, and has taken over to reduce it, alone or not.
+fn takes(step: &mut Step, (from, alone): (usize, bool), (acc, what): (usize, &Acc)) -> bool {
     let Action::Chain(chain) = &mut step.action else { return false };
+    if chain.folds.len() == FOLDS || chain.dtype != what.dtype {
+        return false;
+    }
+    let mut fold = |value| chain.folds.push(Fold { value, kind: what.kind, made: None, acc });
+    if let Some(value) = chain.inputs.iter().position(|&input| input == Input::Cell(from)) {
+        fold(value);
+        return true;
+    }
     let Some(i) = chain.outputs.iter().position(|output| output.cell == from) else { return false };
     let value = chain.outputs[i].value;
     // What is chosen may lie where another result goes.
     let computed = value.checked_sub(chain.inputs.len()).is_some_and(|i| chain.code[i].code != Code::Choose);
-    let fits = computed && chain.outputs[i].direct.is_none() && chain.folds.len() < FOLDS;
+    let fits = computed && chain.outputs[i].direct.is_none();
     if fits {
-        chain.folds.push(Fold { value, kind, made: None, acc });
-        chain.outputs.remove(i);
+        fold(value);
+        if alone {
+            chain.outputs.remove(i);
+        }
     }
     fits
 }
@@ -54,11 +67,12 @@ pub(super) fn make(chain: &mut Chain) {
     chain.outputs.iter().for_each(|output| uses[output.value] += 1);
     chain.folds.iter().for_each(|fold| uses[fold.value] += 1);
     for fold in &mut chain.folds {
-        let instruction = chain.code[fold.value - inputs];
+        let Some(i) = fold.value.checked_sub(inputs) else { continue };
+        let instruction = chain.code[i];
         let short = matches!(instruction.code, Code::Mul | Code::Neg) && fold.kind == Reduce::Sum;
         if short && uses[fold.value] == 1 && chain.dtype == DType::F32 {
             fold.made = Some(instruction);
-            chain.made |= 1 << (fold.value - inputs);
+            chain.made |= 1 << i;
         }
     }
 }

@@ -1,0 +1,103 @@
+//! Reductions that chains make themselves, of what they read, of what they store, and of what they overwrite.
+
+use proptest::prelude::*;
+use std::sync::Arc;
+use wgrad::{Array, DType, Data, Session, Shape, Store, Tape, Tensor};
+use wgrad_cpu::{CpuBackend, reference};
+
+fn values(seed: usize, shape: &Shape) -> Array {
+    let value = |i: usize| ((i * 7919 + seed * 104_729) as f64 * 0.37).sin();
+    Array::new(shape, Data::from_f64(DType::F32, &(0..shape.numel()).map(value).collect::<Vec<_>>()))
+}
+
+/// What follows from a state, an input, and a sum of each row: with it, what the kernel overwrites is read once more in a
+/// second walk.
+type Values = for<'t> fn(Tensor<'t>, Tensor<'t>, Tensor<'t>) -> Vec<Tensor<'t>>;
+
+/// The state's next value.
+const NEXT: [Values; 5] = [
+    |p, g, _| vec![p * 2.0 + g],
+    |p, g, r| vec![g - p * r],
+    |p, _, r| vec![p.tanh() - r],
+    |p, g, r| vec![p.less(0.1).select(p * r, g)],
+    |p, g, _| vec![p.less(0.1).select(g, p)],
+];
+
+/// What is reduced meanwhile.
+const REDUCED: [Values; 7] = [
+    |p, g, _| vec![p, g],
+    |p, g, _| vec![p * g, -p],
+    |p, g, r| vec![p * (g - r).tanh()],
+    |p, g, r| vec![(p * r).tanh() * p, g],
+    |p, _, r| vec![-p * r, p * (p - r), p],
+    |p, g, r| vec![p.less(0.1).select(p, g), p * r],
+    |p, g, _| vec![p.less(0.1).select(g, p), p],
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn what_is_reduced_is_what_was_there(
+        (rows, width, wide) in (1usize..=40, 1usize..=70, any::<bool>()),
+        (next, reduced) in (0..NEXT.len(), 0..REDUCED.len()),
+        (axis, largest, first) in (0usize..=1, any::<bool>(), any::<bool>()),
+    ) {
+        let width = if wide { 128 * width.div_ceil(20) } else { width };
+        let shape = Shape::from([rows, width]);
+        let (p, g) = (values(1, &shape), values(2, &shape));
+        let stored = || {
+            let mut store = Store::new();
+            let state = store.state("p", &p);
+            (store, state)
+        };
+        let (store, state) = stored();
+        let record = |t: &Tape| {
+            let (p, g) = (t.state(state), t.input("g", &shape, DType::F32));
+            let sums = (p * g).sum_axes(&[1]).reshape([rows, 1]);
+            let r = sums.tanh();
+            let early = if first { vec![] } else { NEXT[next](p, g, r) };
+            for x in REDUCED[reduced](p, g, r) {
+                t.tap("reduced", if largest { x.max_axes(&[axis]) } else { x.sum_axes(&[axis]) });
+            }
+            let late = if first { NEXT[next](p, g, r) } else { early };
+            t.assign(state, late[0]);
+        };
+        let tape = Tape::new(Arc::new(store.layout().clone()));
+        record(&tape);
+        let want = reference::run(&tape.finish(), store.values(), &[("g", &g)]).expect("runs");
+        for device in [CpuBackend::new(1), CpuBackend::splitting(3)] {
+            let mut session = Session::new(Box::new(device.expect("threads")), stored().0).expect("session");
+            let step = session.record(record).expect("compiles");
+            session.run(&step, &[("g", &g)]).expect("runs");
+            let taps = session.taps().expect("taps").remove(0);
+            for ((name, have), (_, _, want)) in taps.iter().zip(&want.taps) {
+                let off = have.to_f64().into_iter().zip(want).find(|(have, want)| (have - *want).abs() > 1e-4 * (1.0 + want.abs()));
+                prop_assert_eq!(off, None, "{} {}", name, reduced);
+            }
+            let (have, want) = (session.read(state).expect("a value").to_f64(), &want.states[state.index()]);
+            let off = have.iter().zip(want).find(|(have, want)| (*have - *want).abs() > 1e-4 * (1.0 + want.abs()));
+            prop_assert_eq!(off, None, "the state");
+        }
+    }
+}
+
+#[test]
+fn a_condition_is_reduced_beside_what_it_chooses() {
+    let (rows, width) = (4, 256);
+    let g = values(2, &[rows, width].into());
+    let c = Array::new([rows, width], Data::Bool((0..rows * width).map(|i| i / width != 2 && i % 97 == 5).collect()));
+    let tape = Tape::default();
+    let (x, condition) = (tape.input("g", [rows, width], DType::F32), tape.input("c", [rows, width], DType::Bool));
+    tape.tap("chosen", condition.select(x * 2.0, x + 1.0).sum_axes(&[1]));
+    tape.tap("any", condition.max_axes(&[1]));
+    let (program, inputs) = (tape.finish(), [("g", &g), ("c", &c)]);
+    let want = reference::run(&program, &[], &inputs).expect("runs");
+    let mut session = Session::new(Box::new(CpuBackend::new(1).expect("threads")), Store::new()).expect("session");
+    let step = session.compile(program).expect("compiles");
+    session.run(&step, &inputs).expect("runs");
+    for ((name, have), (_, _, want)) in session.taps().expect("taps")[0].iter().zip(&want.taps) {
+        let near = have.to_f64().iter().zip(want).all(|(have, want)| (have - want).abs() < 1e-4 * (1.0 + want.abs()));
+        assert!(near, "{name}: {:?}, not {want:?}", have.to_f64());
+    }
+}
