@@ -179,7 +179,7 @@ impl Product {
         let product = body.values.iter().position(|v| v.instr == Instr::Product).expect("it is computed for something");
         let dtype = body.values[product].dtype;
         let batch = matmul.batch.numel();
-        let alone = body.values.len() == 1;
+        let alone = body.values.len() == 1 && body.stores.len() == 1;
         let sides = [0, 1].map(|i| Side::new(source(&reads[i]), &reads[i]));
         let stored = body.stores.iter().position(|&v| v == product);
         let in_rows = stored.is_none_or(|w| Side::new(source(&writes[w]), &writes[w]).is_in_rows());

@@ -198,13 +198,16 @@ impl Cut {
     }
 }
 
-/// Whether what is reduced is what lies in memory, element after element.
+/// Whether what lies in memory is reduced, element after element, and nothing else is done to it.
 fn reads_and_reduces(setting: &Setting) -> bool {
-    setting.body.values.iter().all(|value| match value.instr {
-        Instr::Load(read) => setting.reads[read].is_contiguous(),
-        Instr::Reduce(..) | Instr::Const(_) => true,
-        _ => value.level == Level::Row,
-    })
+    let body = setting.body;
+    let reduces = body.stores.iter().all(|&v| body.values[v].level == Level::Row);
+    reduces
+        && body.values.iter().all(|value| match value.instr {
+            Instr::Load(read) => setting.reads[read].is_contiguous(),
+            Instr::Reduce(..) | Instr::Const(_) => true,
+            _ => value.level == Level::Row,
+        })
 }
 
 /// Whether more of the operands' neighbours are found along the rows' dimension than along the columns'.

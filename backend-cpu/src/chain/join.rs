@@ -202,7 +202,8 @@ impl<'a> Joiner<'a> {
     fn spread_within(&self, chain: &[usize]) -> Vec<usize> {
         let within = |&i: &usize| {
             let step = &self.steps[i];
-            let Some(to) = step.to.filter(|&to| self.cells[to].is_open() && step.direct.is_none()) else {
+            let fits = |&to: &usize| self.cells[to].is_open() && step.direct.is_none() && !self.is_condition(to);
+            let Some(to) = step.to.filter(fits) else {
                 return false;
             };
             matches!(step.action, Action::Spread { whole: false, .. })

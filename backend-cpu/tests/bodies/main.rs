@@ -5,10 +5,12 @@ mod naive;
 
 use draw::Draw;
 use proptest::prelude::*;
+use std::sync::Arc;
 use wgrad::{
-    Array, Backend, DType, Data, StateId, Store, Tape,
+    Array, Backend, DType, Data, Shape, StateId, Store, Tape,
     collective::Alone,
-    plan::{Home, Kernel, Kind, Operand, Plan, Slot},
+    op::{Binary, Reduce, Segments},
+    plan::{Body, Home, Instr, Kernel, Kind, Level, MatMul, Operand, Plan, Slot, Value},
 };
 use wgrad_cpu::CpuBackend;
 
@@ -78,6 +80,74 @@ fn some() -> Kernel {
     let x = tape.input("x", [1], DType::F32);
     tape.tap("y", x + x);
     Plan::new(&tape.finish()).kernels.remove(0)
+}
+
+/// A product that would be summed by halves, if its places did not have to be told of both.
+#[test]
+fn a_product_goes_to_several_places() -> Result<(), TestCaseError> {
+    let shapes: [Shape; 3] = [[17, 8].into(), [8, 2].into(), [17, 2].into()];
+    let at = |slot: usize, offset: usize, shape: &Shape, strides: [isize; 2]| Operand {
+        slot,
+        offset,
+        shape: shape.clone(),
+        strides: strides.into(),
+    };
+    let [lhs, rhs, out] = &shapes;
+    let product = Value { instr: Instr::Product, dtype: DType::F32, level: Level::Element };
+    let epilogue = Body { space: out.clone(), reduced: 0, segments: None, values: vec![product], stores: vec![0; 3] };
+    let numbers = |len: usize| Data::F32((0..len).map(|i| (i * 7 % 11) as f32 - 5.0).collect());
+    let case = Case {
+        kind: Kind::MatMul(MatMul { batch: [].into(), m: 17, k: 8, n: 2, epilogue }),
+        reads: vec![at(0, 0, lhs, [1, 17]), at(1, 0, rhs, [2, 1])],
+        writes: vec![at(2, 0, out, [2, 1]), at(2, 40, out, [2, 1]), at(3, 1, out, [1, 20])],
+        slots: [17 * 8, 8 * 2, 80, 40].map(numbers).into(),
+    };
+    case.check()
+}
+
+/// A vector, longer than a block, that is filled with one number.
+#[test]
+fn a_number_fills_a_long_vector() -> Result<(), TestCaseError> {
+    let space = Shape::from([40_000]);
+    let number = Value { instr: Instr::Const(2.0), dtype: DType::F32, level: Level::Element };
+    let body = Body { space: space.clone(), reduced: 0, segments: None, values: vec![number], stores: vec![0] };
+    let case = Case {
+        kind: Kind::Loop(body),
+        reads: vec![],
+        writes: vec![Operand { slot: 0, offset: 0, shape: space, strides: [1].into() }],
+        slots: vec![Data::F32(vec![0.0; 40_000])],
+    };
+    case.check()
+}
+
+/// A condition of each segment, which chooses among its elements.
+#[test]
+fn segments_choose() -> Result<(), TestCaseError> {
+    let space = Shape::from([17]);
+    let value = |instr: Instr, dtype: DType, level: Level| Value { instr, dtype, level };
+    let (float, any) = (|instr| value(instr, DType::F32, Level::Element), Instr::Reduce(Reduce::Max, 0));
+    let values = vec![
+        value(Instr::Load(0), DType::Bool, Level::Element),
+        float(Instr::Load(1)),
+        value(any, DType::Bool, Level::Row),
+        value(Instr::Spread(2), DType::Bool, Level::Element),
+        float(Instr::Binary(Binary::Add, 1, 1)),
+        float(Instr::Binary(Binary::Mul, 1, 1)),
+        float(Instr::Select(3, 4, 5)),
+    ];
+    let segments = Some(Arc::new(Segments { total: 17, ranges: [(0, 4), (5, 3), (8, 9)].into() }));
+    let all = |slot| Operand { slot, offset: 0, shape: space.clone(), strides: [1].into() };
+    let case = Case {
+        kind: Kind::Loop(Body { space: space.clone(), reduced: 1, segments, values, stores: vec![6] }),
+        reads: vec![all(0), all(1)],
+        writes: vec![all(2)],
+        slots: vec![
+            Data::Bool((0..17).map(|i| i == 2 || i == 12).collect()),
+            Data::F32((0..17).map(|i| i as f32 - 6.0).collect()),
+            Data::F32(vec![0.0; 17]),
+        ],
+    };
+    case.check()
 }
 
 proptest! {
