@@ -125,10 +125,11 @@ impl CpuBackend {
     pub fn new(threads: usize) -> std::result::Result<Self, Error> {
         let team = Team::new(threads).map_err(|source| Error::Threads { threads, source })?;
         let workers = Workers::new(team.threads());
+        let sizes = Sizes { threads: team.threads(), ..Sizes::FAST };
         Ok(Self {
             team,
             poison: false,
-            sizes: Sizes::FAST,
+            sizes,
             files: Files::default(),
             workers,
             buffers: vec![],
@@ -153,7 +154,8 @@ impl CpuBackend {
     /// If the threads cannot be started.
     #[doc(hidden)]
     pub fn splitting(threads: usize) -> std::result::Result<Self, Error> {
-        Ok(Self { sizes: Sizes::TINY, ..Self::poisoned(threads)? })
+        let made = Self::poisoned(threads)?;
+        Ok(Self { sizes: Sizes { threads: made.sizes.threads, ..Sizes::TINY }, ..made })
     }
 
     fn executable(&mut self, id: ExecutableId) -> &mut Executable {

@@ -5,6 +5,7 @@
 use crate::{
     arrange::arranged,
     cut::Sizes,
+    grid::Grid,
     half,
     memory::{Element, Env, Source, aligned_mut, nothing},
     nest::Walk,
@@ -22,29 +23,9 @@ use wgrad::{
     plan::{Instr, MatMul, Operand},
 };
 
-/// Rows and columns of a part of `batch` products `[m, k] x [k, n]` that one thread computes at a time. The bits of a
-/// product depend on them, and so they follow from the shape alone. An epilogue finds whole rows in one piece, and is
-/// given them.
-fn part(batch: usize, [m, k, n]: [usize; 3], epilogue: bool) -> [usize; 2] {
-    /// The largest part, and the largest of a product with an epilogue; how many parts there should be at least;
-    /// multiplications that are not worth splitting.
-    const LARGEST: [[usize; 2]; 2] = [[256, 512], [128, 2048]];
-    const PARTS: usize = 8;
-    const SMALL: usize = 1 << 20;
-    /// A side that is not split.
-    const LEAST: usize = 16;
-    let largest = LARGEST[usize::from(epilogue)];
-    let mut part = [m.clamp(1, largest[0]), n.clamp(1, largest[1])];
-    while batch * m.div_ceil(part[0]) * n.div_ceil(part[1]) < PARTS && part[0] * part[1] * k > SMALL {
-        // Columns first, of which each part packs those of the right side; but an epilogue's rows stay whole.
-        let whole = epilogue && part[1] == n && part[0] > LEAST;
-        let side = usize::from(part[1] > part[0] && !whole);
-        if part[side] <= LEAST {
-            break;
-        }
-        part[side] = (part[side] / 2).next_multiple_of(LEAST);
-    }
-    part
+/// How far the rows of what is turned lie apart: never a power of two, for caches keep few elements that are so far apart.
+fn pitch(width: usize) -> usize {
+    (width.div_ceil(16) | 1) * 16
 }
 
 /// Columns of a product up to which `gemm` reads the left side as it lies.
@@ -148,7 +129,7 @@ pub(crate) struct Product {
     n: usize,
     sides: [Side; 2],
     out: Out,
-    part: [usize; 2],
+    grid: Grid,
     /// A register for each side that is turned round.
     turned: [Option<usize>; 2],
     /// A register for a part's transpose, where that is what is computed: of the right side, turned round, and the left.
@@ -184,19 +165,21 @@ impl Product {
         let stored = body.stores.iter().position(|&v| v == product);
         let in_rows = stored.is_none_or(|w| Side::new(source(&writes[w]), &writes[w]).is_in_rows());
         let turnable = batch == 1 && dtype != DType::F16;
-        let long = k >= sizes.halved && k >= 2 * m.min(n);
+        let long = k >= sizes.halved && k >= 4 * m.min(n);
         let halves = long && alone && turnable && sides[0].is_transposed() && in_rows;
         let pieces = if halves { 2 } else { 1 };
         let inner: Vec<_> = (0..pieces).map(|i| k * i / pieces..k * (i + 1) / pieces).collect();
-        let part = part(batch * inner.len(), [m, k, n], !alone);
+        let grid = Grid::new(batch * inner.len(), [m, k, n], !alone, sizes.threads);
+        let part = grid.largest();
         // Before the epilogue's registers, some of which it gives back.
-        let packed = [n > UNPACKED, m.div_ceil(part[0]) >= sizes.turned];
+        let packed = [n > UNPACKED, grid.parts[0] >= sizes.turned];
         let flip = turnable && packed[0] && m > n && sides[0].is_transposed() && sides[1].is_in_rows() && in_rows;
         let halved = halves.then(|| files.take(dtype, m * n));
         let flipped = flip.then(|| files.take(dtype, part[0] * part[1]));
         let turned = [0, 1].map(|i| {
             let turn = if flip { i == 1 } else { turnable && packed[i] && sides[i].is_transposed() };
-            turn.then(|| files.take(dtype, k * [m, n][i]))
+            let [rows, width] = if flip { [n, k] } else { [[m, k], [k, n]][i] };
+            turn.then(|| files.take(dtype, rows * pitch(width)))
         });
         let room = (dtype == DType::F16).then(|| half::room(part, k).map(|len| files.take(DType::F32, len)));
         let (out, view) = match stored {
@@ -215,7 +198,7 @@ impl Product {
             let setting = Setting { body: &body, reads, writes: &writes, source, product: Some(view), sizes };
             arranged(&setting, files)
         });
-        Self { batch, m, k, n, sides, out, part, turned, flipped, inner, halved, epilogue, dtype, room }
+        Self { batch, m, k, n, sides, out, grid, turned, flipped, inner, halved, epilogue, dtype, room }
     }
 
     pub fn run(&self, env: Env, workers: &Workers, pool: Pool) {
@@ -228,7 +211,7 @@ impl Product {
 
     fn run_in<T: Float>(&self, env: Env, workers: &Workers, pool: Pool) {
         let turned = [0, 1].map(|i| self.turned[i].map(|register| self.turn::<T>(i, register, &env, workers, pool)));
-        let parts = [self.m.div_ceil(self.part[0]), self.n.div_ceil(self.part[1])];
+        let parts = self.grid.parts;
         let work = self.batch * self.m * self.n * (self.k / 16 + 1);
         let second = self.halved.map(|register| Room::<T>::take(workers, register));
         pool.each(self.inner.len() * self.batch * parts[0] * parts[1], work, |range| {
@@ -238,8 +221,8 @@ impl Product {
                 let part = Part {
                     batch,
                     inner: self.inner[half].clone(),
-                    rows: row * self.part[0]..self.m.min((row + 1) * self.part[0]),
-                    columns: column * self.part[1]..self.n.min((column + 1) * self.part[1]),
+                    rows: self.grid.range(0, row),
+                    columns: self.grid.range(1, column),
                 };
                 self.part::<T>(env, workers, &turned, part, second.as_ref().filter(|_| half > 0));
             }
@@ -291,8 +274,9 @@ impl Product {
                 let (from, rows) = (Matrix { start, ..from }, ROWS.min(rows - first));
                 // SAFETY: each half of a row is turned once.
                 unsafe {
-                    let (data, len) = room.span(first * width + half.start, (rows - 1) * width + half.len());
-                    turn(from, Place { data, len, start: 0, strides: [width as isize, 1] }, [rows, half.len()]);
+                    let pitch = pitch(width);
+                    let (data, len) = room.span(first * pitch + half.start, (rows - 1) * pitch + half.len());
+                    turn(from, Place { data, len, start: 0, strides: [pitch as isize, 1] }, [rows, half.len()]);
                 }
             }
         });
@@ -345,13 +329,15 @@ impl Product {
         let shape = [rows.len(), inner.len(), columns.len()];
         let corners = [[rows.start, inner.start], [inner.start, columns.start]];
         let [lhs, rhs] = [0, 1].map(|i| {
-            let (width, [row, column]) = ([self.k, self.n][i], corners[i]);
+            let [row, column] = corners[i];
             match &turned[i] {
                 Some(room) if self.flipped.is_some() => {
-                    Matrix { data: room.seen(), start: (column * self.k + row) as isize, strides: [1, self.k as isize] }
+                    let pitch = pitch(self.k);
+                    Matrix { data: room.seen(), start: (column * pitch + row) as isize, strides: [1, pitch as isize] }
                 }
                 Some(room) => {
-                    Matrix { data: room.seen(), start: (row * width + column) as isize, strides: [width as isize, 1] }
+                    let pitch = pitch([self.k, self.n][i]);
+                    Matrix { data: room.seen(), start: (row * pitch + column) as isize, strides: [pitch as isize, 1] }
                 }
                 None => self.matrix(i, &env, batch, corners[i]),
             }
@@ -387,11 +373,12 @@ impl Product {
                 }
             }
             Out::Register(register) => {
-                let width = self.part[1] as isize;
+                let most = self.grid.largest()[1];
+                let width = most as isize;
                 std::mem::swap(&mut product, &mut scratch.registers[*register]);
                 let out = T::slice_mut(&mut product);
                 let len = out.len();
-                let out = Place::of(aligned_mut(out), self.part[1]);
+                let out = Place::of(aligned_mut(out), most);
                 // SAFETY: `out` is borrowed mutably, from scratch.
                 unsafe { self.multiply(shape, lhs, rhs, out, &mut scratch) };
                 let skipped = (len - out.len) as isize;
@@ -538,21 +525,6 @@ pub(crate) unsafe fn multiply<T: Element>(
                 false,
                 Parallelism::None,
             );
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::part;
-
-    #[test]
-    fn products_of_any_shape_are_cut_into_parts() {
-        for long in [5000, 10_923, 1 << 21] {
-            for (m, n) in [(1, 1), (6, 50), (16, 16), (50, 6), (17, 16), (300, 3)] {
-                let [rows, columns] = part(1, [m, long, n], false);
-                assert!((1..=m).contains(&rows) && (1..=n.next_multiple_of(16)).contains(&columns), "{m}x{long}x{n}");
-            }
         }
     }
 }

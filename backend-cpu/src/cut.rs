@@ -51,6 +51,8 @@ pub(crate) struct Sizes {
     pub halved: usize,
     /// Weighted elements below which a kernel runs on the calling thread: about 20 us of work.
     pub serial: usize,
+    /// Threads that share a kernel.
+    pub threads: usize,
 }
 
 impl Sizes {
@@ -71,6 +73,7 @@ impl Sizes {
         turned: 3,
         halved: 512,
         serial: 1 << 16,
+        threads: 1,
     };
     /// For tests: the smallest spaces are cut up, too.
     pub const TINY: Sizes = Sizes {
@@ -89,6 +92,7 @@ impl Sizes {
         turned: 1,
         halved: 6,
         serial: 0,
+        threads: 1,
     };
 }
 
