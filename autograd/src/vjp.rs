@@ -45,6 +45,7 @@ pub(crate) fn vjp<'t>(
         Op::Binary(binary) => match binary {
             Binary::Add => vec![Some(g), Some(g)],
             Binary::Sub => vec![Some(g), Some(-g)],
+            Binary::Mul if x[0].id == x[1].id => vec![Some(g * 2.0 * x[0]), None], // A square: one product, not two.
             Binary::Mul => vec![Some(g * x[1]), Some(g * x[0])],
             Binary::Div => vec![Some(g / x[1]), Some(-(g * y / x[1]))],
             Binary::Pow => {

@@ -12,7 +12,7 @@ use wgrad::{
 };
 use wgrad_cpu::CpuBackend;
 use wgrad_nn::optim::{Adam, AdamConfig, Sgd, SgdConfig};
-use wgrad_tests::Machine;
+use wgrad_tests::{Machine, Tolerance, compare, same_bits};
 
 /// The message of the panic that `f` must end in.
 fn panics<R>(f: impl FnOnce() -> R) -> String {
@@ -50,7 +50,12 @@ fn a_nonlinear_hook_in_a_checkpoint_sees_the_total_in_every_order() {
         let x = Array::new([3], vec![0.3, -0.7, 1.1]);
         machine.run(&step, &[("x".into(), x)]).taps
     };
-    assert_eq!(third(true), third(false), "bit for bit");
+    let [within, plain] = [third(true), third(false)];
+    assert!(same_bits(&within[0].1, &plain[0].1), "{within:?} instead of {plain:?}");
+    // A value and its recomputation are two factors where a square has one: sums of other order, beyond the gradient.
+    for ((name, have), (_, want)) in within.iter().zip(&plain).skip(1) {
+        compare(name, &have.to_f64(), &want.to_f64(), Tolerance::F64).unwrap();
+    }
 }
 
 #[test]
