@@ -169,11 +169,13 @@ impl Product {
         let halves = long && alone && turnable && sides[0].is_transposed() && in_rows;
         let pieces = if halves { 2 } else { 1 };
         let inner: Vec<_> = (0..pieces).map(|i| k * i / pieces..k * (i + 1) / pieces).collect();
-        let grid = Grid::new(batch * inner.len(), [m, k, n], !alone, sizes.threads);
+        let wide = n > UNPACKED;
+        let flip = turnable && wide && m > n && sides[0].is_transposed() && sides[1].is_in_rows() && in_rows;
+        let held = flip || !alone || dtype == DType::F16;
+        let grid = Grid::new(batch * inner.len(), [m, k, n], [!alone, held], sizes.threads);
         let part = grid.largest();
+        let packed = [wide, grid.parts[0] >= sizes.turned];
         // Before the epilogue's registers, some of which it gives back.
-        let packed = [n > UNPACKED, grid.parts[0] >= sizes.turned];
-        let flip = turnable && packed[0] && m > n && sides[0].is_transposed() && sides[1].is_in_rows() && in_rows;
         let halved = halves.then(|| files.take(dtype, m * n));
         let flipped = flip.then(|| files.take(dtype, part[0] * part[1]));
         let turned = [0, 1].map(|i| {

@@ -10,7 +10,7 @@ const STEP: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     sides: [usize; 2],
-    /// How many parts each is cut into.
+    /// How many parts each is cut into: none, where there is nothing.
     pub parts: [usize; 2],
 }
 
@@ -20,15 +20,16 @@ impl Grid {
     ///
     /// No bit depends on the threads: `gemm` adds up the products of each element in an order that follows from the inner
     /// dimension alone, save where a result is small or narrow. Those are cut by their shape alone, and no others into such.
-    pub fn new(batch: usize, [m, k, n]: [usize; 3], epilogue: bool, threads: usize) -> Self {
-        /// The largest part, and the largest of a product with an epilogue.
-        const LARGEST: [[usize; 2]; 2] = [[512, 1024], [512, 2048]];
+    /// A part that is `held` goes by way of a register.
+    pub fn new(batch: usize, [m, k, n]: [usize; 3], [epilogue, held]: [bool; 2], threads: usize) -> Self {
+        /// The largest part, and the largest that is held.
+        const LARGEST: [[usize; 2]; 2] = [[1024, 2048], [512, 2048]];
         /// In multiplications, what it costs to pack an element, to begin a part, and to begin a row of an epilogue
         /// that is not whole.
         const PACKED: usize = 32;
         const BEGUN: usize = 1 << 17;
         const ROW: usize = 5000;
-        /// Elements of a result that its epilogue finds in the cache of the second level, and what each further one costs.
+        /// Elements of a part that are found in the cache of the second level, and what each further one costs.
         const NEAR: usize = 1 << 18;
         const FAR: usize = 20;
         let (sides, all) = ([m, n], 2 * threads);
@@ -36,7 +37,7 @@ impl Grid {
         if small.is_small([m, n]) {
             return small;
         }
-        let fewest = [0, 1].map(|i| sides[i].div_ceil(LARGEST[usize::from(epilogue)][i]));
+        let fewest = [0, 1].map(|i| sides[i].div_ceil(LARGEST[usize::from(held)][i]));
         let grids = (fewest[0]..=fewest[0] + all).flat_map(|rows| {
             (fewest[1]..=fewest[1] + all / rows).map(move |columns| Self { sides, parts: [rows, columns] })
         });
@@ -44,7 +45,7 @@ impl Grid {
             let [rows, columns] = grid.largest();
             let rounds = (batch * grid.parts[0] * grid.parts[1]).div_ceil(threads);
             let torn = if epilogue && columns < n { rows * ROW } else { 0 };
-            let far = if epilogue { (rows * columns).saturating_sub(NEAR) * FAR } else { 0 };
+            let far = if held { (rows * columns).saturating_sub(NEAR) * FAR } else { 0 };
             rounds * (rows * columns * k + (rows + columns) * k * PACKED + torn + far + BEGUN)
         };
         grids.filter(|grid| !grid.is_small(grid.least())).min_by_key(cost).expect("the fewest parts are no small ones")
@@ -66,7 +67,7 @@ impl Grid {
 
     /// Rows and columns of the largest part.
     pub fn largest(&self) -> [usize; 2] {
-        [0, 1].map(|i| self.sides[i].min(self.sides[i].div_ceil(STEP).div_ceil(self.parts[i]) * STEP))
+        [0, 1].map(|i| self.sides[i].min(self.sides[i].div_ceil(STEP).div_ceil(self.parts[i].max(1)) * STEP))
     }
 
     /// As many as each part has, at least.
@@ -96,7 +97,7 @@ fn small_parts(batch: usize, [m, k, n]: [usize; 3], epilogue: bool) -> [usize; 2
         }
         part[side] = (part[side] / 2).next_multiple_of(LEAST);
     }
-    [m.div_ceil(part[0]).max(1), n.div_ceil(part[1]).max(1)]
+    [m.div_ceil(part[0]), n.div_ceil(part[1])]
 }
 
 #[cfg(test)]
@@ -110,12 +111,16 @@ mod tests {
                 for (m, n) in
                     [(1, 1), (6, 50), (16, 16), (50, 6), (17, 16), (300, 3), (65, 33), (100, 3000), (5001, 70)]
                 {
-                    for epilogue in [false, true] {
-                        let grid = Grid::new(1, [m, long, n], epilogue, threads);
+                    for held in [[false, false], [false, true], [true, true]] {
+                        let grid = Grid::new(1, [m, long, n], held, threads);
                         for (i, side) in [m, n].into_iter().enumerate() {
                             let ranges: Vec<_> = (0..grid.parts[i]).map(|part| grid.range(i, part)).collect();
                             assert!(ranges.iter().all(|range| !range.is_empty() && range.len() <= grid.largest()[i]));
                             assert!(ranges.iter().all(|range| range.len() >= grid.least()[i]), "{m}x{n}: {grid:?}");
+                            if side == 0 {
+                                assert!(ranges.is_empty() && grid.largest()[i] == 0);
+                                continue;
+                            }
                             assert!(ranges[0].start == 0 && ranges.last().expect("some").end == side);
                             assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{m}x{n}: {grid:?}");
                         }
@@ -131,7 +136,7 @@ mod tests {
         for threads in [1, 2, 3, 5, 8, 64] {
             for m in (33..700).step_by(7) {
                 for n in (33..2200).step_by(61).filter(|n| m.max(*n) > 64) {
-                    let grid = Grid::new(1, [m, 777, n], false, threads);
+                    let grid = Grid::new(1, [m, 777, n], [false; 2], threads);
                     let least = [0, 1].map(|i| (0..grid.parts[i]).map(|part| grid.range(i, part).len()).min());
                     assert!(least.iter().min() > Some(&Some(32)) && least.iter().max() > Some(&Some(64)), "{grid:?}");
                 }

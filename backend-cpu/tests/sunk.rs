@@ -101,3 +101,40 @@ fn a_condition_is_reduced_beside_what_it_chooses() {
         assert!(near, "{name}: {:?}, not {want:?}", have.to_f64());
     }
 }
+
+/// Numbers that are infinite or none, one after another at each place, beside a norm, a sum and a store of the same values.
+#[test]
+fn a_chain_sees_what_is_not_finite_wherever_it_is() {
+    for width in [1, 7, 100, 128, 130, 256, 300, 384] {
+        let rows = 3;
+        for (at, strange) in (0..rows * width)
+            .step_by(5)
+            .chain([rows * width - 1])
+            .zip([f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3.4e38, 1e-42].into_iter().cycle())
+        {
+            let mut x = values(3, &[rows, width].into()).to_f64();
+            x[at] = strange;
+            let x = Array::new([rows, width], Data::from_f64(DType::F32, &x));
+            for stored in [false, true] {
+                let tape = Tape::default();
+                let scaled = tape.input("x", [rows, width], DType::F32) * 0.5;
+                tape.tap("strange", scaled.is_finite().equals(0.0).max_axes(&[1]));
+                tape.tap("norm", scaled.norm_axes(&[1]));
+                if stored {
+                    tape.tap("scaled", scaled);
+                }
+                let program = tape.finish();
+                let want = reference::run(&program, &[], &[("x", &x)]).expect("runs").taps;
+                for device in [CpuBackend::new(1), CpuBackend::splitting(2)] {
+                    let mut session = Session::new(Box::new(device.expect("threads")), Store::new()).expect("session");
+                    let step = session.compile(program.clone()).expect("compiles");
+                    session.run(&step, &[("x", &x)]).expect("runs");
+                    let have = session.taps().expect("taps").remove(0);
+                    let [have, want] = [have.get("strange").expect("tapped").to_f64(), want[0].2.clone()];
+                    assert_eq!(have, want, "{strange} at {at} in rows of {width}, stored: {stored}");
+                    assert_eq!(want.iter().sum::<f64>(), f64::from(!(strange as f32).is_finite()));
+                }
+            }
+        }
+    }
+}

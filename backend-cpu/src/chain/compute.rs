@@ -1,8 +1,8 @@
 //! What the instructions of chains compute, for the vector instructions that the machine turns out to have.
 
 use super::{
-    Code, groups,
-    sink::{Lines, Place, fold},
+    Code, Question, groups,
+    sink::{Lines, Place, fold, look},
 };
 use crate::{
     fold::{Max, Norm, Sum, WIDE},
@@ -40,7 +40,7 @@ pub(crate) trait Lane: Element + PartialEq {
     unsafe fn fold_made<S: Simd>(simd: S, code: Code, of: [*const Self; 2], at: Place, acc: &mut Data);
 
     /// Combines elements, which begin at a place, into accumulators.
-    fn fold<S: Simd>(simd: S, kind: Reduce, x: &[Self], at: Place, acc: &mut Data);
+    fn fold<S: Simd>(simd: S, question: Question, x: &[Self], at: Place, acc: &mut Data);
 }
 
 macro_rules! lanes {
@@ -166,12 +166,13 @@ macro_rules! lanes {
             }
 
             #[inline(always)]
-            fn fold<S: Simd>(simd: S, kind: Reduce, x: &[$t], at: Place, acc: &mut Data) {
-                match kind {
-                    Reduce::Sum if $groups::sum(simd, x, at, acc) => {}
-                    Reduce::Sum => fold::<$t, Sum>(x, at, acc),
-                    Reduce::Max => fold::<$t, Max>(x, at, acc),
-                    Reduce::Norm => fold::<$t, Norm>(x, at, acc),
+            fn fold<S: Simd>(simd: S, question: Question, x: &[$t], at: Place, acc: &mut Data) {
+                match question {
+                    Question::Reduce(Reduce::Sum) if $groups::sum(simd, x, at, acc) => {}
+                    Question::Reduce(Reduce::Sum) => fold::<$t, Sum>(x, at, acc),
+                    Question::Reduce(Reduce::Max) => fold::<$t, Max>(x, at, acc),
+                    Question::Reduce(Reduce::Norm) => fold::<$t, Norm>(x, at, acc),
+                    Question::Strange => look(simd, x, at, acc),
                 }
             }
         }

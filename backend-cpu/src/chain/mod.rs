@@ -147,12 +147,20 @@ pub(crate) struct Output {
     pub alone: bool,
 }
 
+/// What a chain finds out about a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Question {
+    Reduce(Reduce),
+    /// Whether any element is not finite.
+    Strange,
+}
+
 /// A value that a chain reduces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fold {
     /// Which value.
     pub value: usize,
-    pub kind: Reduce,
+    pub question: Question,
     /// The instruction that computes it, if a sum can do that by itself, and nothing else needs the value.
     pub made: Option<Instruction>,
     /// Which accumulator of the schedule.

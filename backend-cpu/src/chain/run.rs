@@ -198,7 +198,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 for first in (0..few).step_by(WIDE) {
                     // SAFETY: `few` elements of each value have been computed, and are written no more this round.
                     let x = unsafe { std::slice::from_raw_parts(x.add(first), WIDE.min(few - first)) };
-                    T::fold(simd, fold.kind, x, place.behind(first), acc);
+                    T::fold(simd, fold.question, x, place.behind(first), acc);
                 }
             }
             for to in &mut *chosen {

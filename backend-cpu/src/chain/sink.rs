@@ -1,12 +1,14 @@
 //! Reductions of what chains compute, made by the chains themselves: a few elements at a time, while they are near. What is
 //! needed for nothing else is never written.
 
-use super::{Chain, Code, Fold, Input, Instruction};
+use super::{Chain, Code, Fold, Input, Instruction, Question};
 use crate::{
+    conv::real::Real,
     fold::{Accumulator, Monoid, WIDE, part, run},
     memory::Element,
     schedule::{Acc, Action, Cell, Extent, Step},
 };
+use pulp::Simd;
 use wgrad::{DType, Data, op::Reduce};
 
 /// The most reductions of a chain.
@@ -18,29 +20,35 @@ pub(super) fn sink(mut steps: Vec<Step>, cells: &[Cell], accs: &[Acc]) -> Vec<St
     steps.iter().flat_map(|step| step.action.operands()).for_each(|cell| uses[cell] += 1);
     let mut i = 0;
     while let Some(step) = steps.get(i) {
-        let taken = match step.action {
-            Action::Fold(acc, from) if cells[from].extent == Extent::Block => {
-                let alone = uses[from] == 1 && cells[from].is_open();
-                steps.iter_mut().any(|step| takes(step, (from, alone), (acc, &accs[acc])))
-            }
-            _ => false,
+        let asked = match step.action {
+            Action::Fold(acc, from) => Some((Question::Reduce(accs[acc].kind), accs[acc].dtype, acc, from)),
+            Action::FoldStrange(acc, from) => Some((Question::Strange, cells[from].dtype, acc, from)),
+            _ => None,
         };
-        if taken {
-            steps.remove(i);
-        } else {
-            i += 1;
+        match asked.filter(|&(.., from)| cells[from].extent == Extent::Block) {
+            Some((question, dtype, acc, from)) => {
+                let alone = uses[from] == 1 && cells[from].is_open();
+                let fold = Fold { value: 0, question, made: None, acc };
+                if steps.iter_mut().any(|step| takes(step, (from, alone), (fold, dtype))) {
+                    steps.remove(i);
+                    uses[from] -= 1;
+                } else {
+                    i += 1;
+                }
+            }
+            None => i += 1,
         }
     }
     steps
 }
 
 /// Whether a step is a chain that computes or meets a cell, and has taken over to reduce it, alone or not.
-fn takes(step: &mut Step, (from, alone): (usize, bool), (acc, what): (usize, &Acc)) -> bool {
+fn takes(step: &mut Step, (from, alone): (usize, bool), (fold, dtype): (Fold, DType)) -> bool {
     let Action::Chain(chain) = &mut step.action else { return false };
-    if chain.folds.len() == FOLDS || chain.dtype != what.dtype {
+    if chain.folds.len() == FOLDS || chain.dtype != dtype {
         return false;
     }
-    let mut fold = |value| chain.folds.push(Fold { value, kind: what.kind, made: None, acc });
+    let mut fold = |value| chain.folds.push(Fold { value, ..fold });
     if let Some(value) = chain.inputs.iter().position(|&input| input == Input::Cell(from)) {
         fold(value);
         return true;
@@ -69,7 +77,7 @@ pub(super) fn make(chain: &mut Chain) {
     for fold in &mut chain.folds {
         let Some(i) = fold.value.checked_sub(inputs) else { continue };
         let instruction = chain.code[i];
-        let short = matches!(instruction.code, Code::Mul | Code::Neg) && fold.kind == Reduce::Sum;
+        let short = matches!(instruction.code, Code::Mul | Code::Neg) && fold.question == Question::Reduce(Reduce::Sum);
         if short && uses[fold.value] == 1 && chain.dtype == DType::F32 {
             fold.made = Some(instruction);
             chain.made |= 1 << i;
@@ -138,4 +146,36 @@ pub(super) fn fold<T: Element, M: Monoid<T>>(mut x: &[T], at: Place, acc: &mut D
         }
         (x, line, column) = (rest, line + 1, 0);
     }
+}
+
+/// Notes for lines whether any of neighbouring elements is not finite.
+#[inline(always)]
+pub(super) fn look<S: Simd, T: Real>(simd: S, mut x: &[T], at: Place, acc: &mut Data) {
+    let Place { lines: Lines { width, .. }, mut line, mut column } = at;
+    let acc = bool::slice_mut(acc);
+    while !x.is_empty() {
+        let (piece, rest) = x.split_at(x.len().min(width - column));
+        acc[line] |= any_strange(simd, piece);
+        (x, line, column) = (rest, line + 1, 0);
+    }
+}
+
+/// Whether any element is infinite or no number: it then is none times 0, and so is what that is added to.
+#[inline(always)]
+fn any_strange<S: Simd, T: Real>(simd: S, x: &[T]) -> bool {
+    const SIDE_BY_SIDE: usize = 4;
+    let (zero, lanes) = (T::splat(simd, T::default()), T::lanes::<S>());
+    let mut sums = [zero; SIDE_BY_SIDE];
+    let (vectors, rest) = x.split_at(x.len() / lanes * lanes);
+    for (i, vector) in vectors.chunks_exact(lanes).enumerate() {
+        // SAFETY: a vector's elements are there.
+        let vector = unsafe { vector.as_ptr().cast::<T::Vector<S>>().read_unaligned() };
+        sums[i % SIDE_BY_SIDE] = T::mul_add(simd, vector, zero, sums[i % SIDE_BY_SIDE]);
+    }
+    let [a, b, c, d] = sums;
+    let mut sum = T::sum(simd, T::add(simd, T::add(simd, a, b), T::add(simd, c, d)));
+    for &x in rest {
+        sum = sum.plus(x.times(T::default()));
+    }
+    !sum.into_f64().is_finite()
 }
