@@ -82,7 +82,6 @@ pub(crate) fn vjp<'t>(
                 / zero.select(y.ones_like(), y).unreduce(axes, &shape);
             some(g.unreduce(axes, &shape) * unit)
         }
-        Op::ArgMax(_) => vec![None],
         Op::AllReduce(..) => some(tape.push(op.clone(), &[g])),
         Op::CumSum { axis, reverse } => some(tape.push(Op::CumSum { axis: *axis, reverse: !reverse }, &[g])),
         Op::Reshape(_) => some(g.reshape(x[0].shape())),
@@ -127,7 +126,7 @@ pub(crate) fn vjp<'t>(
         Op::Conv2d(conv) => vec![Some(conv.input_grad(g, x[1], x[0])), Some(conv.weight_grad(g, x[0], x[1]))],
         Op::ConvInputGrad(conv, _) => vec![Some(g.conv2d(x[1], *conv)), Some(conv.weight_grad(x[0], g, x[1]))],
         Op::ConvWeightGrad(conv, _) => vec![Some(x[1].conv2d(g, *conv)), Some(conv.input_grad(x[0], g, x[1]))],
-        Op::Detach => vec![None],
+        Op::Detach | Op::ArgMax(_) => vec![None],
         Op::Barrier(_) => some(g),
         Op::Recomputed => vec![Some(g), None],
         Op::Hook(hook) => {
