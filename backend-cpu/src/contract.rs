@@ -5,7 +5,7 @@
 use crate::{
     arrange::arranged,
     cut::Sizes,
-    grid::Grid,
+    grid::{Grid, Way},
     half,
     memory::{Element, Env, Source, aligned_mut, nothing},
     nest::Walk,
@@ -171,8 +171,12 @@ impl Product {
         let inner: Vec<_> = (0..pieces).map(|i| k * i / pieces..k * (i + 1) / pieces).collect();
         let wide = n > UNPACKED;
         let flip = turnable && wide && m > n && sides[0].is_transposed() && sides[1].is_in_rows() && in_rows;
-        let held = flip || !alone || dtype == DType::F16;
-        let grid = Grid::new(batch * inner.len(), [m, k, n], [!alone, held], sizes.threads);
+        let way = match alone {
+            false => Way::Followed,
+            true if flip || dtype == DType::F16 => Way::Held,
+            true => Way::Straight,
+        };
+        let grid = Grid::new(batch * inner.len(), [m, k, n], way, sizes.threads);
         let part = grid.largest();
         let packed = [wide, grid.parts[0] >= sizes.turned];
         // Before the epilogue's registers, some of which it gives back.

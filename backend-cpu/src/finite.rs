@@ -1,10 +1,13 @@
 //! Whether all of some numbers are finite: the check of a loss scaler, at a glance.
 //!
 //! As it is recorded, it asks that of each number, compares each answer, and takes the maximum of these: three passes, where
-//! the exponents of a block tell it all.
+//! one sum over a block tells it.
 
-use crate::schedule::{Acc, Action, Cell, Extent, Home, Step};
-use pulp::{Arch, NullaryFnOnce};
+use crate::{
+    conv::real::Real,
+    schedule::{Acc, Action, Cell, Extent, Home, Step},
+};
+use pulp::{Arch, Simd, WithSimd};
 use wgrad::{
     DType,
     op::{Binary, Reduce, Unary},
@@ -45,28 +48,37 @@ pub(crate) fn at_a_glance(steps: &[Step], cells: &[Cell], accs: &[Acc]) -> Vec<S
 
 struct Strange<'a>(&'a [f32]);
 
-impl NullaryFnOnce for Strange<'_> {
+impl WithSimd for Strange<'_> {
     type Output = bool;
 
     #[inline(always)]
-    fn call(self) -> bool {
-        const LANES: usize = 128;
-        let magnitude = |x: f32| x.to_bits() & !(1 << 31);
-        let (groups, rest) = self.0.as_chunks::<LANES>();
-        let mut largest = [0; LANES];
-        for group in groups {
-            for (largest, &x) in largest.iter_mut().zip(group) {
-                *largest = magnitude(x).max(*largest);
-            }
-        }
-        let largest = rest.iter().map(|&x| magnitude(x)).chain(largest).max();
-        largest.is_some_and(|largest| largest >= f32::INFINITY.to_bits())
+    fn with_simd<S: Simd>(self, simd: S) -> bool {
+        any_strange_by(simd, self.0)
     }
 }
 
 /// Whether any number is infinite or none at all.
 pub(crate) fn any_strange(x: &[f32]) -> bool {
     Arch::new().dispatch(Strange(x))
+}
+
+/// As [`any_strange`], by the vectors that the caller is compiled for: what is not finite is no number times 0, and neither is
+/// what that is added to.
+#[inline(always)]
+pub(crate) fn any_strange_by<S: Simd, T: Real>(simd: S, x: &[T]) -> bool {
+    const SIDE_BY_SIDE: usize = 4;
+    let (zero, lanes) = (T::splat(simd, T::default()), T::lanes::<S>());
+    let mut sums = [zero; SIDE_BY_SIDE];
+    let (vectors, rest) = x.split_at(x.len() / lanes * lanes);
+    for (i, vector) in vectors.chunks_exact(lanes).enumerate() {
+        // SAFETY: a vector's elements are there.
+        let vector = unsafe { vector.as_ptr().cast::<T::Vector<S>>().read_unaligned() };
+        sums[i % SIDE_BY_SIDE] = T::mul_add(simd, vector, zero, sums[i % SIDE_BY_SIDE]);
+    }
+    let [a, b, c, d] = sums;
+    let sum = T::sum(simd, T::add(simd, T::add(simd, a, b), T::add(simd, c, d)));
+    let sum = rest.iter().fold(sum, |sum, &x| sum.plus(x.times(T::default())));
+    !sum.into_f64().is_finite()
 }
 
 #[cfg(test)]

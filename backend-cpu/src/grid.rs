@@ -5,6 +5,17 @@ use std::ops::Range;
 /// What the edges of parts are multiples of.
 const STEP: usize = 16;
 
+/// Where a part of a product goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// To its place at once.
+    Straight,
+    /// By way of a register.
+    Held,
+    /// From a register to an epilogue, which wants whole rows.
+    Followed,
+}
+
 /// How the sides of a product's result are cut into parts, each of which one thread computes at a time: about evenly, but in
 /// steps of [`STEP`].
 #[derive(Clone, Copy, Debug)]
@@ -20,26 +31,25 @@ impl Grid {
     ///
     /// No bit depends on the threads: `gemm` adds up the products of each element in an order that follows from the inner
     /// dimension alone, save where a result is small or narrow. Those are cut by their shape alone, and no others into such.
-    /// A part that is `held` goes by way of a register.
-    pub fn new(batch: usize, [m, k, n]: [usize; 3], [epilogue, held]: [bool; 2], threads: usize) -> Self {
-        /// The largest part, and the largest that is held.
+    pub fn new(batch: usize, [m, k, n]: [usize; 3], way: Way, threads: usize) -> Self {
+        /// The largest part, and the largest in a register.
         const LARGEST: [[usize; 2]; 2] = [[1024, 2048], [512, 2048]];
         /// In multiplications, what it costs to pack an element, to begin a part, and to begin a row of an epilogue
         /// that is not whole.
         const PACKED: usize = 32;
         const BEGUN: usize = 1 << 17;
         const ROW: usize = 5000;
-        /// Elements of a part that are found in the cache of the second level, and what each further one costs.
+        /// Elements of a register that are found in the cache of the second level, and what each further one costs.
         const NEAR: usize = 1 << 18;
         const FAR: usize = 20;
-        let (sides, all) = ([m, n], 2 * threads);
-        let small = Self { sides, parts: small_parts(batch, [m, k, n], epilogue) };
-        if small.is_small([m, n]) {
-            return small;
+        let (epilogue, held) = (way == Way::Followed, way != Way::Straight);
+        let (sides, more) = ([m, n], 2 * threads);
+        if is_small(sides) {
+            return Self { sides, parts: small_parts(batch, [m, k, n], epilogue) };
         }
         let fewest = [0, 1].map(|i| sides[i].div_ceil(LARGEST[usize::from(held)][i]));
-        let grids = (fewest[0]..=fewest[0] + all).flat_map(|rows| {
-            (fewest[1]..=fewest[1] + all / rows).map(move |columns| Self { sides, parts: [rows, columns] })
+        let grids = (fewest[0]..=fewest[0] + more).flat_map(|rows| {
+            (fewest[1]..=fewest[1] + more / rows).map(move |columns| Self { sides, parts: [rows, columns] })
         });
         let cost = |grid: &Self| {
             let [rows, columns] = grid.largest();
@@ -48,14 +58,7 @@ impl Grid {
             let far = if held { (rows * columns).saturating_sub(NEAR) * FAR } else { 0 };
             rounds * (rows * columns * k + (rows + columns) * k * PACKED + torn + far + BEGUN)
         };
-        grids.filter(|grid| !grid.is_small(grid.least())).min_by_key(cost).expect("the fewest parts are no small ones")
-    }
-
-    /// Whether `gemm` multiplies matrices with a result of this shape in other ways.
-    fn is_small(&self, [rows, columns]: [usize; 2]) -> bool {
-        const NARROW: usize = 32;
-        const SMALL: usize = 64;
-        rows.min(columns) <= NARROW || rows.max(columns) <= SMALL
+        grids.filter(|grid| !is_small(grid.least())).min_by_key(cost).expect("the fewest parts are no small ones")
     }
 
     /// Where the parts of a side begin and end.
@@ -75,6 +78,13 @@ impl Grid {
         let last = |i: usize| self.range(i, self.parts[i] - 1).len().min(self.range(i, 0).len());
         [last(0), last(1)]
     }
+}
+
+/// Whether `gemm` multiplies matrices with a result of this shape in other ways.
+fn is_small([rows, columns]: [usize; 2]) -> bool {
+    const NARROW: usize = 32;
+    const SMALL: usize = 64;
+    rows.min(columns) <= NARROW || rows.max(columns) <= SMALL
 }
 
 /// How many parts the sides of a small or narrow result are cut into.
@@ -102,21 +112,32 @@ fn small_parts(batch: usize, [m, k, n]: [usize; 3], epilogue: bool) -> [usize; 2
 
 #[cfg(test)]
 mod tests {
-    use super::Grid;
+    use super::{Grid, Way};
 
     #[test]
     fn products_of_any_shape_are_cut_into_parts() {
         for threads in [1, 2, 3, 8, 64] {
             for long in [0, 3, 200, 5000, 10_923, 1 << 21] {
-                for (m, n) in
-                    [(1, 1), (6, 50), (16, 16), (50, 6), (17, 16), (300, 3), (65, 33), (100, 3000), (5001, 70)]
-                {
-                    for held in [[false, false], [false, true], [true, true]] {
-                        let grid = Grid::new(1, [m, long, n], held, threads);
+                for (m, n) in [
+                    (0, 5),
+                    (200, 0),
+                    (1, 1),
+                    (6, 50),
+                    (16, 16),
+                    (50, 6),
+                    (17, 16),
+                    (300, 3),
+                    (65, 33),
+                    (100, 3000),
+                    (5001, 70),
+                ] {
+                    for way in [Way::Straight, Way::Held, Way::Followed] {
+                        let grid = Grid::new(1, [m, long, n], way, threads);
                         for (i, side) in [m, n].into_iter().enumerate() {
                             let ranges: Vec<_> = (0..grid.parts[i]).map(|part| grid.range(i, part)).collect();
                             assert!(ranges.iter().all(|range| !range.is_empty() && range.len() <= grid.largest()[i]));
-                            assert!(ranges.iter().all(|range| range.len() >= grid.least()[i]), "{m}x{n}: {grid:?}");
+                            let least = if m * n > 0 { grid.least()[i] } else { 0 };
+                            assert!(ranges.iter().all(|range| range.len() >= least), "{m}x{n}: {grid:?}");
                             if side == 0 {
                                 assert!(ranges.is_empty() && grid.largest()[i] == 0);
                                 continue;
@@ -136,7 +157,7 @@ mod tests {
         for threads in [1, 2, 3, 5, 8, 64] {
             for m in (33..700).step_by(7) {
                 for n in (33..2200).step_by(61).filter(|n| m.max(*n) > 64) {
-                    let grid = Grid::new(1, [m, 777, n], [false; 2], threads);
+                    let grid = Grid::new(1, [m, 777, n], Way::Straight, threads);
                     let least = [0, 1].map(|i| (0..grid.parts[i]).map(|part| grid.range(i, part).len()).min());
                     assert!(least.iter().min() > Some(&Some(32)) && least.iter().max() > Some(&Some(64)), "{grid:?}");
                 }

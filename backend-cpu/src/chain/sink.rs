@@ -4,6 +4,7 @@
 use super::{Chain, Code, Fold, Input, Instruction, Question};
 use crate::{
     conv::real::Real,
+    finite::any_strange_by,
     fold::{Accumulator, Monoid, WIDE, part, run},
     memory::Element,
     schedule::{Acc, Action, Cell, Extent, Step},
@@ -155,27 +156,7 @@ pub(super) fn look<S: Simd, T: Real>(simd: S, mut x: &[T], at: Place, acc: &mut 
     let acc = bool::slice_mut(acc);
     while !x.is_empty() {
         let (piece, rest) = x.split_at(x.len().min(width - column));
-        acc[line] |= any_strange(simd, piece);
+        acc[line] |= any_strange_by(simd, piece);
         (x, line, column) = (rest, line + 1, 0);
     }
-}
-
-/// Whether any element is infinite or no number: it then is none times 0, and so is what that is added to.
-#[inline(always)]
-fn any_strange<S: Simd, T: Real>(simd: S, x: &[T]) -> bool {
-    const SIDE_BY_SIDE: usize = 4;
-    let (zero, lanes) = (T::splat(simd, T::default()), T::lanes::<S>());
-    let mut sums = [zero; SIDE_BY_SIDE];
-    let (vectors, rest) = x.split_at(x.len() / lanes * lanes);
-    for (i, vector) in vectors.chunks_exact(lanes).enumerate() {
-        // SAFETY: a vector's elements are there.
-        let vector = unsafe { vector.as_ptr().cast::<T::Vector<S>>().read_unaligned() };
-        sums[i % SIDE_BY_SIDE] = T::mul_add(simd, vector, zero, sums[i % SIDE_BY_SIDE]);
-    }
-    let [a, b, c, d] = sums;
-    let mut sum = T::sum(simd, T::add(simd, T::add(simd, a, b), T::add(simd, c, d)));
-    for &x in rest {
-        sum = sum.plus(x.times(T::default()));
-    }
-    !sum.into_f64().is_finite()
 }
