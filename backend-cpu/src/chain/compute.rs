@@ -1,7 +1,7 @@
 //! What the instructions of chains compute, for the vector instructions that the machine turns out to have.
 
 use super::{
-    Code, Question, groups,
+    Code, Question, groups, roots,
     sink::{Lines, Place, fold, look},
 };
 use crate::{
@@ -39,13 +39,16 @@ pub(crate) trait Lane: Element + PartialEq {
     /// There are so many elements at each of the pointers that it uses.
     unsafe fn fold_made<S: Simd>(simd: S, code: Code, of: [*const Self; 2], at: Place, acc: &mut Data);
 
+    /// Notes for lines whether any of their elements, which begin at a place, is not finite: of those with a finite norm none is.
+    fn look<S: Simd>(simd: S, x: &[Self], at: Place, acc: &mut Data, norms: &[f64]);
+
     /// Combines elements, which begin at a place, into accumulators.
     fn fold<S: Simd>(simd: S, question: Question, x: &[Self], at: Place, acc: &mut Data);
 }
 
 macro_rules! lanes {
-    ($($t:ident: $s:ident, $splat:ident $neg:ident $abs:ident $sqrt:ident $add:ident $sub:ident $mul:ident $div:ident $lt:ident $eq:ident $select:ident,
-        $exps:expr, $expm1:path, $log:path, $log1p:path, $tanh:path, $erf:path, $groups:ident;)*) => { $(
+    ($($t:ident: $s:ident, $splat:ident $neg:ident $abs:ident $add:ident $sub:ident $mul:ident $div:ident $lt:ident $eq:ident $select:ident,
+        $sqrt:path, $exps:expr, $expm1:path, $log:path, $log1p:path, $tanh:path, $erf:path, $groups:ident;)*) => { $(
         impl Lane for $t {
             const ONE: $t = 1.0;
 
@@ -58,7 +61,8 @@ macro_rules! lanes {
                     |a, b| simd.$mul(a, b),
                     |a, b| simd.$div(a, b),
                 );
-                let root = |x| simd.$select(simd.$eq(x, zero), zero, simd.$sqrt(x));
+                let sqrt = |x| $sqrt(simd, x);
+                let root = |x| simd.$select(simd.$eq(x, zero), zero, sqrt(x));
                 macro_rules! each {
                     ($operands:pat => $result:expr) => {{
                         let from = std::array::from_fn(|operand| of(operand).cast::<S::$s>());
@@ -116,7 +120,7 @@ macro_rules! lanes {
                     Code::Copy => each!([a] => a),
                     Code::Neg => each!([a] => simd.$neg(a)),
                     Code::Recip => each!([a] => div(one, a)),
-                    Code::Sqrt => each!([a] => simd.$sqrt(a)),
+                    Code::Sqrt => each!([a] => sqrt(a)),
                     Code::IsFinite => {
                         let infinity = simd.$splat($t::INFINITY);
                         each!([a] => simd.$select(simd.$lt(simd.$abs(a), infinity), one, zero));
@@ -143,7 +147,7 @@ macro_rules! lanes {
                     Code::MixAdd => each!([a, b, c, d, e] => add(add(mul(a, b), mul(c, d)), e)),
                     Code::Mix3 => each!([a, b, c, d, e] => add(mul(a, b), mul(mul(c, d), e))),
                     Code::Root => each!([a] => root(a)),
-                    Code::Ratio => each!([a, b, c, d, e] => div(mul(a, b), add(mul(simd.$sqrt(c), d), e))),
+                    Code::Ratio => each!([a, b, c, d, e] => div(mul(a, b), add(mul(sqrt(c), d), e))),
                     Code::RootRatio => each!([a, b, c, d, e] => div(mul(a, b), add(mul(root(c), d), e))),
                     Code::Choose => unreachable!("nothing is computed"),
                 }
@@ -166,23 +170,29 @@ macro_rules! lanes {
             }
 
             #[inline(always)]
+            fn look<S: Simd>(simd: S, x: &[$t], at: Place, acc: &mut Data, norms: &[f64]) {
+                look(simd, x, at, acc, Some(norms));
+            }
+
+            #[inline(always)]
             fn fold<S: Simd>(simd: S, question: Question, x: &[$t], at: Place, acc: &mut Data) {
                 match question {
                     Question::Reduce(Reduce::Sum) if $groups::sum(simd, x, at, acc) => {}
                     Question::Reduce(Reduce::Sum) => fold::<$t, Sum>(x, at, acc),
                     Question::Reduce(Reduce::Max) => fold::<$t, Max>(x, at, acc),
                     Question::Reduce(Reduce::Norm) => fold::<$t, Norm>(x, at, acc),
-                    Question::Strange => look(simd, x, at, acc),
+                    Question::Strange => look(simd, x, at, acc, None),
+                    Question::StrangeNorm(_) => unreachable!("looked for with the norms at hand"),
                 }
             }
         }
     )* };
 }
 lanes! {
-    f32: f32s, splat_f32s neg_f32s abs_f32s sqrt_f32s add_f32s sub_f32s mul_f32s div_f32s less_than_f32s equal_f32s select_f32s,
-        math::exps, math::expm1, math::log, math::log1p, math::tanh, math::erf, groups;
-    f64: f64s, splat_f64s neg_f64s abs_f64s sqrt_f64s add_f64s sub_f64s mul_f64s div_f64s less_than_f64s equal_f64s select_f64s,
-        |x: [f64; HALF]| x.map(f64::exp), f64::exp_m1, f64::ln, f64::ln_1p, f64::tanh, libm::erf, no_groups;
+    f32: f32s, splat_f32s neg_f32s abs_f32s add_f32s sub_f32s mul_f32s div_f32s less_than_f32s equal_f32s select_f32s,
+        roots::of_f32s, math::exps, math::expm1, math::log, math::log1p, math::tanh, math::erf, groups;
+    f64: f64s, splat_f64s neg_f64s abs_f64s add_f64s sub_f64s mul_f64s div_f64s less_than_f64s equal_f64s select_f64s,
+        Simd::sqrt_f64s, |x: [f64; HALF]| x.map(f64::exp), f64::exp_m1, f64::ln, f64::ln_1p, f64::tanh, libm::erf, no_groups;
 }
 
 /// Of f64, groups are folded as compilers would have it.

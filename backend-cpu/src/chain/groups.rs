@@ -15,7 +15,7 @@ use std::arch::x86_64::*;
 use wgrad::Data;
 
 /// Whether vectors have 512 bits.
-const fn wide<S: Simd>() -> bool {
+pub(super) const fn wide<S: Simd>() -> bool {
     cfg!(target_arch = "x86_64") && size_of::<S::f32s>() == 64
 }
 

@@ -9,7 +9,7 @@ use super::{
     fuse::fuse,
     pieces::in_pieces,
     run::{INPUTS, LONGEST},
-    sink::{make, sink},
+    sink::{ask_norms, make, sink},
 };
 use crate::{
     memory::Source,
@@ -55,6 +55,7 @@ pub(crate) fn join(
     for step in &mut joined {
         if let Action::Chain(chain) = &mut step.action {
             make(chain);
+            ask_norms(chain);
             for i in 0..chain.outputs.len() {
                 chain.outputs[i].alone = joiner.stands_alone(chain, chain.outputs[i], views);
             }

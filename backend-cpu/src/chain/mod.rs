@@ -7,6 +7,7 @@ mod fuse;
 mod groups;
 mod join;
 mod pieces;
+mod roots;
 mod run;
 mod sink;
 
@@ -111,6 +112,13 @@ impl Code {
         })
     }
 
+    /// Whether a result is finite only if all values are that it is computed from.
+    fn is_strange_of_strange(self) -> bool {
+        let products = [Self::Neg, Self::Mul, Self::Mul3, Self::MulAdd, Self::Mul3Add, Self::MulSub, Self::SubMul];
+        let sums = [Self::Copy, Self::Add, Self::Sub, Self::Deviation, Self::Mix, Self::MixAdd, Self::Mix3];
+        products.contains(&self) || sums.contains(&self)
+    }
+
     /// How many values it uses.
     fn arity(self) -> usize {
         match self {
@@ -153,6 +161,8 @@ pub(crate) enum Question {
     Reduce(Reduce),
     /// Whether any element is not finite.
     Strange,
+    /// As [`Question::Strange`], where the norm at this place among the reductions is finite only if no element is strange.
+    StrangeNorm(usize),
 }
 
 /// A value that a chain reduces.

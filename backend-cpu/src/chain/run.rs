@@ -1,12 +1,18 @@
 //! The loop of a chain, compiled for the vector instructions that the machine turns out to have.
 
 use super::{
-    Code, Instruction,
+    Code, Instruction, Question,
     compute::{FEW, Lane},
     pieces::Pieces,
     sink::Folds,
 };
-use crate::{fold::WIDE, lanes::Lanes, memory::prefetch, segments::Runs};
+use crate::{
+    ahead::ASKS,
+    fold::WIDE,
+    lanes::Lanes,
+    memory::{Element, prefetch},
+    segments::Runs,
+};
 use arrayvec::ArrayVec;
 use pulp::{Arch, Simd, WithSimd};
 use std::ops::Range;
@@ -77,14 +83,19 @@ impl<T: Lane> WithSimd for Run<'_, T> {
         let values = inputs.len() + code.len();
         assert!(inputs.len() <= INPUTS && code.len() <= LONGEST && file.len() >= values * FEW);
         // What has room for the most there can be is not written before it is needed: chains are often short.
-        let mut memory = ArrayVec::<(usize, *const T, bool), INPUTS>::new();
+        let mut memory = ArrayVec::<(usize, *const T), INPUTS>::new();
+        let mut ahead = ArrayVec::<*const T, { INPUTS + ASKS }>::from_iter(asks.iter().copied());
         let mut conditions = ArrayVec::<(usize, Pieces<bool>), INPUTS>::new();
         let mut lines = ArrayVec::<(usize, Line<T>), INPUTS>::new();
         for (i, (row, input)) in file.chunks_exact_mut(FEW).zip(inputs).enumerate() {
             match *input {
                 From::One(x) => row.fill(x),
-                From::Memory(x) => memory.push((i, x, fresh)),
-                From::Register(x) => memory.push((i, x, false)),
+                From::Memory(x) | From::Register(x) => {
+                    memory.push((i, x));
+                    if fresh && matches!(input, From::Memory(_)) {
+                        ahead.push(x.wrapping_add(AHEAD));
+                    }
+                }
                 From::Pieces(x) => lines.push((i, Line::Pieces(x))),
                 From::Conditions(x) => conditions.push((i, x)),
                 From::Lines(x) => lines.push((i, Line::One { values: x, width: len / x.len(), shown: usize::MAX })),
@@ -120,11 +131,8 @@ impl<T: Lane> WithSimd for Run<'_, T> {
         let mut start = 0;
         while start < len {
             let few = FEW.min(len - start);
-            for &(i, x, fresh) in &memory {
+            for &(i, x) in &memory {
                 let x = x.wrapping_add(start);
-                if fresh {
-                    prefetch(x.wrapping_add(AHEAD), FEW);
-                }
                 if few == FEW {
                     at[i] = x.cast_mut();
                 } else {
@@ -133,9 +141,9 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                     unsafe { std::ptr::copy_nonoverlapping(x, at[i], few) };
                 }
             }
-            for ask in asks {
-                prefetch(ask.wrapping_add(start), FEW);
-            }
+            let (at_once, between) = ahead.split_at(ahead.len().saturating_sub(code.len()));
+            let ask = |ask: &*const T| prefetch(ask.wrapping_add(start), FEW);
+            at_once.iter().for_each(ask);
             for (i, conditions) in &mut *conditions {
                 let show = |first: usize, x: *mut bool, len: usize| {
                     // SAFETY: `len` elements of the input are there, by the caller's promise. The row is within the file,
@@ -168,6 +176,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
             }
             let made = if few == FEW && T::folds_made(simd, folds.lines) { folds.made } else { 0 };
             for (i, &Instruction { code, of }) in code.iter().enumerate() {
+                between.get(i).map(ask);
                 if made & (1 << i) != 0 {
                     continue;
                 }
@@ -184,10 +193,11 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 // what the last round left.)
                 unsafe { T::compute(simd, code, of, at[to]) };
             }
-            for (fold, acc) in folds.of.iter().zip(&mut *folds.accs) {
+            for (i, fold) in folds.of.iter().enumerate() {
                 let x = at[fold.value % VALUES].cast_const();
                 if let Some(Instruction { code, of: [a, b, ..] }) = fold.made.filter(|_| made != 0) {
                     let [a, b] = [a, b].map(|value| at[usize::from(value) % VALUES].cast_const());
+                    let acc = &mut folds.accs[i];
                     for first in (0..FEW).step_by(WIDE) {
                         let (of, at) = ([a, b].map(|x| x.wrapping_add(first)), place.behind(first));
                         // SAFETY: as above.
@@ -195,10 +205,15 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                     }
                     continue;
                 }
-                for first in (0..few).step_by(WIDE) {
-                    // SAFETY: `few` elements of each value have been computed, and are written no more this round.
-                    let x = unsafe { std::slice::from_raw_parts(x.add(first), WIDE.min(few - first)) };
-                    T::fold(simd, fold.question, x, place.behind(first), acc);
+                // SAFETY: `few` elements of each value have been computed, and are written no more this round.
+                let x = unsafe { std::slice::from_raw_parts(x, few) };
+                if let Question::StrangeNorm(norm) = fold.question {
+                    let [acc, norm] = folds.accs.get_disjoint_mut([i, norm]).expect("they differ");
+                    T::look(simd, x, place, acc, f64::slice(norm));
+                    continue;
+                }
+                for (group, x) in x.chunks(WIDE).enumerate() {
+                    T::fold(simd, fold.question, x, place.behind(group * WIDE), &mut folds.accs[i]);
                 }
             }
             for to in &mut *chosen {

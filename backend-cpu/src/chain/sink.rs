@@ -86,6 +86,27 @@ pub(super) fn make(chain: &mut Chain) {
     }
 }
 
+/// Has a norm say that no element of a value is strange, where it is the norm of that value or of what is not finite where that
+/// is not: squares of f32 do not overflow f64.
+pub(super) fn ask_norms(chain: &mut Chain) {
+    // Norms come first.
+    chain.folds.sort_by_key(|fold| fold.question == Question::Strange);
+    for i in 0..chain.folds.len() {
+        let Fold { value, question: Question::Strange, .. } = chain.folds[i] else { continue };
+        let mut tells = vec![false; chain.values()];
+        tells[value] = true;
+        for (i, instruction) in chain.code.iter().enumerate() {
+            if instruction.code.is_strange_of_strange() && instruction.operands().any(|value| tells[value]) {
+                tells[chain.inputs.len() + i] = true;
+            }
+        }
+        let norm = |fold: &Fold| tells[fold.value] && fold.question == Question::Reduce(Reduce::Norm);
+        if let Some(norm) = chain.folds.iter().position(norm).filter(|_| chain.dtype == DType::F32) {
+            chain.folds[i].question = Question::StrangeNorm(norm);
+        }
+    }
+}
+
 /// The reductions of a chain on its way through a block, and their accumulators.
 pub(crate) struct Folds<'a> {
     pub of: &'a [Fold],
@@ -149,14 +170,16 @@ pub(super) fn fold<T: Element, M: Monoid<T>>(mut x: &[T], at: Place, acc: &mut D
     }
 }
 
-/// Notes for lines whether any of neighbouring elements is not finite.
+/// Notes for lines whether any of neighbouring elements is not finite; of lines with a finite norm, if there are norms, none is.
 #[inline(always)]
-pub(super) fn look<S: Simd, T: Real>(simd: S, mut x: &[T], at: Place, acc: &mut Data) {
+pub(super) fn look<S: Simd, T: Real>(simd: S, mut x: &[T], at: Place, acc: &mut Data, norms: Option<&[f64]>) {
     let Place { lines: Lines { width, .. }, mut line, mut column } = at;
     let acc = bool::slice_mut(acc);
     while !x.is_empty() {
         let (piece, rest) = x.split_at(x.len().min(width - column));
-        acc[line] |= any_strange_by(simd, piece);
+        if norms.is_none_or(|norms| !norms[line].is_finite()) {
+            acc[line] |= any_strange_by(simd, piece);
+        }
         (x, line, column) = (rest, line + 1, 0);
     }
 }
