@@ -4,7 +4,7 @@ use super::{
     Body, Grouping, Home, Instr, Kernel, Kind, Level, MatMul, Operand, Plan, Value,
     earlier::earlier,
     emit::Emitter,
-    group::{Class, Groups, View},
+    group::{Class, Groups, View, is_identity},
     memory,
 };
 use crate::{
@@ -59,8 +59,14 @@ impl Plan {
     fn grouped(groups: &Groups<'_>) -> (Self, Again) {
         let program = groups.program;
         let nodes = program.nodes().len();
-        let mut builder =
-            Builder { groups, stored: vec![false; nodes], kernels: vec![], copies: vec![], again: Again::new() };
+        let mut builder = Builder {
+            groups,
+            stored: vec![false; nodes],
+            placed: HashMap::new(),
+            kernels: vec![],
+            copies: vec![],
+            again: Again::new(),
+        };
         let ends = program.taps().iter().map(|tap| tap.node).chain(program.commits().iter().map(|(_, node)| *node));
         ends.for_each(|node| builder.store(builder.groups.views[node.index()].root));
         let mut order: Vec<usize> = (0..builder.groups.groups.len()).collect();
@@ -78,6 +84,8 @@ struct Builder<'a> {
     groups: &'a Groups<'a>,
     /// The roots that are kept in memory.
     stored: Vec<bool>,
+    /// Roots that are written as parts of others, and where.
+    placed: HashMap<NodeId, Operand>,
     kernels: Vec<Kernel>,
     /// Copies that are no node's value: their slots come after all nodes'.
     copies: Vec<(DType, Shape)>,
@@ -143,12 +151,19 @@ impl Builder<'_> {
         {
             return self.assemble(members[0], *axis, places, *len);
         }
+        if let Op::Assemble { axis, places, .. } = &node.op
+            && let Some(placed) = self.side_by_side(members[0], *axis, places)
+        {
+            placed.iter().for_each(|(root, _)| self.store(*root));
+            return self.placed.extend(placed);
+        }
         // Every output has memory, whether it is read or not: the op writes all of them.
         let (outputs, _) = node.op.outputs();
         let first = members[0].0 - node.op.outputs().1 as u32;
         let writes = (first..first + outputs as u32).map(|i| {
             self.stored[i as usize] = true;
-            self.groups.views[i as usize].operand.clone()
+            let own = || self.groups.views[i as usize].operand.clone();
+            self.placed.get(&NodeId(i)).cloned().unwrap_or_else(own)
         });
         let writes = writes.collect();
         let mut reads: Vec<Operand> =
@@ -176,6 +191,28 @@ impl Builder<'_> {
         self.copies.push((dtype, read.shape.clone()));
         self.push(copy(&read.shape, dtype), vec![read], vec![copied.clone()], vec![reader]);
         copied
+    }
+
+    /// Where the parts of an assembly without gaps are written in its memory, if gradients of attention are all of them and
+    /// nobody else reads these: they need not lie one after another.
+    fn side_by_side(&self, id: NodeId, axis: usize, places: &[Place]) -> Option<Vec<(NodeId, Operand)>> {
+        let Groups { program, options, views, uses, .. } = self.groups;
+        let whole = &program.node(id).shape;
+        let inner: usize = whole[axis + 1..].iter().product();
+        let mut placed = vec![];
+        for (i, place) in places.iter().enumerate() {
+            let View { root, operand } = self.groups.input(id, i);
+            let gradient = matches!(program.node(*root).op, Op::AttentionGrad(..)) && uses[root.index()] == 1;
+            let all = is_identity(operand, program.node(*root).shape.numel());
+            if !gradient || !all || place.step != 1 {
+                return None;
+            }
+            let [width, pitch] = [operand.shape[axis], whole[axis]].map(|extent| extent * inner);
+            let own = views[root.index()].operand.spread(width, pitch)?;
+            placed.push((*root, Operand { slot: id.index(), offset: own.offset + place.start * inner, ..own }));
+        }
+        let parts: usize = placed.iter().map(|(_, part)| part.shape.numel()).sum();
+        (options.direct && options.heads && parts == whole.numel()).then_some(placed)
     }
 
     /// An assembly of stretches of memory: a copy of each part, and zeros in the gaps.

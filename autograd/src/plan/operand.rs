@@ -43,6 +43,23 @@ impl Operand {
         self.shape.numel() == 0 || (0..self.shape.rank()).all(|d| self.shape[d] == 1 || self.strides[d] == unit[d])
     }
 
+    /// The same elements where each `width` of the slot's have moved apart: from the beginning of one to that of the next there
+    /// are `pitch` now. `None` if no strides lead there.
+    pub(super) fn spread(&self, width: usize, pitch: usize) -> Option<Self> {
+        let (mut strides, mut reach) = (vec![], self.offset % width.max(1));
+        for (&extent, &stride) in self.shape.iter().zip(&self.strides) {
+            let stride = usize::try_from(stride).ok()?;
+            strides.push(if stride.is_multiple_of(width) {
+                (stride / width.max(1) * pitch) as isize
+            } else {
+                reach += extent.saturating_sub(1) * stride;
+                stride as isize
+            });
+        }
+        let offset = self.offset / width.max(1) * pitch + self.offset % width.max(1);
+        (reach < width || self.shape.numel() == 0).then_some(Self { offset, strides, ..self.clone() })
+    }
+
     /// The read that results from looking at this one through a movement op; `None` if that takes a copy.
     pub(crate) fn through(&self, op: &Op, shape: &Shape) -> Option<Self> {
         let mut view = Operand { shape: shape.clone(), ..self.clone() };
