@@ -2,10 +2,9 @@
 //! divider to what is divided by them. Each is the nearest float, as the machine's own is: the tests ask for every number of
 //! two binades, and all others are those times a power of 4.
 
-use super::groups::wide;
 use pulp::Simd;
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::*;
+use {super::groups::wide, std::arch::x86_64::*};
 
 /// The square roots of a vector's elements.
 #[inline(always)]
@@ -86,7 +85,7 @@ mod tests {
             let mut numbers: Vec<_> = part.iter().flat_map(|&x| [x, -x]).collect();
             compare(&numbers[..numbers.len() / 16 * 16]);
             // Each beside others whose roots are made, and which one that is not keeps from it.
-            numbers = part.iter().flat_map(|&x| [x; 16].map(|x| x)).collect();
+            numbers = part.iter().flat_map(|&x| [x; 16]).collect();
             numbers.iter_mut().skip(1).step_by(2).for_each(|x| *x = 2.0);
             compare(&numbers);
         }
