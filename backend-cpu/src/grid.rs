@@ -33,7 +33,7 @@ impl Grid {
     /// dimension alone, save where a result is small or narrow. Those are cut by their shape alone, and no others into such.
     pub fn new(batch: usize, [m, k, n]: [usize; 3], way: Way, threads: usize) -> Self {
         /// The largest part, and the largest in a register.
-        const LARGEST: [[usize; 2]; 2] = [[1024, 2048], [512, 2048]];
+        const LARGEST: [[usize; 2]; 2] = [[2048, 2048], [512, 2048]];
         /// In multiplications, what it costs to pack an element, to begin a part, and to begin a row of an epilogue
         /// that is not whole.
         const PACKED: usize = 32;
