@@ -47,6 +47,12 @@ pub(crate) trait Monoid<T: Copy>: Sized {
     fn groups(groups: &[[T; WIDE]]) -> Self::A {
         side_by_side::<T, Self, LANES>(groups.as_flattened().as_chunks().0)
     }
+
+    /// Combines two blocks of as many groups, each by itself.
+    #[inline(always)]
+    fn both(blocks: [&[[T; WIDE]]; 2]) -> [Self::A; 2] {
+        blocks.map(Self::groups)
+    }
 }
 
 /// Sums: floats accumulate in f64, integers wrap. Of f32 in whole groups, eight at a time are summed two by two before:
@@ -98,16 +104,32 @@ impl Monoid<f32> for Sum {
     }
     #[inline(always)]
     fn groups(groups: &[[f32; WIDE]]) -> f64 {
-        const EIGHTH: usize = WIDE / 8;
         let mut lanes = [0.0; EIGHTH];
-        for x in groups {
-            for i in 0..EIGHTH {
-                let near = (x[i] + x[i + EIGHTH]) + (x[i + 2 * EIGHTH] + x[i + 3 * EIGHTH]);
-                let far = (x[i + 4 * EIGHTH] + x[i + 5 * EIGHTH]) + (x[i + 6 * EIGHTH] + x[i + 7 * EIGHTH]);
-                lanes[i] += f64::from(near + far);
-            }
-        }
+        groups.iter().for_each(|x| add_eighths(&mut lanes, x));
         merged::<f32, Self, EIGHTH>(lanes)
+    }
+    /// Side by side: memory answers two places at once sooner than one after the other.
+    #[inline(always)]
+    fn both([a, b]: [&[[f32; WIDE]]; 2]) -> [f64; 2] {
+        let mut lanes = [[0.0; EIGHTH]; 2];
+        for (a, b) in a.iter().zip(b) {
+            add_eighths(&mut lanes[0], a);
+            add_eighths(&mut lanes[1], b);
+        }
+        lanes.map(merged::<f32, Self, EIGHTH>)
+    }
+}
+
+/// Elements that [`Sum`] adds up in f64, of a group of f32.
+const EIGHTH: usize = WIDE / 8;
+
+/// Adds a group's elements to an eighth as many.
+#[inline(always)]
+fn add_eighths(lanes: &mut [f64; EIGHTH], x: &[f32; WIDE]) {
+    for i in 0..EIGHTH {
+        let near = (x[i] + x[i + EIGHTH]) + (x[i + 2 * EIGHTH] + x[i + 3 * EIGHTH]);
+        let far = (x[i + 4 * EIGHTH] + x[i + 5 * EIGHTH]) + (x[i + 6 * EIGHTH] + x[i + 7 * EIGHTH]);
+        lanes[i] += f64::from(near + far);
     }
 }
 
@@ -325,6 +347,31 @@ pub(crate) fn rows<T: Copy, M: Monoid<T>>(x: &[T], columns: usize, acc: &mut [St
     Arch::new().dispatch(Rows::<T, M>(x, columns, M::A::view_mut(acc)));
 }
 
+struct Blocks<'a, T: Copy, M: Monoid<T>>(&'a [T], usize, &'a mut M::A);
+
+impl<T: Copy, M: Monoid<T>> NullaryFnOnce for Blocks<'_, T, M> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self(x, block, acc) = self;
+        let mut pairs = x.chunks_exact(2 * block);
+        for pair in &mut pairs {
+            let (a, b) = pair.split_at(block);
+            *acc = match [a, b].map(|x| x.as_chunks::<WIDE>()) {
+                [(a, []), (b, [])] => M::both([a, b]).into_iter().fold(*acc, M::merge),
+                _ => run::<T, M>(run::<T, M>(*acc, a), b),
+            };
+        }
+        *acc = pairs.remainder().chunks(block).fold(*acc, run::<T, M>);
+    }
+}
+
+/// Combines all elements of a row into its accumulator, block by block.
+pub(crate) fn blocks<T: Copy, M: Monoid<T>>(x: &[T], block: usize, acc: &mut [Store<T, M>]) {
+    Arch::new().dispatch(Blocks::<T, M>(x, block, &mut M::A::view_mut(acc)[0]));
+}
+
 /// Combines all elements of a row into an accumulator.
 pub(crate) fn row<T: Copy, M: Monoid<T>>(x: &[T], acc: &mut M::A) {
     Arch::new().dispatch(Rows::<T, M>(x, x.len().max(1), std::slice::from_mut(acc)));
@@ -364,6 +411,19 @@ mod tests {
             let magnitudes: f64 = x.iter().map(|&x| f64::from(x.abs())).sum();
             let off = 3.0 * f64::from(f32::EPSILON) / 2.0 * magnitudes;
             assert!((acc - 0.25 - sum).abs() <= off, "{len} elements: {acc} instead of {sum}");
+        }
+    }
+
+    #[test]
+    fn two_blocks_at_once_are_summed_as_one_after_the_other() {
+        for (len, block) in
+            [(0, 256), (256, 256), (512, 256), (1024, 256), (1300, 256), (2048, 256), (1000, 100), (7, 1)]
+        {
+            let x: Vec<f32> = (0..len).map(|i| ((i * 7919 + 13) % 20011) as f32 / 1000.0 - 4.0).collect();
+            let (mut one, mut both) = ([0.25], [0.25]);
+            x.chunks(block).for_each(|x| rows::<f32, Sum>(x, x.len(), &mut one));
+            blocks::<f32, Sum>(&x, block, &mut both);
+            assert_eq!(one, both, "{len} elements by {block}");
         }
     }
 

@@ -480,7 +480,7 @@ impl<'a> Machine<'a> {
             } else if self.schedule.cut.turned {
                 fold::columns::<T, M>(x, sums);
             } else if rows == 1 {
-                x.chunks(self.schedule.cut.block).for_each(|x| fold::rows::<T, M>(x, x.len(), sums));
+                fold::blocks::<T, M>(x, self.schedule.cut.block, sums);
             } else {
                 fold::rows::<T, M>(x, columns, sums);
             }
