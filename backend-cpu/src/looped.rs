@@ -115,7 +115,7 @@ impl Loop {
                         });
                     });
                 }
-                machine.finish(0);
+                machine.finish(0, false);
                 machine.leave();
             }
         });
@@ -228,7 +228,7 @@ impl Loop {
             let results = locked(&self.tiles[tile]);
             machine.accumulators(p, |i, _, total| copy(&results[i], total));
             drop(results);
-            machine.finish(p);
+            machine.finish(p, false);
         }
     }
 

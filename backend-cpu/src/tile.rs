@@ -63,12 +63,17 @@ impl<'a> Machine<'a> {
         let cut = &self.schedule.cut;
         self.size = cut.rows * cut.reduced;
         for p in 0..self.schedule.phases.len() {
+            if cut.chunks() == 1 {
+                self.chunk(p, 0); // Its accumulators are the tile's.
+                self.finish(p, true);
+                continue;
+            }
             self.start(p, false);
-            for chunk in 0..self.schedule.cut.chunks() {
+            for chunk in 0..cut.chunks() {
                 self.chunk(p, chunk);
                 self.merge(p);
             }
-            self.finish(p);
+            self.finish(p, false);
         }
         self.leave();
     }
@@ -79,10 +84,8 @@ impl<'a> Machine<'a> {
         self.enter(first.rows.start..last.rows.end);
         self.size = last.columns.end - first.columns.start;
         for p in 0..self.schedule.phases.len() {
-            self.start(p, false);
             self.walk_parts(p, parts);
-            self.merge(p);
-            self.finish(p);
+            self.finish(p, true);
         }
         self.leave();
     }
@@ -153,13 +156,14 @@ impl<'a> Machine<'a> {
         });
     }
 
-    /// The results of a phase's reductions, and what follows from them for each row.
-    pub fn finish(&mut self, phase: usize) {
+    /// The results of a phase's reductions, in the accumulators of its only chunk or in the tile's, and what follows from them
+    /// for each row.
+    pub fn finish(&mut self, phase: usize, chunk: bool) {
         let (schedule, rows) = (self.schedule, self.rows.len());
         for acc in &schedule.accs[schedule.phases[phase].accs.clone()] {
             let Home::Register { index, .. } = schedule.cells[acc.to].home else { unreachable!("results vary") };
             let mut out = self.take(index);
-            let total = &self.scratch.registers[acc.tile];
+            let total = &self.scratch.registers[if chunk { acc.chunk } else { acc.tile }];
             with_monoid!(acc.kind, acc.dtype, T, M => {
                 let out = &mut aligned_mut(T::slice_mut(&mut out))[..rows];
                 fold::finish::<T, M>(&Element::slice(total)[..rows * acc.width], out);

@@ -31,10 +31,10 @@ pub(crate) enum From<'a, T> {
     Memory(*const T),
     /// In a register, one after another.
     Register(*const T),
-    /// In memory, in pieces.
-    Pieces(Pieces<'a, T>),
-    /// Conditions in memory.
-    Conditions(Pieces<'a, bool>),
+    /// In memory, in pieces: which of the run's.
+    Pieces(usize),
+    /// Conditions in memory: which of the run's.
+    Conditions(usize),
     /// Nowhere: all elements are equal.
     One(T),
     /// One for each of the block's lines, which are equally long.
@@ -46,7 +46,7 @@ pub(crate) enum From<'a, T> {
 }
 
 /// Where one of its results goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct To<'a, T> {
     pub value: usize,
     pub place: Pieces<'a, T>,
@@ -57,10 +57,13 @@ pub(crate) struct To<'a, T> {
 }
 
 /// A chain on its way through a block.
-pub(crate) struct Run<'a, T> {
+pub(crate) struct Run<'a, 'b, T> {
     pub code: &'a [Instruction],
-    pub inputs: &'a [From<'a, T>],
-    pub outputs: &'a [To<'a, T>],
+    pub inputs: &'a [From<'b, T>],
+    /// Inputs, and conditions, that lie in pieces.
+    pub pieces: &'a mut [Pieces<'b, T>],
+    pub conditions: &'a mut [Pieces<'b, bool>],
+    pub outputs: &'a mut [To<'b, T>],
     pub folds: Folds<'a>,
     /// Where rows are segments: their runs, where the elements begin among them, and the first row.
     pub rows: Option<(Runs<'a>, usize, usize)>,
@@ -74,18 +77,20 @@ pub(crate) struct Run<'a, T> {
     pub asks: &'a [*const T],
 }
 
-impl<T: Lane> WithSimd for Run<'_, T> {
+impl<T: Lane> WithSimd for Run<'_, '_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { code, inputs, outputs, folds, rows, file, len, fresh, asks } = self;
+        let Self { code, inputs, pieces, conditions, outputs, folds, rows, file, len, fresh, asks } = self;
         let values = inputs.len() + code.len();
         assert!(inputs.len() <= INPUTS && code.len() <= LONGEST && file.len() >= values * FEW);
         // What has room for the most there can be is not written before it is needed: chains are often short.
         let mut memory = ArrayVec::<(usize, *const T), INPUTS>::new();
-        let mut ahead = ArrayVec::<*const T, { INPUTS + ASKS }>::from_iter(asks.iter().copied());
-        let mut conditions = ArrayVec::<(usize, Pieces<bool>), INPUTS>::new();
+        let mut ahead = ArrayVec::<*const T, { INPUTS + ASKS }>::new();
+        ahead.extend(asks.iter().copied());
+        let mut in_pieces = ArrayVec::<(usize, usize), INPUTS>::new();
+        let mut of_conditions = ArrayVec::<(usize, usize), INPUTS>::new();
         let mut lines = ArrayVec::<(usize, Line<T>), INPUTS>::new();
         for (i, (row, input)) in file.chunks_exact_mut(FEW).zip(inputs).enumerate() {
             match *input {
@@ -96,8 +101,8 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                         ahead.push(x.wrapping_add(AHEAD));
                     }
                 }
-                From::Pieces(x) => lines.push((i, Line::Pieces(x))),
-                From::Conditions(x) => conditions.push((i, x)),
+                From::Pieces(x) => in_pieces.push((i, x)),
+                From::Conditions(x) => of_conditions.push((i, x)),
                 From::Lines(x) => lines.push((i, Line::One { values: x, width: len / x.len(), shown: usize::MAX })),
                 From::Tile(x) => lines.push((i, Line::Tile { values: x, shown: false })),
                 From::Rows(_) => {}
@@ -114,8 +119,9 @@ impl<T: Lane> WithSimd for Run<'_, T> {
         let row = |value: usize| unsafe { start_of_file.add(value * FEW) };
         at[..values].iter_mut().enumerate().for_each(|(value, at)| *at = row(value));
         // What is chosen is known before it is computed.
-        let mut chosen = ArrayVec::<To<T>, LONGEST>::new();
-        for to in outputs {
+        for i in 0..outputs.len() {
+            let (before, others) = outputs.split_at_mut(i);
+            let to = &mut others[0];
             let mut value = to.value;
             while let Some(&Instruction { code: Code::Choose, of: [condition, a, b, ..] }) =
                 value.checked_sub(inputs.len()).map(|i| &code[i])
@@ -124,8 +130,8 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 let condition = unsafe { *row(usize::from(condition)) } != T::default();
                 value = usize::from(if condition { a } else { b });
             }
-            let alone = to.alone && value >= inputs.len() && chosen.iter().all(|other| other.value != value);
-            chosen.push(To { value, alone, ..*to });
+            to.value = value;
+            to.alone = to.alone && value >= inputs.len() && before.iter().all(|other| other.value != value);
         }
         let mut place = folds.lines.start();
         let mut start = 0;
@@ -144,12 +150,13 @@ impl<T: Lane> WithSimd for Run<'_, T> {
             let (at_once, between) = ahead.split_at(ahead.len().saturating_sub(code.len()));
             let ask = |ask: &*const T| prefetch(ask.wrapping_add(start), FEW);
             at_once.iter().for_each(ask);
-            for (i, conditions) in &mut *conditions {
+            for &(i, which) in &of_conditions {
+                let conditions = &mut conditions[which];
                 let show = |first: usize, x: *mut bool, len: usize| {
                     // SAFETY: `len` elements of the input are there, by the caller's promise. The row is within the file,
                     // and nothing else refers to it now.
                     let (x, own) = unsafe {
-                        (std::slice::from_raw_parts(x, len), std::slice::from_raw_parts_mut(row(*i).add(first), len))
+                        (std::slice::from_raw_parts(x, len), std::slice::from_raw_parts_mut(row(i).add(first), len))
                     };
                     own.iter_mut().zip(x).for_each(|(own, &x)| *own = if x { T::ONE } else { T::default() });
                 };
@@ -157,6 +164,19 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                     Some(x) => show(0, x, FEW),
                     None => conditions.each(few, show),
                 }
+            }
+            for &(i, which) in &in_pieces {
+                let pieces = &mut pieces[which];
+                at[i] = row(i);
+                if let Some(here) = pieces.here(AHEAD) {
+                    at[i] = here;
+                    continue;
+                }
+                pieces.each(few, |first, x, len| {
+                    // SAFETY: so many elements of the input are there, by the caller's promise, and the row is within the
+                    // file, and apart from them.
+                    unsafe { std::ptr::copy_nonoverlapping(x, row(i).add(first), len) };
+                });
             }
             for (i, line) in &mut *lines {
                 // SAFETY: the row is within the file, and nothing else refers to it now.
@@ -168,7 +188,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                 let file = unsafe { std::slice::from_raw_parts_mut(start_of_file, inputs.len() * FEW) };
                 spread.fill(inputs, start..start + few, file);
             }
-            for to in &mut *chosen {
+            for to in &mut *outputs {
                 to.here = to.place.here(0);
                 if to.alone {
                     at[to.value % VALUES] = to.here.unwrap_or(row(to.value % values));
@@ -216,7 +236,7 @@ impl<T: Lane> WithSimd for Run<'_, T> {
                     T::fold(simd, fold.question, x, place.behind(group * WIDE), &mut folds.accs[i]);
                 }
             }
-            for to in &mut *chosen {
+            for to in &mut *outputs {
                 let from = at[to.value % VALUES].cast_const();
                 match to.here {
                     Some(_) if to.alone => {}
@@ -242,8 +262,6 @@ enum Line<'a, T> {
     One { values: &'a [T], width: usize, shown: usize },
     /// A line, which all lines are equal to, and whether a row of the file shows it as often as it fits.
     Tile { values: &'a [T], shown: bool },
-    /// Of its own for each line, in pieces.
-    Pieces(Pieces<'a, T>),
 }
 
 impl<T: Lane> Line<'_, T> {
@@ -251,15 +269,6 @@ impl<T: Lane> Line<'_, T> {
     #[inline(always)]
     fn show(&mut self, start: usize, few: usize, own: &mut [T]) -> *const T {
         match self {
-            Self::Pieces(pieces) => {
-                if let Some(here) = pieces.here(AHEAD) {
-                    return here;
-                }
-                pieces.each(few, |first, x, len| {
-                    // SAFETY: so many elements of the input are there, by the caller's promise, and `own` is apart.
-                    unsafe { std::ptr::copy_nonoverlapping(x, own[first..][..len].as_mut_ptr(), len) };
-                });
-            }
             Self::One { values, width, shown } => {
                 let (mut line, mut at) = (start / *width, 0);
                 if start + few <= (line + 1) * *width {
@@ -338,7 +347,7 @@ impl Spread<'_> {
     }
 }
 
-impl<T: Lane> Run<'_, T> {
+impl<T: Lane> Run<'_, '_, T> {
     /// Computes the values of each element, writes those that leave, and reduces those that are to be reduced.
     ///
     /// # Panics

@@ -5,7 +5,7 @@ use crate::{
     ahead::{ASKS, Ask},
     chain::{Area, Chain, FOLDS, Folds, From, INPUTS, Input, LONGEST, Lane, Lines, Pieces, Run, To},
     lanes::Lanes,
-    memory::{Element, Source, aligned_mut, nothing},
+    memory::{Element, Source, aligned_mut},
     schedule::{Extent, Home},
     scratch::Seen,
     segments::Runs,
@@ -41,18 +41,20 @@ impl<'a> Machine<'a> {
             outputs.push(To { value: output.value, place, here: None, alone: output.alone });
         }
         let mut file = self.take(chain.file);
-        let mut accs: [_; FOLDS] = std::array::from_fn(|_| nothing(DType::F32));
-        for (acc, fold) in accs.iter_mut().zip(&chain.folds) {
-            *acc = self.take(self.schedule.accs[fold.acc].chunk);
+        let mut accs = ArrayVec::<_, FOLDS>::new();
+        for fold in &chain.folds {
+            accs.push(self.take(self.schedule.accs[fold.acc].chunk));
         }
-        let inputs: ArrayVec<_, INPUTS> = chain
-            .inputs
-            .iter()
-            .map(|&input| match input {
-                Input::Cell(cell) => self.input::<T>(cell, len),
+        // Nothing is collected: that would be moved, with all the room that it has.
+        let mut inputs = ArrayVec::<_, INPUTS>::new();
+        let mut pieces = ArrayVec::<_, INPUTS>::new();
+        let mut conditions = ArrayVec::<_, INPUTS>::new();
+        for &input in &chain.inputs {
+            inputs.push(match input {
+                Input::Cell(cell) => self.input::<T>(cell, len, &mut pieces, &mut conditions),
                 Input::Spread(rows) => From::Rows(self.lanes(rows)),
-            })
-            .collect();
+            });
+        }
         let rows = self.schedule.tiling.as_ref().map(|tiling| {
             (
                 Runs::among(&tiling.segments, self.rows.clone(), self.columns.clone()),
@@ -63,7 +65,10 @@ impl<'a> Machine<'a> {
         let turned = self.schedule.cut.turned;
         let width = if turned { self.rows.len() } else { self.columns.len() };
         let folds = Folds { of: &chain.folds, made: chain.made, accs: &mut accs, lines: Lines { width, turned } };
-        let asks: ArrayVec<_, ASKS> = chain.asks.iter().filter_map(|&ask| self.asked::<T>(ask)).collect();
+        let mut asks = ArrayVec::<_, ASKS>::new();
+        for &ask in &chain.asks {
+            asks.extend(self.asked::<T>(ask));
+        }
         // SAFETY: inputs and outputs are `len` elements each, of this thread's registers and block; outputs have registers
         // of their own. In memory an output may be what an input shows, and is then the same operand: what is read and
         // what is written belong to the same points. Nothing else is read there any more: a chain writes at once over what
@@ -71,9 +76,11 @@ impl<'a> Machine<'a> {
         unsafe {
             let file = aligned_mut(T::slice_mut(&mut file));
             let (code, asks, fresh) = (&chain.code[..], &asks[..], self.fresh);
-            Run { code, inputs: &inputs, outputs: &outputs, folds, rows, file, len, fresh, asks }.run();
+            let (inputs, pieces, conditions) = (&inputs[..], &mut pieces[..], &mut conditions[..]);
+            let outputs = &mut outputs[..];
+            Run { code, inputs, pieces, conditions, outputs, folds, rows, file, len, fresh, asks }.run();
         }
-        drop(inputs);
+        drop((inputs, pieces, conditions, outputs));
         for (fold, acc) in chain.folds.iter().zip(accs) {
             self.scratch.registers[self.schedule.accs[fold.acc].chunk] = acc;
         }
@@ -107,24 +114,35 @@ impl<'a> Machine<'a> {
         Some(start.wrapping_add(at + if ask.next { self.size } else { 0 }))
     }
 
-    /// Where a chain finds one of its inputs.
-    fn input<T: Lane>(&self, cell: usize, len: usize) -> From<'_, T> {
-        let pieces = match self.scratch.seen[self.found(cell)] {
+    /// Where a chain finds one of its inputs, among these if it lies in pieces or is made of conditions.
+    fn input<'b, T: Lane>(
+        &'b self,
+        cell: usize,
+        len: usize,
+        pieces: &mut ArrayVec<Pieces<'b, T>, INPUTS>,
+        conditions: &mut ArrayVec<Pieces<'b, bool>, INPUTS>,
+    ) -> From<'b, T> {
+        let view = match self.scratch.seen[self.found(cell)] {
             Seen::Pieces(view) => Some(view),
             _ => None,
         };
         if self.dtype(cell) == DType::Bool {
-            if let Some(view) = pieces {
-                return From::Conditions(self.pieces(view));
-            }
-            return match self.lanes::<bool>(cell) {
-                Lanes::Splat(condition) => From::One(if condition { T::ONE } else { T::default() }),
-                Lanes::Slice(conditions) => From::Conditions(Pieces::one(conditions.as_ptr().cast_mut(), len)),
-                Lanes::Lines(_) | Lanes::Tile(_) => unreachable!("conditions of rows or columns have been expanded"),
+            let found = match view {
+                Some(view) => self.pieces(view),
+                None => match self.lanes::<bool>(cell) {
+                    Lanes::Splat(condition) => return From::One(if condition { T::ONE } else { T::default() }),
+                    Lanes::Slice(conditions) => Pieces::one(conditions.as_ptr().cast_mut(), len),
+                    Lanes::Lines(_) | Lanes::Tile(_) => {
+                        unreachable!("conditions of rows or columns have been expanded")
+                    }
+                },
             };
+            conditions.push(found);
+            return From::Conditions(conditions.len() - 1);
         }
-        if let Some(view) = pieces {
-            return From::Pieces(self.pieces(view));
+        if let Some(view) = view {
+            pieces.push(self.pieces(view));
+            return From::Pieces(pieces.len() - 1);
         }
         if let Seen::Memory(Source::Target(t), at) = self.scratch.seen[self.found(cell)]
             && self.schedule.cells[cell].extent == Extent::Block
