@@ -1,6 +1,6 @@
 //! Matrix products, by the `gemm` crate, and the maps that follow them. A side that lies transposed is turned round once,
 //! rather than by each part that packs it. Where that is the longer side, as in the gradient of a weight, the other one is,
-//! and the transpose of the product is computed.
+//! and the transpose of the product is computed. Most gradients of weights are sums of outer products, without `gemm`.
 
 use crate::{
     arrange::arranged,
@@ -9,6 +9,7 @@ use crate::{
     half,
     memory::{Element, Env, Source, aligned_mut, nothing},
     nest::Walk,
+    outer,
     pool::Pool,
     schedule::{Schedule, Setting},
     scratch::{Files, Room, Scratch, Workers},
@@ -45,6 +46,12 @@ pub(crate) trait Float: Element {
         room: Option<[&mut [f32]; 3]>,
     );
 
+    /// As [`outer::multiply`].
+    ///
+    /// # Safety
+    /// As for that.
+    unsafe fn outer(shape: [usize; 3], lhs: Matrix<Self>, rhs: Matrix<Self>, out: Place<Self>);
+
     /// Adds elements to others.
     fn add(to: &mut [Self], x: &[Self]);
 }
@@ -61,6 +68,10 @@ macro_rules! floats {
             ) {
                 // SAFETY: promised by the caller.
                 unsafe { multiply(shape, lhs, rhs, out, false) };
+            }
+            unsafe fn outer(shape: [usize; 3], lhs: Matrix<$t>, rhs: Matrix<$t>, out: Place<$t>) {
+                // SAFETY: promised by the caller.
+                unsafe { outer::multiply(shape, lhs, rhs, out) };
             }
             fn add(to: &mut [$t], x: &[$t]) {
                 to.iter_mut().zip(x).for_each(|(to, x)| *to += x);
@@ -132,8 +143,10 @@ pub(crate) struct Product {
     grid: Grid,
     /// A register for each side that is turned round.
     turned: [Option<usize>; 2],
-    /// A register for a part's transpose, where that is what is computed: of the right side, turned round, and the left.
+    /// A register for a part's transpose, where that is what is computed: of the right side and the left.
     flipped: Option<usize>,
+    /// Whether it is a sum of outer products.
+    outer: bool,
     /// The inner dimension, or its halves, each of which is summed by itself: a thread finds the half in its caches that
     /// it has written, and need not read the other.
     inner: Vec<Range<usize>>,
@@ -170,7 +183,10 @@ impl Product {
         let pieces = if halves { 2 } else { 1 };
         let inner: Vec<_> = (0..pieces).map(|i| k * i / pieces..k * (i + 1) / pieces).collect();
         let wide = n > UNPACKED;
-        let flip = turnable && wide && m > n && sides[0].is_transposed() && sides[1].is_in_rows() && in_rows;
+        let gradient = turnable && sides[0].is_transposed() && sides[1].is_in_rows() && in_rows;
+        let outer = gradient && alone && outer::suits(dtype, [m, n], [sides[0].strides[1], sides[1].strides[0]]);
+        let turn_right = gradient && !outer && wide && m > n;
+        let flip = turn_right || outer && !n.is_multiple_of(outer::COLUMNS);
         let way = match alone {
             false => Way::Followed,
             true if flip || dtype == DType::F16 => Way::Held,
@@ -183,8 +199,9 @@ impl Product {
         let halved = halves.then(|| files.take(dtype, m * n));
         let flipped = flip.then(|| files.take(dtype, part[0] * part[1]));
         let turned = [0, 1].map(|i| {
-            let turn = if flip { i == 1 } else { turnable && packed[i] && sides[i].is_transposed() };
-            let [rows, width] = if flip { [n, k] } else { [[m, k], [k, n]][i] };
+            let packed = turnable && packed[i] && sides[i].is_transposed();
+            let turn = if turn_right { i == 1 } else { packed && !outer };
+            let [rows, width] = if turn_right { [n, k] } else { [[m, k], [k, n]][i] };
             turn.then(|| files.take(dtype, rows * pitch(width)))
         });
         let room = (dtype == DType::F16).then(|| half::room(part, k).map(|len| files.take(DType::F32, len)));
@@ -204,7 +221,7 @@ impl Product {
             let setting = Setting { body: &body, reads, writes: &writes, source, product: Some(view), sizes };
             arranged(&setting, files)
         });
-        Self { batch, m, k, n, sides, out, grid, turned, flipped, inner, halved, epilogue, dtype, room }
+        Self { batch, m, k, n, sides, out, grid, turned, flipped, outer, inner, halved, epilogue, dtype, room }
     }
 
     pub fn run(&self, env: Env, workers: &Workers, pool: Pool) {
@@ -302,14 +319,21 @@ impl Product {
         scratch: &mut Scratch,
     ) {
         let Some(flipped) = self.flipped else {
+            let shape = [rows, k, columns];
             // SAFETY: promised by the caller.
-            return unsafe { T::multiply([rows, k, columns], lhs, rhs, out, self.room(scratch)) };
+            return match self.outer {
+                true => unsafe { T::outer(shape, lhs, rhs, out) },
+                false => unsafe { T::multiply(shape, lhs, rhs, out, self.room(scratch)) },
+            };
         };
         let transpose = &mut aligned_mut(T::slice_mut(&mut scratch.registers[flipped]))[..rows * columns];
         // SAFETY: the transpose is borrowed mutably, from scratch; the rest is promised by the caller.
         unsafe {
-            let shape = [columns, k, rows];
-            T::multiply(shape, rhs.transposed(), lhs.transposed(), Place::of(transpose, rows), None);
+            let (shape, lhs, rhs) = ([columns, k, rows], rhs.transposed(), lhs.transposed());
+            match self.outer {
+                true => T::outer(shape, lhs, rhs, Place::of(transpose, rows)),
+                false => T::multiply(shape, lhs, rhs, Place::of(transpose, rows), None),
+            }
             turn(Matrix { data: transpose, start: 0, strides: [1, rows as isize] }, out, [rows, columns]);
         }
     }

@@ -26,6 +26,7 @@ mod looped;
 mod math;
 mod memory;
 mod nest;
+mod outer;
 mod pool;
 mod random;
 mod recurrence;
