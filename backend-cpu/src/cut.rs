@@ -70,7 +70,7 @@ impl Sizes {
         packed: 1 << 17,
         winograd: [32, 16, 4],
         attended: [32, 512],
-        turned: 3,
+        turned: 2,
         halved: 512,
         serial: 1 << 16,
         threads: 1,
