@@ -24,6 +24,7 @@ pub mod testing;
 
 mod alarm;
 mod array;
+mod coefficient;
 mod compose;
 mod conv;
 mod dot;

@@ -7,7 +7,7 @@ use crate::{
     Array, DType, Shape, Tensor,
     alarm::Alarm,
     hook::{HookFns, Probe, RuleFn},
-    lints::Facts,
+    lints::{Drawing, Facts},
     op::{HookId, InputId, Op, RuleId, Typed},
     program::{InputDecl, Pass, Program, TapDecl},
     random::fnv1a,
@@ -171,6 +171,7 @@ impl Tape {
             unreached: inner.unreached,
             lints: vec![],
             events: inner.events,
+            drawing: Drawing::default(),
             shared: if self.ranks > 1 { inner.shared } else { vec![] },
             layout: self.layout,
             ranks: self.ranks,
@@ -345,9 +346,11 @@ impl Tape {
             !rebound,
             "assign to {name:?}: it has another value within `with_params`; use `Optimizer::update` there"
         );
+        let site = self.site();
         let mut inner = self.inner.borrow_mut();
         inner.states.insert(state, id);
         inner.assigned.push((state, id));
+        inner.facts.assign(state, site);
     }
 
     /// Remembers the value of a loss scale that a loss is multiplied by.
@@ -406,7 +409,7 @@ impl Tape {
 
     /// The node of a value for a state.
     #[track_caller]
-    fn fitting(&self, what: &str, state: StateId, value: Tensor<'_>) -> NodeId {
+    pub(crate) fn fitting(&self, what: &str, state: StateId, value: Tensor<'_>) -> NodeId {
         let decl = self.layout.state(state);
         assert!(
             decl.shape == value.shape() && decl.dtype == value.dtype(),
