@@ -30,6 +30,12 @@ const TAP_RING: usize = 64;
 /// How many programs [`Session::run_cached`] keeps; beyond that the one unused for longest is forgotten.
 const CACHED_PROGRAMS: usize = 64;
 
+/// How many of them it keeps whatever memory they take: a loop that runs no more different ones compiles each once.
+const CACHED_ANYWAY: usize = 8;
+
+/// The most bytes that the programs it keeps beyond these may bring all of them to, if nobody says otherwise.
+const CACHED_BYTES: u64 = 1 << 30;
+
 /// A program compiled for a session. It reads as the [`Program`] it was made from. When its last copy is dropped, the
 /// session forgets what it compiled.
 #[derive(Clone, Debug)]
@@ -121,6 +127,7 @@ pub struct Session {
     buffers: Vec<BufferId>,
     /// The most recently used last.
     cache: Vec<(CacheKey, Step)>,
+    cached_bytes: u64,
     dropped: Dropped,
     /// Where each name of the cache is used.
     places: HashMap<String, &'static Location<'static>>,
@@ -152,6 +159,7 @@ impl Session {
             grouping,
             buffers,
             cache: vec![],
+            cached_bytes: CACHED_BYTES,
             dropped: Dropped::default(),
             places: HashMap::new(),
             shown: HashMap::new(),
@@ -273,6 +281,29 @@ impl Session {
         self.grouping = Grouping { buffers, ..grouping };
     }
 
+    /// How many bytes on the device the programs that [`Session::run_cached`] keeps may take, beyond which it keeps the 8 used
+    /// last only; 1 GiB if this is not called. Programs that somebody holds stay compiled all the same.
+    pub fn set_cached_bytes(&mut self, bytes: u64) {
+        self.cached_bytes = bytes;
+    }
+
+    /// Forgets cached programs until there is room for one more.
+    fn forget_cached(&mut self, new: ExecutableId) {
+        let bytes = |step: &Step| self.backend.bytes(step.executable.id);
+        let mut all = self.backend.bytes(new) + self.cache.iter().map(|(_, step)| bytes(step)).sum::<u64>();
+        let mut forgotten = 0;
+        for (_, step) in &self.cache {
+            let kept = self.cache.len() - forgotten;
+            if kept < CACHED_PROGRAMS && (kept < CACHED_ANYWAY || all <= self.cached_bytes) {
+                break;
+            }
+            all -= bytes(step);
+            forgotten += 1;
+        }
+        self.cache.drain(..forgotten);
+        self.forget_dropped();
+    }
+
     /// Frees what belongs to steps that have been dropped.
     fn forget_dropped(&mut self) {
         let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
@@ -283,7 +314,8 @@ impl Session {
     }
 
     /// Runs the program of this name for inputs of these shapes, recording it with `f` the first time. The name stands
-    /// for the recording function: one place in the code, one name. The 64 programs used last are kept.
+    /// for the recording function: one place in the code, one name. The 64 programs used last are kept, or fewer, but at
+    /// least 8, if their memory exceeds 1 GiB ([`Session::set_cached_bytes`]).
     ///
     /// # Errors
     /// As [`Session::record`] and [`Session::run`]; [`Error::NameTaken`] if two places in the code use one name.
@@ -298,11 +330,12 @@ impl Session {
         }
         let step = match self.cache.iter().position(|(known, _)| *known == key) {
             Some(position) => self.cache.remove(position).1,
-            None => self.record(f)?,
+            None => {
+                let step = self.record(f)?;
+                self.forget_cached(step.executable.id);
+                step
+            }
         };
-        if self.cache.len() == CACHED_PROGRAMS {
-            self.cache.remove(0);
-        }
         self.cache.push((key, step.clone()));
         self.run(&step, inputs)?;
         Ok(step)
@@ -541,6 +574,8 @@ impl Session {
             t.tap(RESULT, result);
         })?;
         let taps = self.run_now(&step, inputs)?;
+        drop(step);
+        self.forget_dropped();
         Ok(taps.get(RESULT).expect("tapped above").clone())
     }
 

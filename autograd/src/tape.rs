@@ -479,7 +479,8 @@ impl Tape {
     ///
     /// | what | with `F16` |
     /// |---|---|
-    /// | `matmul`, `matmul_t`, `conv1d`, `conv2d`; with them `attention`'s two products, and a recurrent layer's of its inputs | operands and result rounded to f16, products summed wider; the result is f32 again |
+    /// | `matmul`, `matmul_t`, `conv1d`, `conv2d`; with them a recurrent layer's product of its inputs, and `attention`'s of values where it masks or drops weights | operands and result rounded to f16, products summed wider; the result is f32 again |
+    /// | `attention` | queries, keys and values rounded to f16; scores, soft-max and sums in f32; the result rounded to f16, and f32 again |
     /// | their gradients, of activations and of weights | computed and rounded likewise, in a sweep recorded within or without |
     /// | several gradients of one value or weight | summed in f32, rounded once |
     /// | elementwise operations, `dot`, sums, means, norms, soft-max, losses, embeddings, a recurrent layer's steps | f32, and so are their gradients |

@@ -4,7 +4,7 @@
 //! second derivatives need nothing more. `None` says that no gradient flows to an input.
 
 use crate::{
-    Tensor, fused,
+    DType, Tensor, fused,
     op::{Binary, Op, Place, Reduce, Unary},
 };
 
@@ -69,18 +69,31 @@ pub(crate) fn vjp<'t>(
             vec![None, Some(x[0].select(g, zero)), Some(x[0].select(zero, g))]
         }
         Op::Cast(_) => vec![x[0].dtype().is_float().then(|| g.cast(x[0].dtype()))],
-        Op::Reduce(Reduce::Sum, axes) => some(g.unreduce(axes, &x[0].shape())),
-        Op::Reduce(Reduce::Max, axes) => {
-            let shape = x[0].shape();
-            let winners = x[0].equals(y.unreduce(axes, &shape)).cast(g.dtype());
-            some(winners * (g / winners.sum_axes(axes)).unreduce(axes, &shape))
+        Op::Reduce(kind, _) | Op::SegmentReduce(kind, _) if y.dtype() == DType::F16 && *kind != Reduce::Sum => {
+            // A half is no number to count by, and a norm may exceed it: the rule of f32, rounded once.
+            let x = [x[0].cast(DType::F32)];
+            let d = vjp(op, &[tape.push(op.clone(), &x)], &x, &[Some(g.cast(DType::F32))]);
+            vec![d[0].map(|d| d.cast(y.dtype()))]
         }
-        Op::Reduce(Reduce::Norm, axes) => {
-            // x / |x|; both are replaced where the norm is 0, so that no order of derivative meets 0 / 0.
-            let (shape, zero) = (x[0].shape(), y.equals(0.0));
-            let unit = zero.unreduce(axes, &shape).select(g.zeros_like().unreduce(axes, &shape), x[0])
-                / zero.select(y.ones_like(), y).unreduce(axes, &shape);
-            some(g.unreduce(axes, &shape) * unit)
+        Op::Reduce(kind, _) | Op::SegmentReduce(kind, _) => {
+            let (spread, sum): (&dyn Fn(Tensor<'t>) -> Tensor<'t>, _) = match op {
+                Op::Reduce(_, axes) => (&|y| y.unreduce(axes, &x[0].shape()), Op::Reduce(Reduce::Sum, axes.clone())),
+                Op::SegmentReduce(_, s) => (&|y| y.segment_broadcast(s), Op::SegmentReduce(Reduce::Sum, s.clone())),
+                _ => unreachable!("one of the two"),
+            };
+            some(match kind {
+                Reduce::Sum => spread(g),
+                Reduce::Max => {
+                    let winners = x[0].equals(spread(y)).cast(g.dtype());
+                    winners * spread(g / tape.push(sum, &[winners]))
+                }
+                Reduce::Norm => {
+                    // x / |x|; both are replaced where the norm is 0, so that no order of derivative meets 0 / 0. Between
+                    // segments it is taken for 1, too, and no gradient flows.
+                    let (norm, zero) = (spread(y), spread(y).equals(0.0));
+                    spread(g) * (zero.select(x[0].zeros_like(), x[0]) / zero.select(norm.ones_like(), norm))
+                }
+            })
         }
         Op::AllReduce(..) => some(tape.push(op.clone(), &[g])),
         Op::CumSum { axis, reverse } => some(tape.push(Op::CumSum { axis: *axis, reverse: !reverse }, &[g])),
@@ -103,18 +116,6 @@ pub(crate) fn vjp<'t>(
         }
         Op::Gather(axis) => vec![Some(g.scatter_add(x[1], *axis, x[0].shape()[*axis])), None],
         Op::ScatterAdd { axis, .. } => vec![Some(g.gather(x[1], *axis)), None],
-        Op::SegmentReduce(Reduce::Sum, segments) => some(g.segment_broadcast(segments)),
-        Op::SegmentReduce(Reduce::Max, segments) => {
-            let winners = x[0].equals(y.segment_broadcast(segments)).cast(g.dtype());
-            some(winners * (g / winners.segment_sum(segments)).segment_broadcast(segments))
-        }
-        Op::SegmentReduce(Reduce::Norm, segments) => {
-            // As above; between segments the norm is taken for 1, too, and no gradient flows.
-            let norm = y.segment_broadcast(segments);
-            let zero = norm.equals(0.0);
-            let unit = zero.select(x[0].zeros_like(), x[0]) / zero.select(norm.ones_like(), norm);
-            some(g.segment_broadcast(segments) * unit)
-        }
         Op::SegmentBroadcast(segments) => some(g.segment_sum(segments)),
         Op::MatMul { ta, tb } => {
             let (a, b) = (x[0], x[1]);

@@ -41,7 +41,7 @@ impl<'t> Tensor<'t> {
     }
 
     /// The type that sums and squares are kept in on the way to a mean: those of halves soon leave their range.
-    pub(super) fn wide(self) -> DType {
+    pub(crate) fn wide(self) -> DType {
         if self.dtype() == DType::F16 { DType::F32 } else { self.dtype() }
     }
 

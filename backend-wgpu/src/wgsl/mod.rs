@@ -6,6 +6,7 @@ pub(crate) mod body;
 pub(crate) mod convolution;
 pub(crate) mod cooperative;
 pub(crate) mod correlation;
+pub(crate) mod cumsum;
 pub(crate) mod index;
 pub(crate) mod launch;
 pub(crate) mod product;
@@ -160,6 +161,8 @@ pub(crate) enum Part {
     Random,
     /// Euclidean norms.
     Norm,
+    /// Sums that remember what rounding takes.
+    Sum,
 }
 
 impl Part {
@@ -173,6 +176,7 @@ impl Part {
             Part::Trig => include_str!("trig.wgsl"),
             Part::Random => include_str!("random.wgsl"),
             Part::Norm => include_str!("norm.wgsl"),
+            Part::Sum => include_str!("sum.wgsl"),
         }
     }
 
@@ -180,6 +184,7 @@ impl Part {
     fn needs(self) -> Option<Part> {
         match self {
             Part::Erf | Part::Pow => Some(Part::Exp),
+            Part::Sum => Some(Part::Convert),
             _ => None,
         }
     }
