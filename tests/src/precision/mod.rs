@@ -10,6 +10,8 @@
 //! numbers of that type. Behind the bar come the results in the same form. A result is the f64 next to the truth, by its
 //! bits, and where f64 is the type also the f64 next to what is left of the truth.
 
+pub mod rows;
+
 use std::path::Path;
 use wgrad::{DType, f16};
 
