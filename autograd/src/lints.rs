@@ -454,7 +454,7 @@ fn infinite_slopes(walk: &mut Walk<'_>) {
                 "the square root of a square has an infinite slope at 0; use `abs` or `norm`, or add an eps inside the root"
             }
             Op::Unary(Unary::Log) if share_of(program, input(0)) => {
-                "the logarithm of a soft-max is infinite where it underflows to 0; use `log_softmax` or `cross_entropy`"
+                "the logarithm of a soft-max is infinite where it underflows to 0; use `log_softmax`, `cross_entropy` or `softmax_entropy`"
             }
             Op::Binary(Binary::Div) if magnitude(program, input(1)) => {
                 "the divisor is 0 where what it is made of is 0; add an eps to it"
@@ -476,6 +476,7 @@ fn moved(program: &Program, mut id: NodeId) -> NodeId {
             Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) | Op::Slice { .. } | Op::Gather(_) | Op::Cast(_) => {
                 id = node.inputs[0]
             }
+            Op::Custom { args, out, .. } => id = node.inputs[args + out],
             _ => return id,
         }
     }
@@ -501,6 +502,8 @@ fn square_of(program: &Program, id: NodeId) -> bool {
         Op::Binary(Binary::Pow) => is(1, |p| p == 2.0),
         Op::Binary(Binary::Mul | Binary::Div) if is(1, |c| c != 0.0) => square_of(program, x[0]),
         Op::Binary(Binary::Max) if is(1, |c| c == 0.0) => square_of(program, x[0]),
+        // As in a variance: the mean square less the square of the mean.
+        Op::Binary(Binary::Sub) => square_of(program, x[0]) && square_of(program, x[1]),
         Op::Select if is(1, |c| c == 0.0) => square_of(program, x[2]),
         Op::Reduce(Reduce::Sum, _) => square_of(program, x[0]),
         _ => false,

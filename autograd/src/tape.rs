@@ -6,7 +6,7 @@
 use crate::{
     Array, DType, Shape, Tensor,
     alarm::Alarm,
-    hook::{HookFns, Probe, RuleFn},
+    hook::{HookFns, OwnRule, Probe, RuleFn},
     lints::{Drawing, Facts},
     op::{HookId, InputId, Op, RuleId, Typed},
     program::{InputDecl, Pass, Program, TapDecl},
@@ -20,6 +20,7 @@ use std::{
     fmt,
     ops::Range,
     panic::Location,
+    rc::Rc,
     sync::Arc,
 };
 
@@ -102,6 +103,7 @@ pub(crate) struct Inner {
     pub accumulated: Vec<(StateId, NodeId)>,
     pub hooks: Vec<HookFns>,
     pub rules: Vec<RuleFn>,
+    own_rules: HashMap<(&'static str, Box<[usize]>), RuleId>,
     pub probe: Option<Probe>,
     pub checkpoints: Vec<Checkpoint>,
     barriers: u32,
@@ -622,5 +624,16 @@ impl Tape {
         let mut inner = self.inner.borrow_mut();
         inner.rules.push(rule);
         RuleId(inner.rules.len() as u32 - 1)
+    }
+
+    /// A rule of the library's own for some axes: the same one each time, so that equal compositions are one.
+    pub(crate) fn own_rule(&self, name: &'static str, axes: &[usize], rule: OwnRule) -> RuleId {
+        let known = self.inner.borrow().own_rules.get(&(name, axes.into())).copied();
+        known.unwrap_or_else(|| {
+            let of: Box<[usize]> = axes.into();
+            let id = self.new_rule(Rc::new(move |vjp| rule(&of, &vjp)));
+            self.inner.borrow_mut().own_rules.insert((name, axes.into()), id);
+            id
+        })
     }
 }

@@ -6,6 +6,7 @@ use wgrad_tests::{
     Machine,
     catalogue::{Row, catalogue},
     checks::{CHECKS, Check, special_floats},
+    precision::rows,
     reference,
 };
 
@@ -59,6 +60,7 @@ fn every_operation_passes_every_check() {
         writeln!(page, "- {op}, {check}: {why}.").unwrap();
     }
     page += &special_values();
+    page += &rows::section(&rows::on_cpu());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
     if std::env::var_os("WGRAD_BLESS").is_some() {
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("the folder can be made");

@@ -96,7 +96,7 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub(crate) fn weights(self) -> (Self, Self) {
         let last = self.rank() - 1;
-        let (e, shift) = self.shifted_exp(&[last]);
+        let (e, _, shift) = self.shifted_exp(&[last]);
         let sum = e.sum_axes(&[last]);
         let nothing = sum.equals(0.0);
         let sum = nothing.select(sum.ones_like(), sum);
