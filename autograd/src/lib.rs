@@ -42,6 +42,7 @@ mod optimizer;
 mod pass_state;
 mod passes;
 mod pitfall;
+mod place;
 mod program;
 mod scaler;
 mod session;

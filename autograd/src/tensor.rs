@@ -110,6 +110,12 @@ unary_methods! {
     tanh => Tanh,
     /// The error function.
     erf => Erf,
+    /// `1 / (1 + e^-x)`, which keeps its digits far left, too.
+    sigmoid => Sigmoid,
+    /// The normal distribution's function, `(1 + erf(x / sqrt 2)) / 2`: the probability of less than x.
+    normal_cdf => NormalCdf,
+    /// The normal distribution's density, `e^(-x^2 / 2) / sqrt(2 pi)`.
+    normal_pdf => NormalPdf,
     /// Bool: whether each element is neither NaN nor infinite.
     is_finite => IsFinite,
 }

@@ -7,6 +7,7 @@ use crate::{
     DType, Tensor, fused,
     op::{Binary, Op, Place, Reduce, Unary},
 };
+use std::f64::consts::PI;
 
 /// The cotangents of the inputs `x` of `op`, whose results are `y`, from those of its results, `g`. Ops with one result
 /// have a cotangent whenever they are asked.
@@ -24,6 +25,13 @@ pub(crate) fn vjp<'t>(
     }
     let (y, Some(g)) = (y[0], g[0]) else { return vec![None; x.len()] };
     let tape = y.tape;
+    let rounds = matches!(op, Op::Unary(_) | Op::Binary(Binary::Div | Binary::Pow)) && *op != Op::Unary(Unary::Neg);
+    if rounds && y.dtype() == DType::F16 {
+        // A half's gradient is rounded once. The result is computed anew, since it has lost digits that rules may need.
+        let wide: Vec<Tensor<'t>> = x.iter().map(|x| x.cast(DType::F32)).collect();
+        let sent = vjp(op, &[tape.push(op.clone(), &wide)], &wide, &[Some(g.cast(DType::F32))]);
+        return sent.into_iter().map(|d| Some(d?.cast(DType::F16))).collect();
+    }
     let some = |d: Tensor<'t>| vec![Some(d)];
     match op {
         Op::Const(_) | Op::Input(_) | Op::State(_) | Op::Iota(_) | Op::Table(_) => vec![],
@@ -33,13 +41,19 @@ pub(crate) fn vjp<'t>(
             Unary::Recip => -(g * y * y),
             Unary::Sqrt => g / (y + y),
             Unary::Exp => g * y,
-            Unary::Expm1 => g * (y + 1.0),
+            Unary::Expm1 => g * x[0].exp(),
             Unary::Log => g / x[0],
             Unary::Log1p => g / (x[0] + 1.0),
             Unary::Sin => g * x[0].cos(),
             Unary::Cos => -(g * x[0].sin()),
-            Unary::Tanh => g * (1.0 - y * y),
-            Unary::Erf => g * (-(x[0] * x[0])).exp() * std::f64::consts::FRAC_2_SQRT_PI,
+            // Where y is near 1, `1 - y^2` has no digits left.
+            Unary::Tanh => g * ((x[0] * 2.0).sigmoid() * 4.0 * (x[0] * -2.0).sigmoid()),
+            Unary::Erf => g * (x[0].normal_pdf() * (4.0 * PI.sqrt()) * x[0].normal_pdf()),
+            Unary::Sigmoid => g * (y * (-x[0]).sigmoid()),
+            Unary::NormalCdf => g * x[0].normal_pdf(),
+            Unary::NormalPdf => -(g * (x[0] * y)),
+            Unary::Gated(gate) => g * tape.push(Op::Unary(Unary::GatedSlope(*gate)), &[x[0]]),
+            Unary::GatedSlope(gate) => g * x[0].gated_curvature(*gate),
             Unary::IsFinite => return vec![None],
         }),
         Op::Binary(binary) => match binary {
@@ -48,15 +62,7 @@ pub(crate) fn vjp<'t>(
             Binary::Mul if x[0].id == x[1].id => vec![Some(g * 2.0 * x[0]), None], // A square: one product, not two.
             Binary::Mul => vec![Some(g * x[1]), Some(g * x[0])],
             Binary::Div => vec![Some(g / x[1]), Some(-(g * y / x[1]))],
-            Binary::Pow => {
-                // x^0 is flat at 0 too, and 0^p flat in p. Inputs are replaced there, not results: no 0 * inf then, of any
-                // order, and the derivative of p x^(p-1) in p is kept where p is 0.
-                let (zero, one, base, power) = (g.zeros_like(), g.ones_like(), x[0], x[1]);
-                let corner = base.equals(0.0).and(power.equals(0.0));
-                let d_base = power * corner.select(one, base).pow(power - 1.0);
-                let d_power = base.equals(0.0).select(zero, y * base.equals(0.0).select(one, base).log());
-                vec![Some(g * d_base), Some(g * d_power)]
-            }
+            Binary::Pow => x[0].power_slopes(x[1], y).map(|slope| Some(g * slope)).to_vec(),
             Binary::Max => {
                 let half = x[0].equals(x[1]).select(g * 0.5, g.zeros_like());
                 let first = x[0].less(x[1]).select(g.zeros_like(), g) - half;

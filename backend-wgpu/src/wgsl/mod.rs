@@ -155,6 +155,8 @@ pub(crate) enum Part {
     Pow,
     /// The error function.
     Erf,
+    /// The sigmoid, the normal distribution, and what they gate.
+    Gates,
     /// Sine and cosine.
     Trig,
     /// Random words.
@@ -173,6 +175,7 @@ impl Part {
             Part::Log => include_str!("log.wgsl"),
             Part::Pow => include_str!("pow.wgsl"),
             Part::Erf => include_str!("erf.wgsl"),
+            Part::Gates => include_str!("gates.wgsl"),
             Part::Trig => include_str!("trig.wgsl"),
             Part::Random => include_str!("random.wgsl"),
             Part::Norm => include_str!("norm.wgsl"),
@@ -183,7 +186,7 @@ impl Part {
     /// The part that this one uses.
     fn needs(self) -> Option<Part> {
         match self {
-            Part::Erf | Part::Pow => Some(Part::Exp),
+            Part::Erf | Part::Gates | Part::Pow => Some(Part::Exp),
             Part::Sum => Some(Part::Convert),
             _ => None,
         }

@@ -8,8 +8,9 @@
 //!
 //! First comes the type; then the arguments, apart by spaces, and the elements of each, apart by commas: the bits of
 //! numbers of that type. Behind the bar come the results in the same form. A result is the f64 next to the truth, by its
-//! bits, and where f64 is the type also the f64 next to what is left of the truth.
+//! bits, and where f64 is the type also the f64 next to what is left of the truth. Zeros at the end of bits may be left out.
 
+pub mod elementwise;
 pub mod rows;
 
 use std::path::Path;
@@ -56,9 +57,12 @@ fn point(line: &str) -> Option<Point> {
     let (left, right) = line.split_once('|')?;
     let (dtype, arguments) = left.trim().split_once(' ')?;
     let dtype = [DType::F64, DType::F32, DType::F16].into_iter().find(|d| d.to_string() == dtype)?;
-    let bits = |text: &str| u64::from_str_radix(text, 16).ok();
+    let bits = |text: &str, bytes: usize| {
+        let padded = format!("{text:0<width$}", width = 2 * bytes);
+        u64::from_str_radix(&padded, 16).ok().filter(|_| !text.is_empty())
+    };
     let input = |text: &str| {
-        let bits = bits(text)?;
+        let bits = bits(text, dtype.size())?;
         Some(match dtype {
             DType::F64 => f64::from_bits(bits),
             DType::F32 => f64::from(f32::from_bits(u32::try_from(bits).ok()?)),
@@ -67,7 +71,7 @@ fn point(line: &str) -> Option<Point> {
     };
     let truth = |text: &str| {
         let (high, low) = text.split_once(':').unwrap_or((text, "0"));
-        Some(Double { high: f64::from_bits(bits(high)?), low: f64::from_bits(bits(low)?) })
+        Some(Double { high: f64::from_bits(bits(high, 8)?), low: f64::from_bits(bits(low, 8)?) })
     };
     let inputs = arguments.split_whitespace().map(|of| of.split(',').map(input).collect()).collect::<Option<_>>()?;
     let truths = right.split_whitespace().map(|of| of.split(',').map(truth).collect()).collect::<Option<_>>()?;
@@ -93,6 +97,11 @@ fn exponent(x: f64) -> i32 {
 /// The least normal number of a type.
 pub fn least_normal(dtype: DType) -> f64 {
     2f64.powi(format(dtype).1)
+}
+
+/// The distance of a type's numbers where a normal number lies.
+pub fn unit(dtype: DType, x: f64) -> f64 {
+    2f64.powi(exponent(x) + 1 - format(dtype).0)
 }
 
 /// How far a result lies from the truth, in units in the last place that the type has where the truth lies: between
@@ -221,14 +230,16 @@ mod tests {
 
     #[test]
     fn points_are_read_as_written() {
-        let read = point("f16 3c00,c000 0001 | 3ff0000000000000,7ff0000000000000 bff8000000000000:3c00000000000000");
+        let read = point("f16 3c00,c 0001 | 3ff0000000000000,7ff bff8:3c");
         let truths = vec![
             vec![1.0.into(), f64::INFINITY.into()],
             vec![Double { high: -1.5, low: f64::from_bits(0x3c00 << 48) }],
         ];
         let inputs = vec![vec![1.0, -2.0], vec![2f64.powi(-24)]];
         assert_eq!(read, Some(Point { dtype: DType::F16, inputs, truths }));
-        for bad in ["", "f32 3f800000", "f32 | 0", "u32 1 | 0", "f32 1x | 0", "f16 3f800000 | 0", "f32 0 | 0:"] {
+        for bad in
+            ["", "f32 3f800000", "f32 | 0", "u32 1 | 0", "f32 1x | 0", "f16 3f800000 | 0", "f32 0 | 0:", "f32 0 | ,0"]
+        {
             assert_eq!(point(bad), None, "{bad}");
         }
     }
