@@ -92,7 +92,7 @@ fn running_sums_of_all_sorts() {
                     assert!((have - want).abs() < 1e-6, "{name} along {axis} on {device}: {have} for {want} at {i}");
                 }
             }
-            let mut whole = vec![0i32; 3];
+            let mut whole = [0i32; 3];
             let have = out.tap("whole").to_f64();
             for i in 0..3 * LONG {
                 let (line, at) = (i % 3, if axis == 0 { i } else { i % 3 * LONG + i / 3 });
