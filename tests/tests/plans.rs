@@ -93,8 +93,8 @@ fn what_is_computed_of_elements_is_computed_again_for_rows() {
     }
 }
 
-/// Between its two products, a feed-forward block keeps what it cannot cheaply have again: the first product, its tanh, and
-/// what the second one reads.
+/// Between its two products, a feed-forward block keeps what it cannot cheaply have again: the first product, and what the
+/// second one reads.
 #[test]
 fn what_little_work_gives_again_is_not_kept() {
     let t = Tape::default();
@@ -107,7 +107,7 @@ fn what_little_work_gives_again_is_not_kept() {
     let plan = Plan::new(&program);
     let wide = |operand: &&wgrad::plan::Operand| operand.shape.numel() == 8 * 16;
     let most = plan.kernels.iter().map(|kernel| kernel.writes.iter().filter(wide).count()).max();
-    assert_eq!(most, Some(3), "{}", plan.describe(&program));
+    assert_eq!(most, Some(2), "{}", plan.describe(&program));
 }
 
 /// Sums that are taken earlier than they are written: each factor, sign and summand in its place.

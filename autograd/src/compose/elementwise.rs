@@ -111,7 +111,7 @@ impl<'t> Tensor<'t> {
     /// What `f` makes of this tensor, halves as f32: they are rounded once, and so are their gradients.
     #[track_caller]
     fn widened(self, f: impl FnOnce(Self) -> Self) -> Self {
-        f(self.cast(self.wide())).cast(self.dtype())
+        self.tape.at_caller(|| f(self.cast(self.wide())).cast(self.dtype()))
     }
 
     /// `log(1 + e^x)`, as `max(x, 0) + log(1 + e^-|x|)`: nothing in it, or in its gradient, overflows.

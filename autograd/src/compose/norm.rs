@@ -1,7 +1,7 @@
 //! Mean and variance, and normalisation by them or by the root of the mean square.
 
 use crate::{
-    Tensor,
+    DType, Tensor,
     hook::{OwnRule, Vjp},
     lints::Mark,
     pitfall::{Pitfall, Severity},
@@ -103,9 +103,10 @@ impl<'t> Tensor<'t> {
             let mean = self.mean_axes(axes);
             let from_mean = self - repeated(mean);
             let off = from_mean.mean_axes(axes).detach();
-            let squares = from_mean.square().sum_axes(axes);
-            // Of an infinite sum nothing comes off: that may be infinite too.
-            let squares = squares.is_finite().select(squares - off.square() * self.extent(axes), squares);
+            // Off an infinite sum comes nothing infinite.
+            let most = if self.dtype() == DType::F64 { f64::MAX } else { f32::MAX.into() };
+            let excess = (off.square() * self.extent(axes)).minimum(most);
+            let squares = from_mean.square().sum_axes(axes) - excess;
             let squares = squares.less(0.0).select(squares.zeros_like(), squares);
             Moments { mean: mean + off, centred: from_mean - repeated(off), squares }
         })

@@ -70,7 +70,11 @@ pub fn functions() -> Vec<Function> {
         function("mul", |x| x[0] * x[1]),
         function("neg", |x| -x[0]),
         function("normal_cdf", |x| x[0].normal_cdf()),
-        function("normal_pdf", |x| x[0].normal_pdf()),
+        function("normal_pdf", |x| x[0].normal_pdf()).except(
+            "of normal_pdf: where the density is a normal number.",
+            None,
+            |point| !point.truths[0][0].is_normal(point.dtype),
+        ),
         function("pow", |x| x[0].pow(x[1])).except(
             "of `a^b`: where `a^b` and `a^(b - 1)` are normal numbers.",
             None,
