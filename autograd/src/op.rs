@@ -102,7 +102,7 @@ impl Hash for Segments {
 pub struct InputId(pub u32);
 
 /// Names the closures of a hook; they live on the tape and run while it is recorded.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HookId(pub(crate) u32);
 
 /// Names the rule of a [`crate::Tape::custom_vjp`].
