@@ -1,7 +1,7 @@
 //! Errors that only values can show. Nobody waits for the device to find out: it skips the step at once, and the error
 //! arrives with the taps of the run, one or two runs later.
 
-use crate::{Data, Pitfall, Tensor, error::Error, tape::Tape};
+use crate::{DType, Data, Pitfall, Tensor, coefficient::Range, error::Error, tape::Tape};
 use std::panic::Location;
 
 /// When a tapped value is an error.
@@ -11,6 +11,8 @@ pub(crate) enum Bad {
     True,
     /// Where an element is NaN or infinite.
     NotFinite,
+    /// Where an element is out of the range of a coefficient: what is wrong begins with its name.
+    Outside(Range),
 }
 
 /// A tapped value that may be an error.
@@ -31,9 +33,20 @@ impl Alarm {
         let is_bad = |value: &f64| match self.bad {
             Bad::True => *value != 0.0,
             Bad::NotFinite => !value.is_finite(),
+            Bad::Outside(range) => !range.has(*value),
         };
-        let (what, pitfall, site) = (self.what.clone(), self.pitfall, self.site);
-        taps[self.tap].to_f64().iter().any(is_bad).then_some(Error::Late { run, what, pitfall, site })
+        let (pitfall, site) = (self.pitfall, self.site);
+        let value = taps[self.tap].to_f64().into_iter().find(is_bad)?;
+        let what = match self.bad {
+            Bad::True | Bad::NotFinite => self.what.clone(),
+            Bad::Outside(range) => {
+                // With the digits that it has.
+                let (wide, narrow) = (format!("{value:?}"), format!("{:?}", value as f32));
+                let shown = if taps[self.tap].dtype() == DType::F64 { wide } else { narrow };
+                format!("{} is {shown}, and must be {range}: the step was skipped", self.what)
+            }
+        };
+        Some(Error::Late { run, what, pitfall, site })
     }
 }
 
@@ -42,6 +55,20 @@ impl Tape {
     #[track_caller]
     pub(crate) fn alarm(&self, name: &str, value: Tensor<'_>, bad: Bad, what: String) {
         self.blame(name, value, bad, what, None, self.site());
+    }
+
+    /// Taps a coefficient that is an error where it is out of its range; `<pass>/<name>` names it. Once is enough.
+    #[track_caller]
+    pub(crate) fn alarm_of_coefficient(&self, name: &str, value: Tensor<'_>, range: Range) {
+        let bad = Bad::Outside(range);
+        let known = {
+            let inner = self.inner.borrow();
+            let tapped = |alarm: &Alarm| &inner.taps[alarm.tap];
+            inner.alarms.iter().any(|a| a.bad == bad && tapped(a).node == value.id && tapped(a).name == name)
+        };
+        if !known {
+            self.alarm(name, value, bad, name.replacen('/', ": ", 1));
+        }
     }
 
     /// Taps a loss that is an error if it is not finite, and blames its line.

@@ -79,6 +79,13 @@ pub trait Backend: Send {
     /// If the device cannot run one of the plan's kernels.
     fn compile(&mut self, plan: &Plan, states: &[BufferId]) -> Result<ExecutableId>;
 
+    /// The bytes that a compiled plan has for itself, which are free when it is released. 0 of a device that does not tell:
+    /// sessions then keep programs by their number alone.
+    fn bytes(&self, executable: ExecutableId) -> u64 {
+        let _ = executable;
+        0
+    }
+
     /// Forgets a compiled plan.
     fn release(&mut self, executable: ExecutableId);
 

@@ -95,6 +95,12 @@ impl Op {
     }
 }
 
+/// The outputs of a fused op over halves by way of the same op over f32, each rounded once; `None` of an op whose halves are
+/// rounded on the way.
+pub(crate) fn widened<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> {
+    attention::widened(op, x)
+}
+
 /// The shape and type of a fused op's result.
 pub(crate) fn infer(op: &Op, x: &[Typed]) -> Result<Typed, String> {
     match op {

@@ -5,6 +5,7 @@
 
 use crate::{
     DType, Tensor,
+    coefficient::Range,
     op::{Place, Segments},
     pass_state::{Action, Allowed, PassConfig, PassState},
     passes::Weighting,
@@ -84,6 +85,8 @@ pub struct Grads<'t, S = Unscaled> {
     pub(crate) scaler: LossScaler,
     /// What has been done to them.
     pub(crate) history: RefCell<History>,
+    /// States of the caller's own that a step gives these values.
+    pub(crate) assigned: Vec<(StateId, Tensor<'t>)>,
     /// How many tokens the gradient is a mean over (scalar), where it is weighted by them.
     pub(crate) weight: Option<Tensor<'t>>,
     /// The generators that a step moves on, each with the counter's value that was drawn by (u32 scalar).
@@ -105,6 +108,10 @@ pub(crate) struct History {
     pub judged: bool,
     /// The dynamic scale that they were divided by, and its value then.
     pub unscaled_by: Option<(StateId, NodeId)>,
+    /// The coefficients that the verdict is about.
+    pub coefficients: Vec<(NodeId, Range)>,
+    /// What no element exceeds in magnitude, where the verdict is true.
+    pub largest: f64,
 }
 
 impl History {
@@ -113,8 +120,9 @@ impl History {
         let scaler = scaler != LossScaler::none();
         let config = PassConfig { micro_batches: 1, ranks: tape.ranks(), scaler, weighting: Some(Weighting::Mean) };
         let half = tape.inner.borrow().half;
-        let (state, done) = (PassState::new(config), vec![]);
-        let mut history = Self { state, done, loss: None, half, judged: false, unscaled_by: None };
+        let (state, done, coefficients, largest) = (PassState::new(config), vec![], vec![], f64::INFINITY);
+        let (loss, judged, unscaled_by) = (None, false, None);
+        let mut history = Self { state, done, loss, half, judged, unscaled_by, coefficients, largest };
         if !present.is_empty() {
             history.apply(Action::Backward).expect("the first backward is in order");
         }
@@ -145,8 +153,7 @@ impl<'t, S> Grads<'t, S> {
             {
                 tape.refuse_two_values(other, read);
             }
-            let apart = |(other, _): &(&Read<'t>, _)| paths.gathering(other.stand.id) != paths.gathering(read.stand.id);
-            if known.iter().all(apart) {
+            if known.iter().all(|(other, _)| other.stand.id != read.stand.id) {
                 known.push((read, part));
             }
         }
@@ -174,10 +181,11 @@ impl<'t, S> Grads<'t, S> {
         let flat = tape.at_caller(|| tape.in_scope(scope, || Flat::new(arenas.iter().map(|a| gather(*a)).collect())));
         let values = Flat::new(arenas.iter().map(|arena| (*arena, tape.as_read(*arena, &parts))).collect());
         let scaler = LossScaler::none();
-        let (verdict, weight, generators) = (None, None, vec![]);
+        let (verdict, weight, generators, assigned) = (None, None, vec![], vec![]);
         let history = History::born(tape, scaler, &present);
         history.borrow_mut().loss = Some(loss.id);
-        Self { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, scale: PhantomData }
+        let scale = PhantomData;
+        Self { tape, flat, values, present, absent, verdict, scaler, history, assigned, weight, generators, scale }
     }
 
     /// The tape.
@@ -313,8 +321,38 @@ impl<'t, S> Grads<'t, S> {
         self.verdict = Some(self.verdict.map_or(condition, |verdict| verdict.and(condition)));
     }
 
-    /// The same gradients with other values.
-    pub(crate) fn with_flat(self, flat: Flat<'t>) -> Self {
+    /// Gives a state of one's own a value with the step: where the step is taken, and not where it is skipped, whatever the
+    /// verdict comes to be about until then. Until the step, a read gives the value before. An average that is assigned by
+    /// [`Tape::assign`] instead takes in the NaN of a step that is skipped, and keeps it ([`Pitfall::P51`]).
+    ///
+    /// ```
+    /// # use wgrad::{Grads, Optimizer, StateId};
+    /// fn update(g: Grads<'_>, average: StateId, optimizer: &dyn Optimizer) {
+    ///     let g = g.check_finite();
+    ///     let mean = g.tape().state(average) * 0.9 + g.norm() * 0.1;
+    ///     optimizer.step(g.assign(average, mean).clip_by_global_norm(1.0));
+    /// }
+    /// ```
+    ///
+    /// # Panics
+    /// If the shape or type is not the state's.
+    #[track_caller]
+    pub fn assign(mut self, state: StateId, value: Tensor<'t>) -> Self {
+        self.tape.fitting("assign to", state, value);
+        self.assigned.retain(|(known, _)| *known != state);
+        self.assigned.push((state, value));
+        self
+    }
+
+    /// The same gradients with other values, of any magnitude.
+    pub(crate) fn with_flat(mut self, flat: Flat<'t>) -> Self {
+        self.history.get_mut().largest = f64::INFINITY;
         Self { flat, ..self }
+    }
+
+    /// The same gradients, of which no element exceeds this in magnitude.
+    pub(crate) fn within(mut self, largest: f64) -> Self {
+        self.history.get_mut().largest = largest;
+        self
     }
 }

@@ -78,6 +78,9 @@ pub struct Vjp<'a, 't> {
 
 pub(crate) type RuleFn = Rc<dyn for<'a, 't> Fn(Vjp<'a, 't>) -> Vec<Option<Tensor<'t>>>>;
 
+/// The gradient rule of a composition of the library over some axes.
+pub(crate) type OwnRule = for<'v, 'a, 't> fn(&[usize], &'v Vjp<'a, 't>) -> Vec<Option<Tensor<'t>>>;
+
 /// What a recording does with the tensors that modules mark as worth watching.
 pub(crate) type Probe = Rc<dyn for<'t> Fn(&str, Tensor<'t>) -> Tensor<'t>>;
 
@@ -107,8 +110,13 @@ impl Tape {
     ) -> Vec<Tensor<'t>> {
         let outputs = f(inputs);
         assert!(!inputs.is_empty() && !outputs.is_empty(), "custom_vjp: needs at least one input and one output");
-        let rule = self.new_rule(Rc::new(rule));
-        let all: Vec<Tensor<'t>> = inputs.iter().chain(&outputs).copied().collect();
+        self.with_rule(self.new_rule(Rc::new(rule)), inputs, &outputs)
+    }
+
+    /// The outputs of a composition, differentiated by a rule.
+    #[track_caller]
+    fn with_rule<'t>(&'t self, rule: RuleId, inputs: &[Tensor<'t>], outputs: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
+        let all: Vec<Tensor<'t>> = inputs.iter().chain(outputs).copied().collect();
         let (args, outs) = (inputs.len(), outputs.len());
         // A loop, not a closure: the nodes name the caller's line.
         let mut nodes = Vec::with_capacity(outs);
@@ -223,6 +231,22 @@ impl Tape {
 }
 
 impl<'t> Tensor<'t> {
+    /// What `f` records of this tensor over some axes, with a gradient rule, known by a name, that loses fewer digits than
+    /// those of the steps.
+    #[track_caller]
+    pub(crate) fn composed(
+        self,
+        name: &'static str,
+        axes: &[usize],
+        f: impl FnOnce(&[usize]) -> Vec<Self>,
+        rule: OwnRule,
+    ) -> Vec<Self> {
+        self.tape.at_caller(|| {
+            let outputs = f(axes);
+            self.tape.with_rule(self.tape.own_rule(name, axes, rule), &[self], &outputs)
+        })
+    }
+
     /// Registers a hook on the gradient of this tensor: use the tensor that is returned. In each reverse sweep the hook
     /// is given the total gradient of all uses of the returned tensor, and what it returns goes on in its place.
     /// On a tensor that has hooks already, the new one is appended: hooks run in the order in which they were

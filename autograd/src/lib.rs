@@ -24,6 +24,7 @@ pub mod testing;
 
 mod alarm;
 mod array;
+mod coefficient;
 mod compose;
 mod conv;
 mod dot;
@@ -41,6 +42,7 @@ mod optimizer;
 mod pass_state;
 mod passes;
 mod pitfall;
+mod place;
 mod program;
 mod scaler;
 mod session;

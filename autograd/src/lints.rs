@@ -1,6 +1,11 @@
 //! What is probably wrong with a recorded program, though nothing in it is refused: found while it is recorded, or in the
 //! finished list of nodes and passes.
 
+mod random;
+mod states;
+
+pub(crate) use random::{Drawing, Drawn, Draws, same_on_all_ranks};
+
 use crate::{
     Tensor,
     grads::Grads,
@@ -8,7 +13,7 @@ use crate::{
     pass_state::Action,
     pitfall::{Pitfall, Severity},
     program::{Pass, Program},
-    store::{Layout, Param, ParamSet},
+    store::{Layout, Param, ParamSet, StateId},
     tape::{Node, NodeId, Tape},
 };
 use std::{
@@ -57,6 +62,12 @@ pub(crate) struct Facts {
     marks: Vec<(NodeId, Mark)>,
     /// What gradients of parameters have been taken of.
     losses: Vec<NodeId>,
+    /// What steps have followed.
+    verdicts: Vec<NodeId>,
+    /// Where each state was given a value last.
+    assigned: BTreeMap<StateId, &'static Location<'static>>,
+    /// Random numbers that generators have given.
+    pub drawn: Vec<Drawn>,
     /// Whether the gradient that is being recorded is one of a scaled loss.
     scaled_sweep: bool,
 }
@@ -155,20 +166,25 @@ impl Program {
 
     /// Finds them.
     pub(crate) fn with_lints(mut self, facts: Facts) -> Self {
-        let mut walk = Walk { program: &self, marks: facts.marks, losses: facts.losses, found: vec![] };
+        let mut walk = Walk { program: &self, facts, found: vec![] };
         RULES.iter().for_each(|rule| rule(&mut walk));
         // What a rule has found in the whole is more exact than what was noted on the way.
-        walk.found.extend(facts.notes);
-        let mut found: Vec<Lint> = vec![];
-        for lint in walk.found {
-            // One line, one lint of a kind.
-            if found.iter().all(|known| (known.pitfall, known.site) != (lint.pitfall, lint.site)) {
-                found.push(lint);
+        let mut found = walk.found;
+        found.extend(walk.facts.notes);
+        let drawing = Drawing::of(&self, walk.facts.drawn);
+        self.drawing = drawing;
+        self.note_lints(found);
+        self
+    }
+
+    /// Adds what has been found. One line has one lint of a kind.
+    pub(crate) fn note_lints(&mut self, found: Vec<Lint>) {
+        for lint in found {
+            if self.lints.iter().all(|known| (known.pitfall, known.site) != (lint.pitfall, lint.site)) {
+                self.lints.push(lint);
             }
         }
-        found.sort_by_key(|lint| lint.pitfall);
-        self.lints = found;
-        self
+        self.lints.sort_by_key(|lint| lint.pitfall);
     }
 }
 
@@ -194,14 +210,22 @@ pub(crate) const PROBE: &str = "probe";
 /// A finished program, and what has been found in it.
 struct Walk<'p> {
     program: &'p Program,
-    marks: Vec<(NodeId, Mark)>,
-    losses: Vec<NodeId>,
+    facts: Facts,
     found: Vec<Lint>,
 }
 
 /// The rules on finished programs.
-const RULES: [fn(&mut Walk<'_>); 7] =
-    [unclipped_loops, value_alone, narrow_clips, scaled_groups, early_passes, probes, infinite_slopes];
+const RULES: [fn(&mut Walk<'_>); 9] = [
+    unclipped_loops,
+    value_alone,
+    narrow_clips,
+    scaled_groups,
+    early_passes,
+    probes,
+    infinite_slopes,
+    states::ungated_states,
+    random::still_generators,
+];
 
 impl<'p> Walk<'p> {
     fn report(&mut self, pitfall: Pitfall, site: &'static Location<'static>, message: String) {
@@ -270,7 +294,7 @@ fn unclipped_loops(walk: &mut Walk<'_>) {
         }
         let nodes = walk.program.nodes();
         let above = ancestors(nodes, step.inputs.iter().copied());
-        let marked = |mark| walk.marks.iter().any(|(id, m)| *m == mark && above[id.index()]);
+        let marked = |mark| walk.facts.marks.iter().any(|(id, m)| *m == mark && above[id.index()]);
         let model = match (marked(Mark::Recurrent), marked(Mark::Attention)) {
             (true, _) => "a recurrent layer",
             (_, true) => "attention",
@@ -417,7 +441,7 @@ fn is_look(op: &Op) -> bool {
 /// P38: compositions whose value is finite where their gradient is not.
 fn infinite_slopes(walk: &mut Walk<'_>) {
     let program = walk.program;
-    let above = ancestors(program.nodes(), walk.losses.iter().copied());
+    let above = ancestors(program.nodes(), walk.facts.losses.iter().copied());
     let recorded_by_a_pass = |i: usize| program.passes.iter().any(|pass| pass.nodes.contains(&(i as u32)));
     let backward = |node: &Node| program.scope_path(node.scope).iter().any(|scope| scope.name == "backward");
     for (i, node) in program.nodes().iter().enumerate() {
@@ -430,7 +454,7 @@ fn infinite_slopes(walk: &mut Walk<'_>) {
                 "the square root of a square has an infinite slope at 0; use `abs` or `norm`, or add an eps inside the root"
             }
             Op::Unary(Unary::Log) if share_of(program, input(0)) => {
-                "the logarithm of a soft-max is infinite where it underflows to 0; use `log_softmax` or `cross_entropy`"
+                "the logarithm of a soft-max is infinite where it underflows to 0; use `log_softmax`, `cross_entropy` or `softmax_entropy`"
             }
             Op::Binary(Binary::Div) if magnitude(program, input(1)) => {
                 "the divisor is 0 where what it is made of is 0; add an eps to it"
@@ -452,6 +476,7 @@ fn moved(program: &Program, mut id: NodeId) -> NodeId {
             Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) | Op::Slice { .. } | Op::Gather(_) | Op::Cast(_) => {
                 id = node.inputs[0]
             }
+            Op::Custom { args, out, .. } => id = node.inputs[args + out],
             _ => return id,
         }
     }
@@ -477,6 +502,8 @@ fn square_of(program: &Program, id: NodeId) -> bool {
         Op::Binary(Binary::Pow) => is(1, |p| p == 2.0),
         Op::Binary(Binary::Mul | Binary::Div) if is(1, |c| c != 0.0) => square_of(program, x[0]),
         Op::Binary(Binary::Max) if is(1, |c| c == 0.0) => square_of(program, x[0]),
+        // As in a variance: the mean square less the square of the mean.
+        Op::Binary(Binary::Sub) => square_of(program, x[0]) && square_of(program, x[1]),
         Op::Select if is(1, |c| c == 0.0) => square_of(program, x[2]),
         Op::Reduce(Reduce::Sum, _) => square_of(program, x[0]),
         _ => false,

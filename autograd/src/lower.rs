@@ -1,8 +1,8 @@
 //! Lowering: what a device is given instead of the program as recorded. Fused ops that it has no kernel for become their
-//! decompositions; what nothing depends on is left out; arithmetic that changes nothing is dropped.
+//! decompositions, or, of halves, the same op over f32; what nothing depends on is left out; arithmetic that changes nothing is dropped.
 
 use crate::{
-    Program, Tape, Tensor,
+    DType, Program, Tape, Tensor, fused,
     op::{Op, Typed},
     program::{Pass, TapDecl},
     simplify::simplified,
@@ -82,9 +82,9 @@ impl Program {
 }
 
 impl<'t, F: Fn(&Op, &[Typed]) -> bool> Lowering<'_, 't, F> {
-    /// Whether the device has a kernel for a fused op.
-    fn is_claimed(&self, op: &Op, x: &[Tensor<'t>]) -> bool {
-        let typed: Vec<Typed> = x.iter().map(|x| (x.shape(), x.dtype())).collect();
+    /// Whether the device has a kernel for a fused op over inputs of these types.
+    fn is_claimed(&self, op: &Op, x: &[Tensor<'t>], dtype: impl Fn(Tensor<'t>) -> DType) -> bool {
+        let typed: Vec<Typed> = x.iter().map(|x| (x.shape(), dtype(*x))).collect();
         (self.claims)(op, &typed)
     }
 
@@ -99,8 +99,9 @@ impl<'t, F: Fn(&Op, &[Typed]) -> bool> Lowering<'_, 't, F> {
         let tape = self.tape;
         tape.in_scope(self.scopes[node.scope.0 as usize], || {
             tape.at_site(node.site, || {
-                if node.op.is_fused() && !self.is_claimed(&node.op, &x) {
-                    let outputs = node.op.decompose(&x);
+                if node.op.is_fused() && !self.is_claimed(&node.op, &x, Tensor::dtype) {
+                    let wide = self.is_claimed(&node.op, &x, Tensor::wide).then(|| fused::widened(&node.op, &x));
+                    let outputs = wide.flatten().unwrap_or_else(|| node.op.decompose(&x));
                     let first = id.index() - node.op.outputs().1;
                     outputs.into_iter().enumerate().for_each(|(k, y)| self.made[first + k] = Some(y));
                 } else if let Some(simple) = self.simplify.then(|| simplified(&node.op, &x)).flatten() {

@@ -3,11 +3,9 @@
 //! Every operation is defined by the f64 reference interpreter of `wgrad-cpu`, differentiated by `vjp.rs`,
 //! and printed by `print.rs`; each of these is one `match` over [`Op`].
 
+pub use crate::place::{Place, Segments};
 use crate::{Cell, Conv2d, DType, Scores, Shape, StateId, conv, fused};
-use std::{
-    hash::{Hash, Hasher},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 /// Elementwise functions of one tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -34,8 +32,29 @@ pub enum Unary {
     Tanh,
     /// The error function.
     Erf,
+    /// `1 / (1 + e^-x)`
+    Sigmoid,
+    /// The normal distribution's function, `(1 + erf(x / sqrt 2)) / 2`.
+    NormalCdf,
+    /// Its density, `e^(-x^2 / 2) / sqrt(2 pi)`.
+    NormalPdf,
+    /// `x gate(x)`
+    Gated(Gate),
+    /// The slope of that: a sum that cancels, and a product that leaves the range of numbers on the way.
+    GatedSlope(Gate),
     /// Whether an element is neither NaN nor infinite; gives bool.
     IsFinite,
+}
+
+/// Functions that rise from 0 to 1, of activations `x gate(x)`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Gate {
+    /// `1 / (1 + e^-x)`, of SiLU.
+    Sigmoid,
+    /// The normal distribution's function, of GELU.
+    Normal,
+    /// `(1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, of GELU's approximation.
+    NormalTanh,
 }
 
 /// Elementwise functions of two tensors of one shape and type.
@@ -72,37 +91,12 @@ pub enum Reduce {
     Norm,
 }
 
-/// Where one part of an [`Op::Assemble`] goes: its element `i` along the axis lands at `start + i * step`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Place {
-    /// The position of the part's first element.
-    pub start: usize,
-    /// The distance between neighbours; negative for a reversed part.
-    pub step: isize,
-}
-
-/// A partition of a flat vector into segments, with gaps allowed: `(start, len)` in ascending order.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Segments {
-    /// The length of the flat vector.
-    pub total: usize,
-    /// Start and length of each segment.
-    pub ranges: Box<[(usize, usize)]>,
-}
-
-/// By size alone: there are few in a program, and each may have many ranges.
-impl Hash for Segments {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.total, self.ranges.len()).hash(state);
-    }
-}
-
 /// Names an input of a program: its position in the order of declaration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct InputId(pub u32);
 
 /// Names the closures of a hook; they live on the tape and run while it is recorded.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HookId(pub(crate) u32);
 
 /// Names the rule of a [`crate::Tape::custom_vjp`].
@@ -467,26 +461,5 @@ impl Reduce {
             Reduce::Sum if dtype == DType::Bool => Err("bools have no arithmetic: cast them first".into()),
             _ => Ok(()),
         }
-    }
-}
-
-impl Place {
-    /// Whether `len` elements placed here stay within `extent`.
-    pub(crate) fn fits(self, len: usize, extent: usize) -> bool {
-        if len <= 1 {
-            return len == 0 || self.start < extent;
-        }
-        let reach = isize::try_from(len - 1).ok().and_then(|steps| steps.checked_mul(self.step));
-        let last = reach.and_then(|reach| self.start.checked_add_signed(reach));
-        self.step != 0 && self.start < extent && last.is_some_and(|last| last < extent)
-    }
-
-    /// The half-open range of positions that `len` elements placed here span.
-    pub(crate) fn span(self, len: usize) -> (usize, usize) {
-        if len == 0 {
-            return (self.start, self.start);
-        }
-        let last = (self.start as isize + (len as isize - 1) * self.step) as usize;
-        (self.start.min(last), self.start.max(last) + 1)
     }
 }

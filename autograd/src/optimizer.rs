@@ -3,6 +3,7 @@
 
 use crate::{
     Array, Tensor,
+    coefficient::Range,
     grads::{Grads, Unscaled},
     lints::names,
     op::Segments,
@@ -21,6 +22,9 @@ pub struct Rule<'t> {
     pub params: Tensor<'t>,
     /// Their gradients, flat; zero in the padding.
     pub grads: Tensor<'t>,
+    /// What no element of these exceeds in magnitude, where the step is taken: a clip's bound, which is a number, else
+    /// infinity. A square of what is larger than the root of a type's largest number overflows.
+    pub largest: f64,
     /// The optimizer's states for this arena, in the order of [`OptimizerStates::of`].
     pub states: Vec<Tensor<'t>>,
     /// The segments of the arena, one per parameter.
@@ -93,6 +97,23 @@ pub trait Optimizer {
         vec![]
     }
 
+    /// The learning rates that only a run can judge: scalars that are states.
+    fn rates<'t>(&self, _tape: &'t Tape) -> Vec<Tensor<'t>> {
+        vec![]
+    }
+
+    /// Joins to the verdict that its [`Optimizer::rates`] are finite and at least 0: one that is not would turn the step
+    /// round, or spoil all parameters. The session says so ([`crate::Error::Late`]). A step does this by itself.
+    ///
+    /// Taps: `<optimizer>/lr`, for each of them.
+    #[track_caller]
+    fn judge<'t>(&self, mut grads: Grads<'t, Unscaled>) -> Grads<'t, Unscaled> {
+        for rate in self.rates(grads.tape()) {
+            grads.coefficient(self.name(), "lr", rate.into(), Range::Rate);
+        }
+        grads
+    }
+
     /// New parameters and new states of one arena. Padding that is zero must stay zero.
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>);
 
@@ -118,6 +139,7 @@ pub trait Optimizer {
         let verdict = grads.verdict();
         let gate = |new: Tensor<'t>, old: Tensor<'t>| verdict.map_or(new, |verdict| verdict.select(new, old));
         let updates = value(states, self.states().counter);
+        let largest = grads.history.borrow().largest;
         let (mut new_params, mut new_states) = (vec![], vec![]);
         for &(arena, g) in grads.flat().parts() {
             let p = value(params, arena);
@@ -131,6 +153,7 @@ pub trait Optimizer {
                 arena,
                 params: p,
                 grads: g,
+                largest,
                 states: old.clone(),
                 segments: present.segments.clone(),
                 members: tape.layout.members(arena),
@@ -148,7 +171,8 @@ pub trait Optimizer {
     }
 
     /// Updates the parameters and the optimizer's state, and consumes the gradients. Generators of gradient noise move on
-    /// with them.
+    /// with them, and states of one's own that [`Grads::assign`] gives a value. Where a learning rate is not finite, or below
+    /// 0, the step is not taken ([`Optimizer::judge`]).
     ///
     /// # Panics
     /// If that is a mistake: [`Pitfall::P13`] of gradients of which none is present, [`Pitfall::P30`] of gradients that half
@@ -156,9 +180,11 @@ pub trait Optimizer {
     /// were unscaled, [`Pitfall::P49`] if they were never all-reduced.
     #[track_caller]
     fn step(&self, grads: Grads<'_, Unscaled>) {
+        let grads = self.judge(grads);
         let tape = grads.tape();
         grads.apply(Action::Step);
         grads.check_origin();
+        tape.note_step(&grads, self.name());
         for (pitfall, message) in self.lints() {
             tape.note(pitfall, pitfall.severity(), message);
         }
@@ -177,6 +203,9 @@ pub trait Optimizer {
             all().for_each(|&(state, value)| tape.assign(state, value));
             for (generator, drawn) in &grads.generators {
                 generator.move_past(*drawn, grads.verdict());
+            }
+            for &(state, value) in &grads.assigned {
+                tape.assign(state, grads.verdict().map_or(value, |taken| taken.select(value, tape.state(state))));
             }
             all().map(|(_, value)| *value).collect()
         });
@@ -198,6 +227,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 
     fn lints(&self) -> Vec<(Pitfall, String)> {
         (**self).lints()
+    }
+
+    fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {
+        (**self).rates(tape)
     }
 
     #[track_caller]

@@ -25,7 +25,8 @@ impl fmt::Display for Severity {
 
 macro_rules! pitfalls {
     ($($name:ident $number:literal $severity:ident $what:literal => $cure:literal;)*) => {
-        /// A known way to get gradient passes wrong. The numbers are those of the guides that the framework answers to.
+        /// A known way to get gradient passes wrong. The numbers up to 50 are those of the guides that the framework answers
+        /// to; those from 51 on are its own.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Pitfall {
             $(#[doc = concat!($what, ". Cure: ", $cure, ".")] $name,)*
@@ -109,6 +110,11 @@ pitfalls! {
     P48 48 Lint "a threshold for vanishing or exploding gradients is an absolute number" => "compare with the parameters' norms";
     P49 49 Error "a step uses gradients that were never all-reduced" => "all-reduce after the last backward";
     P50 50 Error "a window's boundary is violated" => "step when all its micro-batches are in, and take no more";
+    P51 51 Warning "a state takes in what a skipped step has computed" => "assign it with the step, by `Grads::assign`";
+    P52 52 Lint "a step is taken with gradients that nobody has checked" => "check that they are finite, or clip them by their norm";
+    P53 53 Warning "each run draws the random numbers of the last one" => "advance the generator once per run";
+    P54 54 Warning "two programs draw the same random numbers" => "advance the generator in both, or give each its own";
+    P55 55 Warning "all ranks draw the same random numbers" => "seed each rank's generator by its rank too";
 }
 
 impl Pitfall {
@@ -141,7 +147,7 @@ mod tests {
             assert_eq!(pitfall.number() as usize, i + 1);
             assert_eq!(Pitfall::from_code(&format!("P{}", i + 1)), Some(pitfall));
         }
-        assert_eq!(Pitfall::ALL.len(), 50);
+        assert_eq!(Pitfall::ALL.len(), 55);
         assert_eq!((Pitfall::from_code("P0"), Pitfall::from_code("p1")), (None, None));
         assert_eq!(
             Pitfall::P6.to_string(),

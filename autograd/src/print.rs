@@ -5,7 +5,7 @@
 
 use crate::{
     Shape,
-    op::{Binary, Op, Reduce, Unary},
+    op::{Binary, Gate, Op, Reduce, Unary},
     program::Program,
     tape::{Node, NodeId, ScopeId},
 };
@@ -29,6 +29,15 @@ impl Unary {
             Unary::Cos => "cos",
             Unary::Tanh => "tanh",
             Unary::Erf => "erf",
+            Unary::Sigmoid => "sigmoid",
+            Unary::NormalCdf => "normal_cdf",
+            Unary::NormalPdf => "normal_pdf",
+            Unary::Gated(Gate::Sigmoid) => "silu",
+            Unary::Gated(Gate::Normal) => "gelu",
+            Unary::Gated(Gate::NormalTanh) => "gelu_tanh",
+            Unary::GatedSlope(Gate::Sigmoid) => "silu_slope",
+            Unary::GatedSlope(Gate::Normal) => "gelu_slope",
+            Unary::GatedSlope(Gate::NormalTanh) => "gelu_tanh_slope",
             Unary::IsFinite => "is_finite",
         }
     }

@@ -3,7 +3,7 @@
 use crate::{
     DType, Shape,
     alarm::Alarm,
-    lints::Lint,
+    lints::{Drawing, Lint},
     op::Op,
     store::{Layout, Param, ParamSet, StateId},
     tape::{Node, NodeId, Scope, ScopeId},
@@ -66,6 +66,7 @@ pub struct Program {
     pub(crate) unreached: Vec<Param>,
     pub(crate) alarms: Vec<Alarm>,
     pub(crate) lints: Vec<Lint>,
+    pub(crate) drawing: Drawing,
     pub(crate) events: Vec<(Event, &'static Location<'static>)>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) ranks: usize,

@@ -6,7 +6,7 @@
 //! - The **counter** tells runs apart: it goes up by one from run to run.
 //! - The **index** is an element's row-major position.
 
-use crate::{Array, DType, Pitfall, Shape, Store, Tape, Tensor, op::Op, store::StateId};
+use crate::{Array, DType, Pitfall, Shape, Store, Tape, Tensor, lints::Drawn, op::Op, store::StateId};
 
 /// Threefry-2x32 with 20 rounds: 64 bits scrambled under a 64-bit key. (Salmon, Moraes, Dror and Shaw 2011, "Parallel
 /// random numbers: as easy as 1, 2, 3".)
@@ -68,7 +68,7 @@ impl Tape {
 }
 
 /// The end of the name of a generator's key.
-const KEY: &str = "/key";
+pub(crate) const KEY: &str = "/key";
 
 /// A source of random numbers in a store: a key, and a counter that the program itself moves on.
 ///
@@ -91,11 +91,14 @@ const KEY: &str = "/key";
 pub struct Rng {
     key: StateId,
     counter: StateId,
+    /// Whether its numbers are meant to repeat.
+    repeats: bool,
 }
 
 impl Rng {
     /// Declares the states `<name>/key` (`u32[2]`: the seed's low and high word) and `<name>/counter` (u32, from 0). They are
-    /// saved and restored as all states are, so that a resumed run goes on with the numbers that it would have had.
+    /// saved and restored as all states are, so that a resumed run goes on with the numbers that it would have had. Ranks
+    /// that train together need seeds of their own for dropout, such as `seed + rank`, and one seed for gradient noise.
     ///
     /// # Panics
     /// If the names are taken.
@@ -103,7 +106,16 @@ impl Rng {
     pub fn new(store: &mut Store, name: &str, seed: u64) -> Self {
         let key = Array::new([2], vec![seed as u32, (seed >> 32) as u32]);
         let key = store.state(&format!("{name}{KEY}"), &key);
-        Self { key, counter: store.state(&format!("{name}/counter"), &Array::zeros([], DType::U32)) }
+        let counter = store.state(&format!("{name}/counter"), &Array::zeros([], DType::U32));
+        Self { key, counter, repeats: false }
+    }
+
+    /// The same generator, whose numbers are meant to repeat: one mask for all runs, or for all ranks. Without this a lint
+    /// tells of a training program that draws and does not [`Rng::advance`] ([`Pitfall::P53`]), of numbers that another
+    /// program draws too ([`Pitfall::P54`]), and of ranks that draw the same ([`Pitfall::P55`]).
+    #[must_use]
+    pub fn repeating(self) -> Self {
+        Self { repeats: true, ..self }
     }
 
     /// Moves the counter on by one (after 2^32 steps it starts again). A training program does so once per run: without
@@ -171,7 +183,12 @@ impl Rng {
     pub fn bits<'t>(self, tape: &'t Tape, shape: impl Into<Shape>) -> Tensor<'t> {
         let declared = &tape.layout.state(self.key).name;
         let stream = tape.new_stream(declared.strip_suffix(KEY).unwrap_or(declared));
-        tape.random(tape.state(self.key), tape.state(self.counter), stream, shape)
+        let bits = tape.random(tape.state(self.key), tape.state(self.counter), stream, shape);
+        if !self.repeats {
+            let (key, counter, node, site) = (self.key, self.counter, bits.id, tape.site());
+            tape.inner.borrow_mut().facts.drawn.push(Drawn { key, counter, stream, node, site });
+        }
+        bits
     }
 
     /// Uniform numbers in [0, 1): the word's upper 11 (f16), 24 (f32) or 32 bits (f64), as a fraction.

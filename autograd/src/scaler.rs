@@ -5,6 +5,8 @@
 
 use crate::{
     Array, DType, Operand, Tensor,
+    alarm::Bad,
+    coefficient::Range,
     grads::{Grads, History, Scaled},
     pass_state::Action,
     pitfall::Pitfall,
@@ -59,7 +61,8 @@ pub struct DynamicScale {
     pub backoff: f64,
     /// How many finite updates in a row make it grow.
     pub interval: u32,
-    /// It never backs off below this; 0 for no floor. Without one it can reach 0, and nothing survives that.
+    /// It never backs off below this; 0 for no floor. Without one it can fall below the least normal number of f32, under
+    /// which no step is taken, as the session says.
     pub min_scale: f64,
 }
 
@@ -202,6 +205,17 @@ impl LossScaler {
             Some(Operand::Value(scale)) => gradient * (1.0 / scale) as f32 as f64,
             Some(Operand::Tensor(scale)) => gradient * scale.recip().cast(gradient.dtype()),
         }
+    }
+
+    /// Bool scalar: whether a dynamic scale is one that a loss can have been multiplied by; a run says where it is not.
+    #[track_caller]
+    pub(crate) fn is_sound(self, tape: &Tape) -> Option<Tensor<'_>> {
+        let scale = tape.state(self.as_dynamic()?.scale);
+        let sound = Range::Scale.has_on_tape(scale);
+        // Not the scale itself, which could not be updated where it lies then.
+        let what = format!("unscale: the loss scale is not {}, and the step was skipped", Range::Scale);
+        tape.alarm("unscale/bad_scale", !sound, Bad::True, what);
+        Some(sound)
     }
 
     /// Notes a verdict given under the present scale.

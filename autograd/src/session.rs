@@ -6,9 +6,10 @@ use crate::{
     backend::{Backend, BufferId, ExecutableId},
     collective::{Alone, Collective, Counted, agree, calls},
     error::{Error, Result},
+    lints::{Draws, Lint, same_on_all_ranks},
     plan::{Grouping, Plan},
     program::Program,
-    random::FNV_OFFSET,
+    random::{FNV_OFFSET, fnv1a_bytes},
     store::{Layout, Param, StateId, Store},
     tape::Tape,
     window::{Events, Windows},
@@ -18,7 +19,7 @@ use std::{
     ops::Deref,
     panic::Location,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -28,6 +29,12 @@ const TAP_RING: usize = 64;
 
 /// How many programs [`Session::run_cached`] keeps; beyond that the one unused for longest is forgotten.
 const CACHED_PROGRAMS: usize = 64;
+
+/// How many of them it keeps whatever memory they take: a loop that runs no more different ones compiles each once.
+const CACHED_ANYWAY: usize = 8;
+
+/// The most bytes that the programs it keeps beyond these may bring all of them to, if nobody says otherwise.
+const CACHED_BYTES: u64 = 1 << 30;
 
 /// A program compiled for a session. It reads as the [`Program`] it was made from. When its last copy is dropped, the
 /// session forgets what it compiled.
@@ -47,8 +54,10 @@ type Dropped = Arc<Mutex<Vec<ExecutableId>>>;
 #[derive(Debug)]
 struct Executable {
     id: ExecutableId,
-    /// Whether the ranks have found that they have in common what they must.
+    /// Whether the ranks have compared what they must have in common, and what they must not.
     agreed: AtomicBool,
+    /// All lints of the program, where that has shown more.
+    lints: OnceLock<Vec<Lint>>,
     dropped: Dropped,
 }
 
@@ -62,6 +71,14 @@ impl Deref for Step {
     type Target = Program;
     fn deref(&self) -> &Program {
         &self.program
+    }
+}
+
+impl Step {
+    /// What is probably wrong with the program: [`Program::lints`], what [`Session::lints`] tells of it beside others, and, of
+    /// one that several ranks run together, what its first run has shown.
+    pub fn lints(&self) -> &[Lint] {
+        self.executable.lints.get().map_or(self.program.lints(), |all| all)
     }
 }
 
@@ -110,6 +127,7 @@ pub struct Session {
     buffers: Vec<BufferId>,
     /// The most recently used last.
     cache: Vec<(CacheKey, Step)>,
+    cached_bytes: u64,
     dropped: Dropped,
     /// Where each name of the cache is used.
     places: HashMap<String, &'static Location<'static>>,
@@ -119,6 +137,8 @@ pub struct Session {
     late: VecDeque<Error>,
     runs: u64,
     windows: Windows,
+    draws: Draws,
+    lints: Vec<Lint>,
 }
 
 impl Session {
@@ -139,6 +159,7 @@ impl Session {
             grouping,
             buffers,
             cache: vec![],
+            cached_bytes: CACHED_BYTES,
             dropped: Dropped::default(),
             places: HashMap::new(),
             shown: HashMap::new(),
@@ -146,6 +167,8 @@ impl Session {
             late: VecDeque::new(),
             runs: 0,
             windows: Windows::default(),
+            draws: Draws::default(),
+            lints: vec![],
         })
     }
 
@@ -208,7 +231,7 @@ impl Session {
     /// # Errors
     /// [`Error::ForeignProgram`] if it was recorded over a store that declares other states, [`Error::OtherRanks`] if for
     /// another number of ranks; if the device cannot run it.
-    pub fn compile(&mut self, program: Program) -> Result<Step> {
+    pub fn compile(&mut self, mut program: Program) -> Result<Step> {
         if program.layout() != &self.layout {
             return Err(Error::ForeignProgram);
         }
@@ -222,9 +245,26 @@ impl Session {
         let names = program.taps().iter().map(|tap| (tap.name.as_str().into(), program.node(tap.node).shape.clone()));
         self.shown.insert(id, Shown { names: names.collect(), alarms: program.alarms.clone() });
         self.windows.meet(&program.events);
-        let executable = Arc::new(Executable { id, agreed: AtomicBool::new(false), dropped: self.dropped.clone() });
+        let found = self.draws.meet(&mut program);
+        self.note(found);
+        let (agreed, lints, dropped) = (AtomicBool::new(false), OnceLock::new(), self.dropped.clone());
+        let executable = Arc::new(Executable { id, agreed, lints, dropped });
         let calls = plan.exchanges().into_iter().map(|parts| calls(parts.len())).sum();
         Ok(Step { program: Arc::new(program), executable, calls, session: self.id })
+    }
+
+    /// What is doubtful about the session's programs beside one another, those of [`Session::eval`] too, and about its rank
+    /// beside others: [`Pitfall::P54`], [`Pitfall::P55`]. Each line is told of once.
+    pub fn lints(&self) -> &[Lint] {
+        &self.lints
+    }
+
+    fn note(&mut self, found: impl IntoIterator<Item = Lint>) {
+        for lint in found {
+            if self.lints.iter().all(|known| (known.pitfall, known.site) != (lint.pitfall, lint.site)) {
+                self.lints.push(lint);
+            }
+        }
     }
 
     /// The plan of a program for this session's device, and the program as it was planned: lowered and simplified.
@@ -241,6 +281,29 @@ impl Session {
         self.grouping = Grouping { buffers, ..grouping };
     }
 
+    /// How many bytes on the device the programs that [`Session::run_cached`] keeps may take, beyond which it keeps the 8 used
+    /// last only; 1 GiB if this is not called. Programs that somebody holds stay compiled all the same.
+    pub fn set_cached_bytes(&mut self, bytes: u64) {
+        self.cached_bytes = bytes;
+    }
+
+    /// Forgets cached programs until there is room for one more.
+    fn forget_cached(&mut self, new: ExecutableId) {
+        let bytes = |step: &Step| self.backend.bytes(step.executable.id);
+        let mut all = self.backend.bytes(new) + self.cache.iter().map(|(_, step)| bytes(step)).sum::<u64>();
+        let mut forgotten = 0;
+        for (_, step) in &self.cache {
+            let kept = self.cache.len() - forgotten;
+            if kept < CACHED_PROGRAMS && (kept < CACHED_ANYWAY || all <= self.cached_bytes) {
+                break;
+            }
+            all -= bytes(step);
+            forgotten += 1;
+        }
+        self.cache.drain(..forgotten);
+        self.forget_dropped();
+    }
+
     /// Frees what belongs to steps that have been dropped.
     fn forget_dropped(&mut self) {
         let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
@@ -251,7 +314,8 @@ impl Session {
     }
 
     /// Runs the program of this name for inputs of these shapes, recording it with `f` the first time. The name stands
-    /// for the recording function: one place in the code, one name. The 64 programs used last are kept.
+    /// for the recording function: one place in the code, one name. The 64 programs used last are kept, or fewer, but at
+    /// least 8, if their memory exceeds 1 GiB ([`Session::set_cached_bytes`]).
     ///
     /// # Errors
     /// As [`Session::record`] and [`Session::run`]; [`Error::NameTaken`] if two places in the code use one name.
@@ -266,11 +330,12 @@ impl Session {
         }
         let step = match self.cache.iter().position(|(known, _)| *known == key) {
             Some(position) => self.cache.remove(position).1,
-            None => self.record(f)?,
+            None => {
+                let step = self.record(f)?;
+                self.forget_cached(step.executable.id);
+                step
+            }
         };
-        if self.cache.len() == CACHED_PROGRAMS {
-            self.cache.remove(0);
-        }
         self.cache.push((key, step.clone()));
         self.run(&step, inputs)?;
         Ok(step)
@@ -317,7 +382,7 @@ impl Session {
             check(|| format!("input {:?}", decl.name), (&decl.shape, decl.dtype), array)?;
             data.push(array.data());
         }
-        self.agree_on_noise(step, &mut made.1)?;
+        self.compare_ranks(step, &mut made.1)?;
         let windows = self.windows_after(&step.program.events)?;
         let run = self.runs;
         self.runs += 1;
@@ -332,24 +397,46 @@ impl Session {
         Ok(run)
     }
 
-    /// Before the first run of a program: gradient noise is the same on all ranks, or they drift apart.
-    fn agree_on_noise(&mut self, step: &Step, failed: &mut bool) -> Result<()> {
-        if step.program.shared.is_empty() || step.executable.agreed.load(Ordering::Relaxed) {
+    /// Before the first run of a program that ranks run together: gradient noise is the same on all of them, or they drift
+    /// apart; other random numbers are better not.
+    fn compare_ranks(&mut self, step: &Step, failed: &mut bool) -> Result<()> {
+        if step.executable.agreed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let mut hash = FNV_OFFSET;
-        for state in &step.program.shared {
-            hash = self.read(*state)?.data().hashed(hash);
+        let program = &*step.program;
+        let mut own = program.drawing.generators();
+        // A program that exchanges nothing may be one rank's alone: nobody would answer.
+        own.retain(|key, _| step.calls > 0 && !program.shared.contains(key));
+        let noise = self.hash_of(FNV_OFFSET, &program.shared)?;
+        let mut words = vec![];
+        for (key, (counter, streams, _)) in &own {
+            let hash = self.hash_of(FNV_OFFSET, &[*key, *counter])?;
+            words.push(fnv1a_bytes(hash, streams.iter().flat_map(|stream| stream.to_le_bytes())));
         }
         // Whatever goes wrong from here on does so on all ranks.
         *failed = true;
-        if agree(&mut *self.collective, [hash])? == [false] {
+        if !program.shared.is_empty() && agree(&mut *self.collective, [noise])? == [false] {
             let subject = "gradient noise has another seed on each rank".into();
             return Err(Error::Pitfall { pitfall: Pitfall::P17, subject, site: None });
         }
+        let mut found = vec![];
+        for (word, (key, (.., site))) in words.into_iter().zip(own) {
+            if agree(&mut *self.collective, [word])? == [true] {
+                found.push(same_on_all_ranks(&self.layout, key, site));
+            }
+        }
         *failed = false;
         step.executable.agreed.store(true, Ordering::Relaxed);
+        if !found.is_empty() {
+            step.executable.lints.get_or_init(|| [program.lints(), &found].concat());
+            self.note(found);
+        }
         Ok(())
+    }
+
+    /// The hash of what has this one so far, and some states.
+    fn hash_of(&mut self, hash: u64, states: &[StateId]) -> Result<u64> {
+        states.iter().try_fold(hash, |hash, state| Ok(self.read(*state)?.data().hashed(hash)))
     }
 
     /// The windows after a run that does this; `None` if it does nothing to any.
@@ -487,6 +574,8 @@ impl Session {
             t.tap(RESULT, result);
         })?;
         let taps = self.run_now(&step, inputs)?;
+        drop(step);
+        self.forget_dropped();
         Ok(taps.get(RESULT).expect("tapped above").clone())
     }
 

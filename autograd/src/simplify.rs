@@ -66,7 +66,7 @@ fn input(x: Tensor<'_>) -> Tensor<'_> {
 }
 
 /// The one value that all elements of a tensor have, if it is a constant by way of movement alone.
-fn uniform(x: Tensor<'_>) -> Option<f64> {
+pub(crate) fn uniform(x: Tensor<'_>) -> Option<f64> {
     let node = node(x);
     match node.op {
         Op::Const(bits) => Some(Array::new([], vec![f64::from_bits(bits)]).cast(node.dtype).item(0)),

@@ -6,8 +6,8 @@
 use crate::{
     Array, DType, Shape, Tensor,
     alarm::Alarm,
-    hook::{HookFns, Probe, RuleFn},
-    lints::Facts,
+    hook::{HookFns, OwnRule, Probe, RuleFn},
+    lints::{Drawing, Facts},
     op::{HookId, InputId, Op, RuleId, Typed},
     program::{InputDecl, Pass, Program, TapDecl},
     random::fnv1a,
@@ -21,6 +21,7 @@ use std::{
     fmt,
     ops::Range,
     panic::Location,
+    rc::Rc,
     sync::Arc,
 };
 
@@ -115,6 +116,7 @@ pub(crate) struct Inner {
     pub accumulated: Vec<(StateId, NodeId)>,
     pub hooks: Vec<HookFns>,
     pub rules: Vec<RuleFn>,
+    own_rules: HashMap<(&'static str, Box<[usize]>), RuleId>,
     pub probe: Option<Probe>,
     pub checkpoints: Vec<Checkpoint>,
     barriers: u32,
@@ -184,6 +186,7 @@ impl Tape {
             unreached: inner.unreached,
             lints: vec![],
             events: inner.events,
+            drawing: Drawing::default(),
             shared: if self.ranks > 1 { inner.shared } else { vec![] },
             layout: self.layout,
             ranks: self.ranks,
@@ -362,6 +365,7 @@ impl Tape {
         let mut inner = self.inner.borrow_mut();
         inner.states.insert(state, id);
         inner.versions.assigned.push((state, id, site));
+        inner.facts.assign(state, site);
     }
 
     /// Remembers the value of a loss scale that a loss is multiplied by.
@@ -386,7 +390,7 @@ impl Tape {
 
     /// The node of a value for a state.
     #[track_caller]
-    fn fitting(&self, what: &str, state: StateId, value: Tensor<'_>) -> NodeId {
+    pub(crate) fn fitting(&self, what: &str, state: StateId, value: Tensor<'_>) -> NodeId {
         let decl = self.layout.state(state);
         assert!(
             decl.shape == value.shape() && decl.dtype == value.dtype(),
@@ -401,6 +405,9 @@ impl Tape {
     }
 
     /// Runs `f` with other values for whole arenas: a model on updated parameters, for gradients through an update.
+    ///
+    /// [`Tensor::grad`] within `f` is by these values, and goes no further back; after it, of what `f` has returned, it goes
+    /// through these values to the parameters that they were computed from.
     ///
     /// # Panics
     /// If a value does not have its arena's shape and type.
@@ -456,7 +463,8 @@ impl Tape {
     ///
     /// | what | with `F16` |
     /// |---|---|
-    /// | `matmul`, `matmul_t`, `conv1d`, `conv2d`; with them `attention`'s two products, and a recurrent layer's of its inputs | operands and result rounded to f16, products summed wider; the result is f32 again |
+    /// | `matmul`, `matmul_t`, `conv1d`, `conv2d`; with them a recurrent layer's product of its inputs, and `attention`'s of values where it masks or drops weights | operands and result rounded to f16, products summed wider; the result is f32 again |
+    /// | `attention` | queries, keys and values rounded to f16; scores, soft-max and sums in f32; the result rounded to f16, and f32 again |
     /// | their gradients, of activations and of weights | computed and rounded likewise, in a sweep recorded within or without |
     /// | several gradients of one value or weight | summed in f32, rounded once |
     /// | elementwise operations, `dot`, sums, means, norms, soft-max, losses, embeddings, a recurrent layer's steps | f32, and so are their gradients |
@@ -598,5 +606,16 @@ impl Tape {
         let mut inner = self.inner.borrow_mut();
         inner.rules.push(rule);
         RuleId(inner.rules.len() as u32 - 1)
+    }
+
+    /// A rule of the library's own for some axes: the same one each time, so that equal compositions are one.
+    pub(crate) fn own_rule(&self, name: &'static str, axes: &[usize], rule: OwnRule) -> RuleId {
+        let known = self.inner.borrow().own_rules.get(&(name, axes.into())).copied();
+        known.unwrap_or_else(|| {
+            let of: Box<[usize]> = axes.into();
+            let id = self.new_rule(Rc::new(move |vjp| rule(&of, &vjp)));
+            self.inner.borrow_mut().own_rules.insert((name, axes.into()), id);
+            id
+        })
     }
 }

@@ -4,7 +4,7 @@
 //! shapes or types do not fit, naming the op.
 
 use crate::{
-    DType, Shape,
+    DType, Shape, f16,
     grad::sweep,
     grads::{Grads, Unscaled},
     op::{Binary, Op, Place, Reduce, Segments, Unary},
@@ -24,7 +24,8 @@ pub struct Tensor<'t> {
 /// The other side of an operation: a tensor, or a number that takes the tensor's type.
 #[derive(Clone, Copy, Debug)]
 pub enum Operand<'t> {
-    /// A number, rounded to the float type it meets; an integer type must hold it exactly.
+    /// A number, rounded to the float type it meets; an integer type must hold it exactly. Arithmetic of halves with a number
+    /// that is no half is that of f32, and its result is rounded.
     Value(f64),
     /// A tensor.
     Tensor(Tensor<'t>),
@@ -38,6 +39,11 @@ impl<'t> Operand<'t> {
             Operand::Value(value) => like.tape.scalar(value, like.dtype()),
             Operand::Tensor(tensor) => tensor,
         }
+    }
+
+    /// Whether it is a number that halves cannot hold.
+    fn is_no_half(self) -> bool {
+        self.value().is_some_and(|value| value.is_finite() && f16::from_f64(value).to_f64() != value)
     }
 
     /// The number, if it is one.
@@ -105,6 +111,12 @@ unary_methods! {
     tanh => Tanh,
     /// The error function.
     erf => Erf,
+    /// `1 / (1 + e^-x)`, which keeps its digits far left, too.
+    sigmoid => Sigmoid,
+    /// The normal distribution's function, `(1 + erf(x / sqrt 2)) / 2`: the probability of less than x.
+    normal_cdf => NormalCdf,
+    /// The normal distribution's density, `e^(-x^2 / 2) / sqrt(2 pi)`.
+    normal_pdf => NormalPdf,
     /// Bool: whether each element is neither NaN nor infinite.
     is_finite => IsFinite,
 }
@@ -121,8 +133,6 @@ macro_rules! binary_methods {
 }
 
 binary_methods! {
-    /// `self^other`; `0^0` is 1, with gradient 0.
-    pow => Pow,
     /// The larger of the two; NaN if either is. A tie sends half of the gradient to each. Logical or, of bools.
     maximum => Max,
     /// Bool: `self < other`.
@@ -236,10 +246,26 @@ impl<'t> Tensor<'t> {
 
     // Elementwise.
 
+    /// `self^other`; `0^0` is 1, with gradient 0.
+    #[track_caller]
+    pub fn pow(self, other: impl Into<Operand<'t>>) -> Self {
+        self.arithmetic(Binary::Pow, other.into(), false)
+    }
+
     #[track_caller]
     pub(crate) fn binary(self, op: Binary, other: Tensor<'t>) -> Self {
         let (a, b) = self.broadcast_with(other, op.name());
         self.tape.push(Op::Binary(op), &[a, b])
+    }
+
+    /// Arithmetic with a tensor or a number, which is on the left of what is `swapped`.
+    #[track_caller]
+    fn arithmetic(self, op: Binary, other: Operand<'t>, swapped: bool) -> Self {
+        if self.dtype() == DType::F16 && other.is_no_half() {
+            return self.cast(DType::F32).arithmetic(op, other, swapped).cast(DType::F16);
+        }
+        let other = other.like(self);
+        if swapped { other.binary(op, self) } else { self.binary(op, other) }
     }
 
     #[track_caller]
@@ -543,14 +569,14 @@ macro_rules! operators {
             type Output = Tensor<'t>;
             #[track_caller]
             fn $method(self, other: R) -> Tensor<'t> {
-                self.binary(Binary::$op, other.into().like(self))
+                self.arithmetic(Binary::$op, other.into(), false)
             }
         }
         impl<'t> ops::$trait<Tensor<'t>> for f64 {
             type Output = Tensor<'t>;
             #[track_caller]
             fn $method(self, other: Tensor<'t>) -> Tensor<'t> {
-                other.tape.scalar(self, other.dtype()).binary(Binary::$op, other)
+                other.arithmetic(Binary::$op, self.into(), true)
             }
         }
     )* };

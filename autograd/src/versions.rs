@@ -5,12 +5,13 @@
 
 use crate::{
     Tensor,
-    op::{HookId, Op, Place},
+    op::{Op, Place},
     store::{Param, ParamSet, StateId},
     tape::{NodeId, Tape},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    iter,
     panic::Location,
 };
 
@@ -21,8 +22,8 @@ pub(crate) struct Versions {
     pub assigned: Vec<(StateId, NodeId, &'static Location<'static>)>,
     /// Values of arenas that differ from an earlier one in some parameters only, and the line that made them.
     updates: HashMap<NodeId, (NodeId, ParamSet, &'static Location<'static>)>,
-    /// What has been read as each parameter behind each list of hooks: the arena's value, and the parameter's.
-    reads: BTreeMap<(Param, Option<HookId>), Vec<(NodeId, NodeId)>>,
+    /// What has been read as each parameter: the arena's value, and the parameter's.
+    reads: BTreeMap<Param, Vec<(NodeId, NodeId)>>,
 }
 
 impl Versions {
@@ -45,7 +46,8 @@ impl Versions {
 pub(crate) struct Paths {
     /// Nodes that hand nothing on.
     cuts: HashSet<NodeId>,
-    /// For a node on the way to another read of a parameter's value, that of an earlier read.
+    /// For a node on the way from the arena to a read of a parameter, the first of those that are the same: in a sweep, all
+    /// that reads any of them comes before it.
     firsts: HashMap<NodeId, NodeId>,
 }
 
@@ -57,7 +59,7 @@ impl Paths {
 
     /// The node that gathers what flows to this one.
     pub fn gathering(&self, id: NodeId) -> NodeId {
-        self.firsts.get(&id).map_or(id, |first| self.gathering(*first))
+        self.firsts.get(&id).copied().unwrap_or(id)
     }
 }
 
@@ -67,7 +69,7 @@ pub(crate) struct Read<'t> {
     pub param: Param,
     /// That value of the arena.
     pub version: Tensor<'t>,
-    /// What its gradient arrives at: its slice, or the arena where the loss reads that otherwise than by parameters.
+    /// What its gradient arrives at: a slice that gathers it, or an arena that the loss reads otherwise than by parameters.
     pub stand: Tensor<'t>,
     /// The line that reads it.
     site: &'static Location<'static>,
@@ -82,7 +84,7 @@ impl Tape {
         let hook = self.inner.borrow().param_hooks.get(&param).copied();
         let read = hook.map_or(raw, |hook| self.push(Op::Hook(hook), &[raw]));
         let mut inner = self.inner.borrow_mut();
-        let reads = inner.versions.reads.entry((param, hook)).or_default();
+        let reads = inner.versions.reads.entry(param).or_default();
         if !reads.contains(&(arena.id, read.id)) {
             reads.push((arena.id, read.id));
         }
@@ -149,29 +151,34 @@ impl Tape {
     fn paths_up_to(&self, y: Tensor<'_>, wrt: &[Tensor<'_>], cuts: HashSet<NodeId>) -> Paths {
         let mut paths = Paths { cuts, firsts: HashMap::new() };
         let inner = self.inner.borrow();
-        let read_again = |(_, reads): &(&_, &Vec<_>)| reads.len() > 1 && !inner.versions.updates.is_empty();
-        let mut read_again = inner.versions.reads.iter().filter(read_again).peekable();
-        if read_again.peek().is_none() {
+        let versions = &inner.versions;
+        let read_again = |reads: &[(NodeId, NodeId)]| reads.iter().any(|(version, _)| *version != reads[0].0);
+        if versions.updates.is_empty() || !versions.reads.values().any(|reads| read_again(reads)) {
             return paths;
         }
         let above = above(self, y, &paths);
-        for (&(param, _), reads) in read_again {
-            let is_named = |id: NodeId| wrt.iter().any(|w| w.id == id);
-            let mut same: BTreeMap<NodeId, Vec<(NodeId, NodeId)>> = BTreeMap::new();
-            for &(version, read) in reads.iter().filter(|(_, read)| above.contains(read) || is_named(*read)) {
-                same.entry(inner.versions.origin(version, param, wrt)).or_default().push((read, version));
-            }
-            for reads in same.into_values().filter(|reads| reads.iter().filter(|(read, _)| is_named(*read)).count() < 2)
-            {
-                let (first, _) = *reads.iter().min().expect("one at least");
-                for (mut read, version) in reads.into_iter().filter(|(read, _)| *read != first) {
-                    let mut first = first;
-                    // Hooks, the shape and the slice: each of the one for each of the other.
-                    while read != version {
-                        paths.firsts.entry(read).and_modify(|known| *known = first.min(*known)).or_insert(first);
-                        [read, first] = [read, first].map(|id| inner.nodes[id.index()].inputs[0]);
-                    }
+        for (&param, reads) in versions.reads.iter().filter(|(_, reads)| read_again(reads)) {
+            // For each value that the parameter has had, the nodes between its reads and the arenas, the slices last.
+            let mut same: BTreeMap<NodeId, Vec<Vec<NodeId>>> = BTreeMap::new();
+            for &(version, read) in reads {
+                let inner = |id: &NodeId| Some(inner.nodes[id.index()].inputs[0]).filter(|id| *id != version);
+                let way: Vec<NodeId> = iter::successors(Some(read).filter(|id| *id != version), inner).collect();
+                if way.iter().any(|id| above.contains(id) || wrt.iter().any(|w| w.id == *id)) {
+                    same.entry(versions.origin(version, param, wrt)).or_default().push(way);
                 }
+            }
+            for ways in same.into_values() {
+                let named = ways.iter().filter(|way| wrt.iter().any(|w| way.contains(&w.id)));
+                if named.map(|way| way.last()).collect::<BTreeSet<_>>().len() > 1 {
+                    continue;
+                }
+                // Of one parameter's hooks, shapes and slices those that are the same op are the same value.
+                let mut firsts: HashMap<&Op, NodeId> = HashMap::new();
+                for &id in ways.iter().flatten() {
+                    firsts.entry(&inner.nodes[id.index()].op).and_modify(|first| *first = id.min(*first)).or_insert(id);
+                }
+                let first = |id: NodeId| (id, firsts[&inner.nodes[id.index()].op]);
+                paths.firsts.extend(ways.into_iter().flatten().map(first));
             }
         }
         paths
@@ -205,8 +212,16 @@ impl Tape {
                 for &version in &versions {
                     let (whole, slice) = (wholes.get(&version.id), slices.get(&(version.id, param)));
                     let Some(reader) = slice.or(whole) else { continue };
-                    let stand = if whole.is_some() { version } else { Tensor { tape: self, id: *reader } };
-                    reads.push(Read { param, version, stand, site: nodes[reader.index()].site });
+                    // A slice that an arena is differentiated by anyway adds to that arena's gradient.
+                    let slice = slice.map(|slice| paths.gathering(*slice)).filter(|_| whole.is_none());
+                    let within = slice.map_or(version.id, |slice| nodes[slice.index()].inputs[0]);
+                    let id = slice.filter(|_| !wholes.contains_key(&within)).unwrap_or(within);
+                    reads.push(Read {
+                        param,
+                        version,
+                        stand: Tensor { tape: self, id },
+                        site: nodes[reader.index()].site,
+                    });
                 }
             }
         }

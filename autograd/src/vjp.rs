@@ -4,9 +4,10 @@
 //! second derivatives need nothing more. `None` says that no gradient flows to an input.
 
 use crate::{
-    Tensor, fused,
+    DType, Tensor, fused,
     op::{Binary, Op, Place, Reduce, Unary},
 };
+use std::f64::consts::PI;
 
 /// The cotangents of the inputs `x` of `op`, whose results are `y`, from those of its results, `g`. Ops with one result
 /// have a cotangent whenever they are asked.
@@ -24,6 +25,13 @@ pub(crate) fn vjp<'t>(
     }
     let (y, Some(g)) = (y[0], g[0]) else { return vec![None; x.len()] };
     let tape = y.tape;
+    let rounds = matches!(op, Op::Unary(_) | Op::Binary(Binary::Div | Binary::Pow)) && *op != Op::Unary(Unary::Neg);
+    if rounds && y.dtype() == DType::F16 {
+        // A half's gradient is rounded once. The result is computed anew, since it has lost digits that rules may need.
+        let wide: Vec<Tensor<'t>> = x.iter().map(|x| x.cast(DType::F32)).collect();
+        let sent = vjp(op, &[tape.push(op.clone(), &wide)], &wide, &[Some(g.cast(DType::F32))]);
+        return sent.into_iter().map(|d| Some(d?.cast(DType::F16))).collect();
+    }
     let some = |d: Tensor<'t>| vec![Some(d)];
     match op {
         Op::Const(_) | Op::Input(_) | Op::State(_) | Op::Iota(_) | Op::Table(_) => vec![],
@@ -33,13 +41,19 @@ pub(crate) fn vjp<'t>(
             Unary::Recip => -(g * y * y),
             Unary::Sqrt => g / (y + y),
             Unary::Exp => g * y,
-            Unary::Expm1 => g * (y + 1.0),
+            Unary::Expm1 => g * x[0].exp(),
             Unary::Log => g / x[0],
             Unary::Log1p => g / (x[0] + 1.0),
             Unary::Sin => g * x[0].cos(),
             Unary::Cos => -(g * x[0].sin()),
-            Unary::Tanh => g * (1.0 - y * y),
-            Unary::Erf => g * (-(x[0] * x[0])).exp() * std::f64::consts::FRAC_2_SQRT_PI,
+            // Where y is near 1, `1 - y^2` has no digits left.
+            Unary::Tanh => g * ((x[0] * 2.0).sigmoid() * 4.0 * (x[0] * -2.0).sigmoid()),
+            Unary::Erf => g * (x[0].normal_pdf() * (4.0 * PI.sqrt()) * x[0].normal_pdf()),
+            Unary::Sigmoid => g * (y * (-x[0]).sigmoid()),
+            Unary::NormalCdf => g * x[0].normal_pdf(),
+            Unary::NormalPdf => -(g * (x[0] * y)),
+            Unary::Gated(gate) => g * tape.push(Op::Unary(Unary::GatedSlope(*gate)), &[x[0]]),
+            Unary::GatedSlope(gate) => g * x[0].gated_curvature(*gate),
             Unary::IsFinite => return vec![None],
         }),
         Op::Binary(binary) => match binary {
@@ -48,15 +62,7 @@ pub(crate) fn vjp<'t>(
             Binary::Mul if x[0].id == x[1].id => vec![Some(g * 2.0 * x[0]), None], // A square: one product, not two.
             Binary::Mul => vec![Some(g * x[1]), Some(g * x[0])],
             Binary::Div => vec![Some(g / x[1]), Some(-(g * y / x[1]))],
-            Binary::Pow => {
-                // x^0 is flat at 0 too, and 0^p flat in p. Inputs are replaced there, not results: no 0 * inf then, of any
-                // order, and the derivative of p x^(p-1) in p is kept where p is 0.
-                let (zero, one, base, power) = (g.zeros_like(), g.ones_like(), x[0], x[1]);
-                let corner = base.equals(0.0).and(power.equals(0.0));
-                let d_base = power * corner.select(one, base).pow(power - 1.0);
-                let d_power = base.equals(0.0).select(zero, y * base.equals(0.0).select(one, base).log());
-                vec![Some(g * d_base), Some(g * d_power)]
-            }
+            Binary::Pow => x[0].power_slopes(x[1], y).map(|slope| Some(g * slope)).to_vec(),
             Binary::Max => {
                 let half = x[0].equals(x[1]).select(g * 0.5, g.zeros_like());
                 let first = x[0].less(x[1]).select(g.zeros_like(), g) - half;
@@ -69,18 +75,31 @@ pub(crate) fn vjp<'t>(
             vec![None, Some(x[0].select(g, zero)), Some(x[0].select(zero, g))]
         }
         Op::Cast(_) => vec![x[0].dtype().is_float().then(|| g.cast(x[0].dtype()))],
-        Op::Reduce(Reduce::Sum, axes) => some(g.unreduce(axes, &x[0].shape())),
-        Op::Reduce(Reduce::Max, axes) => {
-            let shape = x[0].shape();
-            let winners = x[0].equals(y.unreduce(axes, &shape)).cast(g.dtype());
-            some(winners * (g / winners.sum_axes(axes)).unreduce(axes, &shape))
+        Op::Reduce(kind, _) | Op::SegmentReduce(kind, _) if y.dtype() == DType::F16 && *kind != Reduce::Sum => {
+            // A half is no number to count by, and a norm may exceed it: the rule of f32, rounded once.
+            let x = [x[0].cast(DType::F32)];
+            let d = vjp(op, &[tape.push(op.clone(), &x)], &x, &[Some(g.cast(DType::F32))]);
+            vec![d[0].map(|d| d.cast(y.dtype()))]
         }
-        Op::Reduce(Reduce::Norm, axes) => {
-            // x / |x|; both are replaced where the norm is 0, so that no order of derivative meets 0 / 0.
-            let (shape, zero) = (x[0].shape(), y.equals(0.0));
-            let unit = zero.unreduce(axes, &shape).select(g.zeros_like().unreduce(axes, &shape), x[0])
-                / zero.select(y.ones_like(), y).unreduce(axes, &shape);
-            some(g.unreduce(axes, &shape) * unit)
+        Op::Reduce(kind, _) | Op::SegmentReduce(kind, _) => {
+            let (spread, sum): (&dyn Fn(Tensor<'t>) -> Tensor<'t>, _) = match op {
+                Op::Reduce(_, axes) => (&|y| y.unreduce(axes, &x[0].shape()), Op::Reduce(Reduce::Sum, axes.clone())),
+                Op::SegmentReduce(_, s) => (&|y| y.segment_broadcast(s), Op::SegmentReduce(Reduce::Sum, s.clone())),
+                _ => unreachable!("one of the two"),
+            };
+            some(match kind {
+                Reduce::Sum => spread(g),
+                Reduce::Max => {
+                    let winners = x[0].equals(spread(y)).cast(g.dtype());
+                    winners * spread(g / tape.push(sum, &[winners]))
+                }
+                Reduce::Norm => {
+                    // x / |x|; both are replaced where the norm is 0, so that no order of derivative meets 0 / 0. Between
+                    // segments it is taken for 1, too, and no gradient flows.
+                    let (norm, zero) = (spread(y), spread(y).equals(0.0));
+                    spread(g) * (zero.select(x[0].zeros_like(), x[0]) / zero.select(norm.ones_like(), norm))
+                }
+            })
         }
         Op::AllReduce(..) => some(tape.push(op.clone(), &[g])),
         Op::CumSum { axis, reverse } => some(tape.push(Op::CumSum { axis: *axis, reverse: !reverse }, &[g])),
@@ -103,18 +122,6 @@ pub(crate) fn vjp<'t>(
         }
         Op::Gather(axis) => vec![Some(g.scatter_add(x[1], *axis, x[0].shape()[*axis])), None],
         Op::ScatterAdd { axis, .. } => vec![Some(g.gather(x[1], *axis)), None],
-        Op::SegmentReduce(Reduce::Sum, segments) => some(g.segment_broadcast(segments)),
-        Op::SegmentReduce(Reduce::Max, segments) => {
-            let winners = x[0].equals(y.segment_broadcast(segments)).cast(g.dtype());
-            some(winners * (g / winners.segment_sum(segments)).segment_broadcast(segments))
-        }
-        Op::SegmentReduce(Reduce::Norm, segments) => {
-            // As above; between segments the norm is taken for 1, too, and no gradient flows.
-            let norm = y.segment_broadcast(segments);
-            let zero = norm.equals(0.0);
-            let unit = zero.select(x[0].zeros_like(), x[0]) / zero.select(norm.ones_like(), norm);
-            some(g.segment_broadcast(segments) * unit)
-        }
         Op::SegmentBroadcast(segments) => some(g.segment_sum(segments)),
         Op::MatMul { ta, tb } => {
             let (a, b) = (x[0], x[1]);

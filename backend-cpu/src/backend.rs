@@ -338,6 +338,11 @@ impl Backend for CpuBackend {
         Ok(ExecutableId(free))
     }
 
+    fn bytes(&self, executable: ExecutableId) -> u64 {
+        let size = |slot: &Data| (slot.len() * slot.dtype().size()) as u64;
+        self.executables[executable.0].as_ref().map_or(0, |compiled| compiled.slots.iter().map(size).sum())
+    }
+
     fn release(&mut self, executable: ExecutableId) {
         self.executables[executable.0] = None;
     }

@@ -1,9 +1,9 @@
 //! Loops over a block, one per elementwise function: compiled for the vector instructions that the machine turns out to
 //! have, with the same bits on each.
 
-use crate::{math, memory::Element};
+use crate::{gates, math, memory::Element};
 use pulp::{Arch, NullaryFnOnce};
-use wgrad::op::{Binary, Unary};
+use wgrad::op::{Binary, Gate, Unary};
 
 /// The values that an instruction uses: one per element of the block, one per line of it, a line that all lines are
 /// equal to, or one for all.
@@ -177,7 +177,7 @@ pub(crate) fn compare<T: Number>(op: Binary, a: Lanes<T>, b: Lanes<T>, out: &mut
 }
 
 macro_rules! floats {
-    ($($t:ty { exp: $exp:expr, expm1: $expm1:expr, log: $log:expr, log1p: $log1p:expr, sin: $sin:expr, cos: $cos:expr, tanh: $tanh:expr, erf: $erf:expr, pow: $pow:expr })*) => { $(
+    ($($t:ty { exp: $exp:expr, expm1: $expm1:expr, log: $log:expr, log1p: $log1p:expr, sin: $sin:expr, cos: $cos:expr, tanh: $tanh:expr, erf: $erf:expr, gates: $gates:ident, pow: $pow:expr })*) => { $(
         impl Number for $t {
             fn unary(op: Unary, a: Lanes<$t>, out: &mut [$t]) {
                 match op {
@@ -192,6 +192,15 @@ macro_rules! floats {
                     Unary::Cos => $cos(a, out),
                     Unary::Tanh => map1(a, out, $tanh),
                     Unary::Erf => map1(a, out, $erf),
+                    Unary::Sigmoid => map1(a, out, $gates::sigmoid),
+                    Unary::NormalCdf => map1(a, out, $gates::normal_cdf),
+                    Unary::NormalPdf => map1(a, out, $gates::normal_pdf),
+                    Unary::Gated(Gate::Sigmoid) => map1(a, out, $gates::silu),
+                    Unary::GatedSlope(Gate::Sigmoid) => map1(a, out, $gates::silu_slope),
+                    Unary::Gated(Gate::Normal) => map1(a, out, $gates::gelu),
+                    Unary::GatedSlope(Gate::Normal) => map1(a, out, $gates::gelu_slope),
+                    Unary::Gated(Gate::NormalTanh) => map1(a, out, $gates::gelu_tanh),
+                    Unary::GatedSlope(Gate::NormalTanh) => map1(a, out, $gates::gelu_tanh_slope),
                     Unary::IsFinite => unreachable!("gives bool"),
                 }
             }
@@ -221,10 +230,10 @@ macro_rules! floats {
 floats! {
     f64 {
         exp: f64::exp, expm1: f64::exp_m1, log: f64::ln, log1p: f64::ln_1p, sin: |a, out: &mut [f64]| map1(a, out, f64::sin),
-        cos: |a, out: &mut [f64]| map1(a, out, f64::cos), tanh: f64::tanh, erf: libm::erf, pow: f64::powf
+        cos: |a, out: &mut [f64]| map1(a, out, f64::cos), tanh: f64::tanh, erf: libm::erf, gates: gates, pow: f64::powf
     }
     f32 {
-        exp: math::exp, expm1: math::expm1, log: math::log, log1p: math::log1p, sin: math::sin, cos: math::cos, tanh: math::tanh, erf: math::erf, pow: math::pow
+        exp: math::exp, expm1: math::expm1, log: math::log, log1p: math::log1p, sin: math::sin, cos: math::cos, tanh: math::tanh, erf: math::erf, gates: math, pow: math::pow
     }
 }
 
@@ -278,8 +287,8 @@ impl Number for bool {
 pub(crate) fn weight(unary: Option<Unary>, binary: Option<Binary>) -> usize {
     match (unary, binary) {
         (Some(Unary::Exp | Unary::Expm1 | Unary::Tanh), _) => 4,
-        (Some(Unary::Log | Unary::Log1p | Unary::Sin | Unary::Cos | Unary::Erf), _) | (_, Some(Binary::Pow)) => 10,
         (Some(Unary::Sqrt | Unary::Recip), _) | (_, Some(Binary::Div)) => 2,
-        _ => 1,
+        (Some(Unary::Neg | Unary::IsFinite), _) | (None, _) if binary != Some(Binary::Pow) => 1,
+        _ => 10,
     }
 }

@@ -18,6 +18,7 @@ mod cumsum;
 mod cut;
 mod finite;
 mod fold;
+mod gates;
 mod grid;
 mod half;
 mod kernel;

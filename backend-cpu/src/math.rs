@@ -6,19 +6,23 @@
 //!
 //! The tests state and check the accuracy, in units in the last place, against f64 over the whole range.
 
-use crate::lanes::{Lanes, map1};
+use crate::{
+    gates,
+    lanes::{Lanes, map1},
+};
 
 /// What 2^0 has for an exponent in its bits.
 const BIAS: u32 = 127;
 
+/// Adding and subtracting this rounds to an integer, which then also stands in the low bits of the sum.
+const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
+/// ln 2 in two parts; the first has so few bits that its product with n is exact.
+const HIGH: f32 = 0.693_359_4;
+const LOW: f32 = -2.121_944_4e-4;
+
 /// Bits the lowest nine of which are `n`, and `r`, for `x = n ln 2 + r`.
 #[inline(always)]
 fn split(x: f32) -> (u32, f32) {
-    /// Adding and subtracting this rounds to an integer, which then also stands in the low bits of the sum.
-    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
-    // ln 2 in two parts; the first has so few bits that its product with n is exact.
-    const HIGH: f32 = 0.693_359_4;
-    const LOW: f32 = -2.121_944_4e-4;
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
     (shifted.to_bits(), (-n).mul_add(LOW, (-n).mul_add(HIGH, x)))
@@ -52,6 +56,14 @@ fn split_exp(x: f32) -> (u32, f32) {
 #[inline(always)]
 fn scaled(x: f32, bits: u32) -> f32 {
     f32::from_bits(x.to_bits().wrapping_add(bits << 23))
+}
+
+/// 2^n, of bits the lowest nine of which are `n`, as two powers of half the exponent each: 2^n alone may lie outside the
+/// range of f32 where its product with something does not.
+#[inline(always)]
+fn powers(bits: u32) -> [f32; 2] {
+    let half = (bits << 22) & (0x1ff << 23);
+    [half, (bits << 23).wrapping_sub(half)].map(|exponent| f32::from_bits(exponent.wrapping_add(BIAS << 23)))
 }
 
 /// `x` kept within bounds; NaN stays NaN.
@@ -173,6 +185,159 @@ pub(crate) fn log(x: f32) -> f32 {
     if x < 0.0 { f32::NAN } else { value }
 }
 
+/// `e^x` in f64, to 2^-37 of itself.
+#[inline(always)]
+fn exp_f64(x: f64) -> f64 {
+    // Beyond these the result is 0 or infinite in f32 whatever x is.
+    let x = if x < -200.0 { -200.0 } else { x };
+    let x = if x > 200.0 { 200.0 } else { x };
+    let (n, bits) = nearest(x * std::f64::consts::LOG2_E);
+    let r = (-n).mul_add(std::f64::consts::LN_2, x);
+    let taylor = [1.0 / 362_880.0, 1.0 / 40_320.0, 1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5];
+    let scale = f64::from_bits((bits.wrapping_add(1023) as u32 as u64) << 52);
+    ((r * r).mul_add(polynomial(r, taylor), r) + 1.0) * scale
+}
+
+/// The sigmoid of x and of -x, in f64.
+#[inline(always)]
+fn sigmoids(x: f64) -> (f64, f64) {
+    let e = exp_f64(-x.abs());
+    let (large, small) = (1.0 / (1.0 + e), e / (1.0 + e));
+    if x < 0.0 { (small, large) } else { (large, small) }
+}
+
+/// `1 / (1 + e^-x)` to 1 unit in the last place.
+#[inline(always)]
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    let x = x as f64;
+    let e = exp_f64(-x.abs());
+    ((if x < 0.0 { e } else { 1.0 }) / (1.0 + e)) as f32
+}
+
+/// The same to 3 units in the last place, in f32 alone.
+#[inline(always)]
+pub(crate) fn quick_sigmoid(x: f32) -> f32 {
+    let e = exp(-x.abs());
+    (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
+}
+
+/// The density of the normal distribution to 1 unit in the last place.
+#[inline(always)]
+pub(crate) fn normal_pdf(x: f32) -> f32 {
+    let x = x as f64;
+    (exp_f64(-0.5 * (x * x)) * gates::FRAC_1_SQRT_2PI) as f32
+}
+
+/// For t from 0 to 15, `e^(t^2 / 2)` times the normal distribution's function at -t, to 2^-32 of itself: the Chebyshev
+/// interpolation in `(t - 3.5) / (t + 3.5)`.
+#[inline(always)]
+fn tail_ratio(t: f64) -> f64 {
+    let p = [
+        2.921108990077461e-06,
+        6.3593184594659405e-06,
+        -1.960863557712232e-05,
+        -5.719762796657896e-05,
+        0.00013149884005624174,
+        0.000391543693261306,
+        -0.0013807489041990882,
+        -0.0015615777077323948,
+        0.019065537630603705,
+        -0.061639420233952774,
+        0.12585525513167023,
+        -0.1871396986495392,
+        0.10634515363305282,
+    ];
+    polynomial((t - 3.5) / (t + 3.5), p)
+}
+
+/// The function of the normal distribution in f64.
+#[inline(always)]
+fn normal_cdf_f64(x: f32) -> f64 {
+    let t = within(x.abs(), 0.0, 15.0) as f64;
+    let tail = exp_f64(-0.5 * (t * t)) * tail_ratio(t);
+    if x < 0.0 { tail } else { 1.0 - tail }
+}
+
+/// The function of the normal distribution to 1 unit in the last place.
+#[inline(always)]
+pub(crate) fn normal_cdf(x: f32) -> f32 {
+    normal_cdf_f64(x) as f32
+}
+
+/// `x sigmoid(x)` to 1 unit in the last place.
+#[inline(always)]
+pub(crate) fn silu(x: f32) -> f32 {
+    let x = within(x, -200.0, f32::INFINITY) as f64;
+    let e = exp_f64(-x.abs());
+    ((if x < 0.0 { x * e } else { x }) / (1.0 + e)) as f32
+}
+
+/// The slope of [`silu`] to 1 unit in the last place, but for what lies next to its root.
+#[inline(always)]
+pub(crate) fn silu_slope(x: f32) -> f32 {
+    let x = within(x, -200.0, 200.0) as f64;
+    let (gate, rest) = sigmoids(x);
+    (gate * (x * rest + 1.0)) as f32
+}
+
+/// `x normal_cdf(x)` to 1 unit in the last place.
+#[inline(always)]
+pub(crate) fn gelu(x: f32) -> f32 {
+    let x = within(x, -15.0, f32::INFINITY);
+    (x as f64 * normal_cdf_f64(x)) as f32
+}
+
+/// The slope of [`gelu`], likewise.
+#[inline(always)]
+pub(crate) fn gelu_slope(x: f32) -> f32 {
+    let t = within(x.abs(), 0.0, 15.0) as f64;
+    let tail = exp_f64(-0.5 * (t * t)) * (t * gates::FRAC_1_SQRT_2PI - tail_ratio(t));
+    (if x < 0.0 { -tail } else { 1.0 + tail }) as f32
+}
+
+/// `e^-v` for the argument `v = |x| (A + B x^2)` of the sigmoid in GELU's approximation, |x| being up to 11, as a number
+/// and two powers of two that it is yet to be multiplied with. In f32 alone: what rounding took from v, which the
+/// exponential amplifies by v, is carried along.
+#[inline(always)]
+fn gelu_exp(x: f32) -> (f32, [f32; 2]) {
+    // A in two parts, of which the first has so few digits that its distance from `A + B x^2` is exact; and B in two.
+    const A: [f32; 2] = [1.595_703_1, 6.599_66e-5];
+    const B: [f32; 2] = [0.071_354_814, 2.398_832_4e-9];
+    let t = -x.abs();
+    let square = t * t;
+    let factor = square.mul_add(B[0], A[0]);
+    let lost = square.mul_add(B[0], A[0] - factor) + square.mul_add(B[1], A[1]);
+    let lost = t.mul_add(t, -square).mul_add(B[0], lost);
+    let shifted = (t * factor).mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = (-n).mul_add(LOW, t.mul_add(factor, -n * HIGH));
+    let r = t.mul_add(lost, r);
+    (series(r).mul_add(r, 1.0).mul_add(r, 1.0), powers(shifted.to_bits()))
+}
+
+/// `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2` to 4 units in the last place.
+#[inline(always)]
+pub(crate) fn gelu_tanh(x: f32) -> f32 {
+    let x = within(x, -11.0, f32::INFINITY);
+    let (value, [one, other]) = gelu_exp(within(x, -11.0, 11.0));
+    let kept = x / (value * one).mul_add(other, 1.0);
+    if x < 0.0 { kept * value * one * other } else { kept }
+}
+
+/// The slope of [`gelu_tanh`] to 5 units in the last place, but for what lies next to its root.
+#[inline(always)]
+pub(crate) fn gelu_tanh_slope(x: f32) -> f32 {
+    let x = within(x, -11.0, 11.0);
+    let (value, [one, other]) = gelu_exp(x);
+    let e = value * one * other;
+    // With g and h for the sigmoid of v and of -v, it is `g (1 + x (A + 3 B x^2) h)`.
+    let square = x * x;
+    let b = (3.0 * gates::B) as f32;
+    let factor = square.mul_add(b, x.mul_add(x, -square).mul_add(b, gates::A as f32));
+    let kept = (if x < 0.0 { x } else { x * e }).mul_add(factor, 1.0 + e) / e.mul_add(e + 2.0, 1.0);
+    if x < 0.0 { kept * value * one * other } else { kept }
+}
+
 /// `a^b` to 1 unit in the last place, with the special values of IEEE 754.
 #[inline(always)]
 pub(crate) fn pow(a: f32, b: f32) -> f32 {
@@ -181,14 +346,7 @@ pub(crate) fn pow(a: f32, b: f32) -> f32 {
     let logarithm = if size == 0.0 { f64::NEG_INFINITY } else { logarithm };
     // `1^inf` is 1.
     let exponent = if size == 1.0 { 0.0 } else { b as f64 * logarithm };
-    // Beyond these the result is 0 or infinite whatever the exponent is.
-    let exponent = if exponent < -200.0 { -200.0 } else { exponent };
-    let exponent = if exponent > 200.0 { 200.0 } else { exponent };
-    let (n, bits) = nearest(exponent * std::f64::consts::LOG2_E);
-    let r = (-n).mul_add(std::f64::consts::LN_2, exponent);
-    let taylor = [1.0 / 362_880.0, 1.0 / 40_320.0, 1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5];
-    let scale = f64::from_bits((bits.wrapping_add(1023) as u32 as u64) << 52);
-    let value = (((r * r).mul_add(polynomial(r, taylor), r) + 1.0) * scale) as f32;
+    let value = exp_f64(exponent) as f32;
     let odd = b.trunc() == b && (b * 0.5).trunc() != b * 0.5;
     let value = if a.is_sign_negative() & odd { -value } else { value };
     let value = if (a < 0.0) & (b.trunc() != b) & (size < f32::INFINITY) { f32::NAN } else { value };
@@ -357,6 +515,47 @@ mod tests {
     fn erf_is_within_one_unit_in_the_last_place() {
         let (error, x) = worst(997, erf, libm::erf);
         assert!(error <= 1.0, "{error} at {x:e}");
+    }
+
+    #[test]
+    fn gates_are_within_one_unit_in_the_last_place() {
+        type Pair = (&'static str, fn(f32) -> f32, fn(f64) -> f64);
+        let gates: [Pair; 9] = [
+            ("sigmoid", sigmoid, gates::sigmoid),
+            ("normal_cdf", normal_cdf, gates::normal_cdf),
+            ("normal_pdf", normal_pdf, gates::normal_pdf),
+            ("silu", silu, gates::silu),
+            ("gelu", gelu, gates::gelu),
+            ("gelu_tanh", gelu_tanh, gates::gelu_tanh),
+            ("silu_slope", silu_slope, gates::silu_slope),
+            ("gelu_slope", gelu_slope, gates::gelu_slope),
+            ("gelu_tanh_slope", gelu_tanh_slope, gates::gelu_tanh_slope),
+        ];
+        for (name, f, truth) in gates {
+            // The slopes of activations have roots between -0.7 and -1.3.
+            let ranges = [(-120.0, -2.0), (-0.5, 120.0), (-15.0, -2.0), (-0.5, 15.0)];
+            let bound = match name {
+                "gelu_tanh" => 4.0,
+                "gelu_tanh_slope" => 5.0,
+                _ => 0.51,
+            };
+            for (low, high) in ranges {
+                let (error, x) = worst_between(low, high, f, truth);
+                assert!(error <= bound, "{name}: {error} at {x:e}");
+            }
+            assert!(f(f32::NAN).is_nan(), "{name}");
+            let ends =
+                |f: &dyn Fn(f64) -> f64| [f64::MIN, -1e30, 1e30, f64::MAX, f64::INFINITY, f64::NEG_INFINITY].map(f);
+            assert_eq!(
+                ends(&|x| f(x as f32) as f64).map(f64::to_bits),
+                ends(&|x| truth(x as f32 as f64) as f32 as f64).map(f64::to_bits),
+                "{name}"
+            );
+        }
+        let (error, x) = worst(997, quick_sigmoid, gates::sigmoid);
+        assert!(error <= 3.0, "{error} at {x:e}");
+        let (error, x) = worst_between(-120.0, 120.0, quick_sigmoid, gates::sigmoid);
+        assert!(error <= 3.0, "{error} at {x:e}");
     }
 
     #[test]

@@ -4,9 +4,10 @@
 //! as the type says; arithmetic does not, save that a value of type f16 is rounded to half wherever a node gives one.
 //! A fused op is what it decomposes into.
 
+use crate::gates;
 use wgrad::{
     Array, Conv2d, DType, Data, Error, Node, Program, Result, Shape, f16_from_f64,
-    op::{Binary, Op, Reduce, Unary},
+    op::{Binary, Gate, Op, Reduce, Unary},
     random,
 };
 
@@ -108,6 +109,15 @@ pub(crate) fn unary(op: Unary, dtype: DType, x: f64) -> f64 {
         Unary::Cos => x.cos(),
         Unary::Tanh => x.tanh(),
         Unary::Erf => libm::erf(x),
+        Unary::Sigmoid => gates::sigmoid(x),
+        Unary::NormalCdf => gates::normal_cdf(x),
+        Unary::NormalPdf => gates::normal_pdf(x),
+        Unary::Gated(Gate::Sigmoid) => gates::silu(x),
+        Unary::GatedSlope(Gate::Sigmoid) => gates::silu_slope(x),
+        Unary::Gated(Gate::Normal) => gates::gelu(x),
+        Unary::GatedSlope(Gate::Normal) => gates::gelu_slope(x),
+        Unary::Gated(Gate::NormalTanh) => gates::gelu_tanh(x),
+        Unary::GatedSlope(Gate::NormalTanh) => gates::gelu_tanh_slope(x),
         Unary::IsFinite => x.is_finite() as u8 as f64,
     }
 }

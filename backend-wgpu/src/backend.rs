@@ -436,6 +436,10 @@ impl Backend for WgpuBackend {
         }
     }
 
+    fn bytes(&self, executable: ExecutableId) -> u64 {
+        self.executables[executable.0].as_ref().map_or(0, Executable::bytes)
+    }
+
     fn wait(&mut self) -> wgrad::Result<()> {
         self.wait_for(0)?;
         self.gpu.inner.check()?;

@@ -163,6 +163,10 @@ pub struct Options {
     pub floor: bool,
     /// The most bytes of buffers; without it, as many as the driver gives.
     pub budget: Option<u64>,
+    /// The most bytes of compiled kernels, as [`Gpu::kernel_bytes`] counts them; without it, 256 MiB. Beyond, kernels that no
+    /// program uses are dropped, those first that no program has asked for for longest; a program that is compiled again
+    /// compiles its kernels again then. Kernels of programs that live stay, and count.
+    pub kernels: Option<u64>,
     /// For tests: kernels are those of real GPUs even on a software renderer.
     #[doc(hidden)]
     pub as_hardware: bool,
@@ -172,9 +176,6 @@ pub struct Options {
     /// For tests: each kernel is a dispatch of its own.
     #[doc(hidden)]
     pub separate: bool,
-    /// For tests: beyond how many compiled kernels those that no program uses are dropped.
-    #[doc(hidden)]
-    pub kept_kernels: Option<usize>,
     /// For tests: what is used as matrix units, whether there are any or not; they pass their self-test, or are not used.
     #[doc(hidden)]
     pub stand_in: Option<StandIn>,
@@ -330,7 +331,7 @@ impl Gpu {
             queue,
             limits,
             summary,
-            pipelines: Pipelines::new(options.kept_kernels),
+            pipelines: Pipelines::new(options.kernels),
             target,
             halves: if features.contains(Features::SHADER_I16) { Halves::Native } else { Halves::Packed },
             units,
@@ -354,10 +355,21 @@ impl Gpu {
         &self.inner.matrix_units
     }
 
-    /// For tests: how many compiled kernels there are.
-    #[doc(hidden)]
+    /// How many compiled kernels there are.
     pub fn kernels(&self) -> usize {
         self.inner.pipelines.len()
+    }
+
+    /// The bytes of memory that compiled kernels take, by an estimate from their texts: no driver tells. [`Options::kernels`]
+    /// bounds it.
+    pub fn kernel_bytes(&self) -> u64 {
+        self.inner.pipelines.bytes()
+    }
+
+    /// The bytes of all buffers: of values that live, of programs, and of what is on its way to the host.
+    /// [`Options::budget`] bounds it.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.inner.used.load(Relaxed)
     }
 
     /// For tests: has the driver take the device away, as a crash would.

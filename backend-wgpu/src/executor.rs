@@ -425,6 +425,13 @@ impl Executable {
         }
     }
 
+    /// The bytes of what it has for itself: its buffers, and its places in the arena.
+    pub fn bytes(&self) -> u64 {
+        let buffers = self.own.iter().chain(&self.flags).chain(&self.params).chain(&self.free);
+        let places: usize = self.places.iter().map(|(_, words)| words).sum();
+        buffers.map(|buffer| buffer.raw.size()).sum::<u64>() + places as u64 * WORD
+    }
+
     /// Gives back what it has of the arena.
     pub fn release(self, arena: &mut Arena) {
         self.places.iter().for_each(|&(start, words)| arena.release(start, words));

@@ -5,7 +5,7 @@ use crate::{
     wgsl::{
         Memory, Scratch, Tables, Target, View, attention,
         body::{copy, elementwise, map},
-        convolution, index,
+        convolution, cumsum, index,
         launch::Launch,
         product,
         rows::rows,
@@ -107,7 +107,7 @@ impl Lowering<'_> {
                 copy(&reads[0], &write.contiguous(&reads[0].shape), None, tables)?.into_iter().collect()
             }
             Op::ArgMax(axis) => index::argmax(*axis, &reads[0], write, tables)?.into_iter().collect(),
-            Op::CumSum { axis, reverse } => index::cumsum(*axis, *reverse, &reads[0], write, tables)?,
+            Op::CumSum { axis, reverse } => cumsum::cumsum(*axis, *reverse, &reads[0], write, tables)?,
             Op::Assemble { axis, places, .. } => {
                 let mut launches: Vec<Launch> = vec![];
                 if reads.iter().map(|read| read.shape.numel()).sum::<usize>() < write.shape.numel() {

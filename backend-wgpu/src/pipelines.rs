@@ -1,4 +1,4 @@
-//! Compiled kernels, one for each text, for as long as a program uses it, and some of the others.
+//! Compiled kernels, one for each text, for as long as a program uses it; and of the others as many as some bytes hold.
 
 use crate::{
     device::Inner,
@@ -11,39 +11,86 @@ use std::{
 
 /// The kernels of a device, by their WGSL.
 pub(crate) struct Pipelines {
-    known: Mutex<HashMap<String, Arc<wgpu::ComputePipeline>>>,
-    /// Beyond how many those that no program uses are dropped.
-    most: usize,
+    known: Mutex<Known>,
+    /// Beyond how many bytes those that no program uses are dropped.
+    most: u64,
 }
 
-/// How many kernels are kept: programs that are compiled again find theirs, and drivers take a few hundred kilobytes for
-/// each.
-const KEPT: usize = 1024;
+#[derive(Default)]
+struct Known {
+    kernels: HashMap<Arc<str>, Kernel>,
+    /// What all of them take.
+    bytes: u64,
+    /// How often kernels have been asked for.
+    calls: u64,
+}
+
+struct Kernel {
+    pipeline: Arc<wgpu::ComputePipeline>,
+    /// The last call that asked for it.
+    last: u64,
+}
+
+/// How many bytes of kernels are kept, if nobody says otherwise.
+const KEPT: u64 = 256 << 20;
+
+/// What a kernel of this text takes: no interface tells, so by what wgpu and Mesa's software renderer were seen to take. Other
+/// drivers take less.
+fn bytes(text: &str) -> u64 {
+    const EACH: u64 = 256 << 10;
+    const LETTER: u64 = 96;
+    EACH + LETTER * text.len() as u64
+}
+
+impl Known {
+    /// Drops kernels that no program uses, those first that have not been asked for for longest, until three quarters of
+    /// what may be kept are left: so it is not each new kernel that looks for one to drop.
+    fn shrink(&mut self, most: u64) {
+        if self.bytes <= most {
+            return;
+        }
+        let unused = self.kernels.iter().filter(|(_, kernel)| Arc::strong_count(&kernel.pipeline) == 1);
+        let mut unused: Vec<(u64, Arc<str>)> = unused.map(|(text, kernel)| (kernel.last, text.clone())).collect();
+        unused.sort_unstable();
+        for (_, text) in unused {
+            if self.bytes <= most - most / 4 {
+                break;
+            }
+            self.kernels.remove(&text);
+            self.bytes -= bytes(&text);
+        }
+    }
+}
 
 impl Pipelines {
     /// None yet.
-    pub fn new(most: Option<usize>) -> Self {
+    pub fn new(most: Option<u64>) -> Self {
         Self { known: Mutex::default(), most: most.unwrap_or(KEPT) }
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.known().len()
+        self.known().kernels.len()
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<String, Arc<wgpu::ComputePipeline>>> {
+    /// The bytes that they take.
+    pub fn bytes(&self) -> u64 {
+        self.known().bytes
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The kernels of these texts, and how many of them were new: these are compiled, on several threads.
     pub fn get(&self, gpu: &Inner, texts: &[&str]) -> Result<(Vec<Arc<wgpu::ComputePipeline>>, usize)> {
-        let mut known = self.known();
-        let mut new: Vec<&str> = texts.iter().copied().filter(|text| !known.contains_key(*text)).collect();
+        let known = &mut *self.known();
+        let mut new: Vec<&str> = texts.iter().copied().filter(|text| !known.kernels.contains_key(*text)).collect();
         new.sort_unstable();
         new.dedup();
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(new.len().max(1));
-        let part = |first: usize| -> Result<Vec<(String, wgpu::ComputePipeline)>> {
-            new.iter().skip(first).step_by(threads).map(|text| Ok((text.to_string(), compile(gpu, text)?))).collect()
+        let part = |first: usize| -> Result<Vec<(Arc<str>, wgpu::ComputePipeline)>> {
+            new.iter().skip(first).step_by(threads).map(|text| Ok(((*text).into(), compile(gpu, text)?))).collect()
         };
         let built: Vec<_> = std::thread::scope(|scope| {
             let part = &part;
@@ -52,15 +99,20 @@ impl Pipelines {
             let failed = || Err(Error::Validation("a thread that compiles kernels has failed".into()));
             std::iter::once(own).chain(rest.into_iter().map(|t| t.join().unwrap_or_else(|_| failed()))).collect()
         });
+        known.calls += 1;
         for part in built {
             for (text, pipeline) in part? {
-                known.insert(text, Arc::new(pipeline));
+                known.bytes += bytes(&text);
+                known.kernels.insert(text, Kernel { pipeline: Arc::new(pipeline), last: known.calls });
             }
         }
-        let pipelines = texts.iter().map(|text| known[*text].clone()).collect();
-        if known.len() > self.most {
-            known.retain(|_, pipeline| Arc::strong_count(pipeline) > 1);
-        }
+        let found = |text: &&str| {
+            let kernel = known.kernels.get_mut(*text).expect("it has been compiled if it was not there");
+            kernel.last = known.calls;
+            kernel.pipeline.clone()
+        };
+        let pipelines = texts.iter().map(found).collect();
+        known.shrink(self.most);
         Ok((pipelines, new.len()))
     }
 }

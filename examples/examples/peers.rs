@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path, process::ExitCode};
 use wgrad_examples::bench::peers::{replaced, rows, tables};
+use wgrad_nn::SaveFile;
 
 fn run(text: &Path, results: &[String]) -> Result<(), String> {
     let read = |path: &Path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
@@ -10,9 +11,8 @@ fn run(text: &Path, results: &[String]) -> Result<(), String> {
         all.extend(rows(&read(Path::new(path))?).map_err(|error| format!("{path}: {error}"))?);
     }
     let new = replaced(&read(text)?, &tables(&all)?).map_err(|error| format!("{}: {error}", text.display()))?;
-    let there = text.with_extension("new");
-    let written = fs::write(&there, new).and_then(|()| fs::rename(&there, text));
-    written.map_err(|error| format!("{}: {error}", text.display()))
+    let written = SaveFile::open(text).and_then(|file| file.write(|to| to.write_all(new.as_bytes())));
+    written.map_err(|error| error.to_string())
 }
 
 fn main() -> ExitCode {

@@ -5,7 +5,6 @@ use crate::{
     device::Device,
     resnet::{ResNetArgs, ResNetRunArgs},
     rnn::{Case, CellName, Fix, TaskName},
-    run::Files,
     transformer::{TransformerArgs, TransformerRunArgs},
     two_tower::{TwoTowerArgs, TwoTowerRunArgs},
     verify::KINDS,
@@ -116,18 +115,14 @@ pub struct RnnRunArgs {
 /// Where a run is saved, and where it goes on from.
 #[derive(Args, Clone, PartialEq, Debug, Default)]
 pub struct FileArgs {
-    /// Save the run here when it ends, when it is interrupted, and now and then
+    /// Save the run here when it ends, when it is interrupted, and now and then. The file is replaced in one step, where a
+    /// symbolic link leads, and keeps its mode; refused at the start: what is no regular file or is read-only, and a file that
+    /// another run saves to
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
     /// Go on from a file that --save has written; model, data and seed must be the same, case and cure may differ
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
-}
-
-impl From<FileArgs> for Files {
-    fn from(FileArgs { save, resume }: FileArgs) -> Self {
-        Self { save, resume }
-    }
 }
 
 /// How an example is trained.

@@ -34,6 +34,14 @@ pub enum Error {
         /// As asked for.
         wanted: String,
     },
+    /// A checkpoint whose history of steps is none that a run of this model has made.
+    #[error("the history in {} is damaged: it has {why}", path.display())]
+    History {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
     /// An integer of a file that is no class.
     #[error("{path}: the tensor {tensor:?} holds {value}, and the classes are 0 to {last}")]
     NoClass {

@@ -1,50 +1,110 @@
-//! What a run remembers of its steps.
+//! What a run remembers of its steps, and how a checkpoint keeps it.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use wgrad::{Array, Data};
+use wgrad_nn::checkpoint::Arrays;
+
+/// The most steps whose profile is kept, so that memory and files do not grow with it.
+const MOST_ROWS: usize = 4096;
 
 /// Numbers of each layer (or time step, or parameter), of the last steps and of the one with the largest gradient; as bits of
 /// f32.
-#[derive(Clone, Default, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Default, Debug, PartialEq, Deserialize)]
 struct Profile {
-    /// Those of the last tenth of steps or more.
+    /// Those of the last fifth of the steps: of each, or of every second, fourth.. where that is more than there is room
+    /// for. Which ones depends on the number of steps alone.
     recent: VecDeque<Vec<u32>>,
     /// Those of the step of the largest gradient norm.
     at_peak: Vec<u32>,
 }
 
+/// The steps whose profile is kept after so many: the first, from 0 on, and the distance from one to the next.
+fn kept(steps: usize) -> (usize, usize) {
+    // Half as many again as the last tenth, so that nothing is lost when the run ends.
+    let window = (steps / 5 + 1).min(steps);
+    let stride = window.div_ceil(MOST_ROWS).next_power_of_two();
+    ((steps - window).next_multiple_of(stride), stride)
+}
+
+/// How many those are.
+fn rows(steps: usize) -> usize {
+    let (first, stride) = kept(steps);
+    (steps - first).div_ceil(stride)
+}
+
 impl Profile {
-    /// Whether there are `width` numbers of each step.
-    fn fits(&self, steps: usize, width: usize) -> bool {
-        self.recent.len() <= steps
-            && self.recent.is_empty() == (steps == 0)
-            && self.recent.iter().all(|values| values.len() == width)
-            // No step's norm has been above 0.
-            && (self.at_peak.len() == width || self.at_peak.is_empty())
+    /// Drops the steps that are not to be kept after so many, of rows that begin at a step with a distance.
+    fn thin(&mut self, steps: usize, (mut first, stride): (usize, usize)) {
+        let (to, wanted) = kept(steps);
+        if stride != wanted {
+            let mut at = first;
+            self.recent.retain(|_| {
+                let keep = at.is_multiple_of(wanted);
+                at += stride;
+                keep
+            });
+            first = first.next_multiple_of(wanted);
+        }
+        let gone = to.saturating_sub(first).div_ceil(wanted).min(self.recent.len());
+        self.recent.drain(..gone);
     }
 
+    /// Takes in the last of so many steps.
     fn push(&mut self, values: &[f64], steps: usize, peak: bool) {
         let values = bits(values);
         if peak {
             self.at_peak.clone_from(&values);
         }
-        self.recent.push_back(values);
-        // Half as many again as the last tenth, so that nothing is lost when the run ends.
-        while self.recent.len() > steps / 5 + 1 {
-            self.recent.pop_front();
+        let before = kept(steps - 1);
+        if (steps - 1).is_multiple_of(before.1) {
+            self.recent.push_back(values);
         }
+        self.thin(steps, before);
     }
 
     /// The median of each number over the last steps.
-    fn typical(&self, steps: usize) -> Vec<f64> {
-        let recent: Vec<Vec<f64>> = self.recent.iter().rev().take(steps).map(|v| values(v)).collect();
-        let width = recent.first().map_or(0, Vec::len);
-        (0..width).map(|at| median(recent.iter().map(|values| values[at]).collect())).collect()
+    fn typical(&self, all: usize, last: usize) -> Vec<f64> {
+        let (first, stride) = kept(all);
+        let skipped = (all - last).saturating_sub(first).div_ceil(stride);
+        let recent: Vec<&Vec<u32>> = self.recent.iter().skip(skipped).collect();
+        let width = recent.first().map_or(0, |row| row.len());
+        let column = |at: usize| recent.iter().map(|row| f32::from_bits(row[at]) as f64).collect();
+        (0..width).map(|at| median(column(at))).collect()
+    }
+
+    /// The rows, one after another.
+    fn flat(&self, width: usize) -> Array {
+        let values: Vec<f32> = self.recent.iter().flatten().map(|bits| f32::from_bits(*bits)).collect();
+        Array::new([self.recent.len(), width], values)
+    }
+
+    fn width(&self) -> usize {
+        self.recent.front().map_or(0, Vec::len)
+    }
+
+    /// What is wrong with it, after so many steps of so many numbers each.
+    fn check(&self, what: &str, steps: usize, width: usize) -> Result<(), String> {
+        let want = rows(steps);
+        if self.recent.len() != want {
+            return Err(format!("{what} of {} steps, where {want} of {steps} are kept", self.recent.len()));
+        }
+        // No step's norm has been above 0, where there is no peak.
+        let peak = Some(&self.at_peak).filter(|peak| !peak.is_empty());
+        for row in self.recent.iter().chain(peak) {
+            if row.len() != width {
+                return Err(format!("{} numbers of {what} for a step, where this run has {width}", row.len()));
+            }
+            if let Some(value) = row.iter().map(|bits| f32::from_bits(*bits)).find(|value| *value < 0.0) {
+                return Err(format!("{what} has {value}, and a size is never below 0"));
+            }
+        }
+        Ok(())
     }
 }
 
-/// What a run remembers of each step. It is saved with a checkpoint, bit for bit.
-#[derive(Clone, Default, Debug, PartialEq, Serialize, Deserialize)]
+/// What a run remembers of each step. It is saved with a checkpoint, bit for bit: see [`History::save`].
+#[derive(Clone, Default, Debug, PartialEq)]
 pub struct History {
     /// The bits of each step's loss, as f32.
     losses: Vec<u32>,
@@ -61,6 +121,33 @@ pub struct History {
     /// How many steps were clipped.
     pub clipped: usize,
 }
+
+/// What a checkpoint's metadata has of a history. What has a number per step is in arrays.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Summary {
+    grad_norm_max: u64,
+    applied_norm_max: u64,
+    clipped: usize,
+}
+
+/// A history as checkpoints had it before: all in the metadata.
+#[derive(Deserialize)]
+struct Former {
+    losses: Vec<u32>,
+    ratios: Vec<u32>,
+    flow: Profile,
+    weights: Profile,
+    grad_norm_max: u64,
+    applied_norm_max: u64,
+    clipped: usize,
+}
+
+/// The names of the arrays.
+const LOSSES: &str = "history/losses";
+const RATIOS: &str = "history/flow_ratios";
+const FLOW: [&str; 2] = ["history/flow", "history/flow_at_peak"];
+const WEIGHTS: [&str; 2] = ["history/weights", "history/weights_at_peak"];
 
 /// What one step has shown.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +187,10 @@ fn bits(values: &[f64]) -> Vec<u32> {
     values.iter().map(|v| (*v as f32).to_bits()).collect()
 }
 
+fn floats(bits: &[u32]) -> Vec<f32> {
+    bits.iter().map(|b| f32::from_bits(*b)).collect()
+}
+
 fn values(bits: &[u32]) -> Vec<f64> {
     bits.iter().map(|b| f32::from_bits(*b) as f64).collect()
 }
@@ -112,16 +203,101 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl History {
-    /// Reads what a checkpoint says, where each step has this many numbers of its flow and of its weights. `None` if it is no
-    /// history, or one that contradicts itself.
-    pub fn restore(text: &str, flow: usize, weights: usize) -> Option<Self> {
-        let history: Self = serde_json::from_str(text).ok()?;
-        let steps = history.len();
-        let fits = history.ratios.len() == steps
-            && history.clipped <= steps
-            && history.flow.fits(steps, flow)
-            && history.weights.fits(steps, weights);
-        fits.then_some(history)
+    /// What a checkpoint keeps: a short text for its metadata, and arrays.
+    pub fn save(&self) -> (String, Arrays) {
+        let Self { grad_norm_max, applied_norm_max, clipped, .. } = *self;
+        let summary = Summary { grad_norm_max, applied_norm_max, clipped };
+        let row = |bits: &[u32]| Array::new([bits.len()], floats(bits));
+        let mut arrays = Arrays::from([(LOSSES.into(), row(&self.losses)), (RATIOS.into(), row(&self.ratios))]);
+        for ([recent, at_peak], profile) in [(FLOW, &self.flow), (WEIGHTS, &self.weights)] {
+            arrays.insert(recent.into(), profile.flat(profile.width()));
+            arrays.insert(at_peak.into(), row(&profile.at_peak));
+        }
+        (serde_json::to_string(&summary).expect("integers serialize"), arrays)
+    }
+
+    /// Reads what a checkpoint has kept, where each step has this many numbers of its flow and of its weights. Also what
+    /// checkpoints kept before there were arrays.
+    ///
+    /// # Errors
+    /// What is wrong with it, as the end of a sentence: "it has ..".
+    pub fn restore(text: &str, arrays: &Arrays, flow: usize, weights: usize) -> Result<Self, String> {
+        let history = if arrays.keys().any(|name| name.starts_with("history/")) {
+            Self::of_arrays(text, arrays)?
+        } else {
+            Self::of_text(text)?
+        };
+        history.check(flow, weights)?;
+        Ok(history)
+    }
+
+    fn of_arrays(text: &str, arrays: &Arrays) -> Result<Self, String> {
+        let summary: Summary =
+            serde_json::from_str(text).map_err(|error| format!("no summary that reads ({error})"))?;
+        let Summary { grad_norm_max, applied_norm_max, clipped } = summary;
+        let floats = |name: &str, rank: usize| {
+            let array = arrays.get(name).ok_or_else(|| format!("no {name:?}"))?;
+            match array.data() {
+                Data::F32(values) if array.shape().rank() == rank => Ok((array.shape(), values)),
+                _ => {
+                    let (dtype, shape) = (array.dtype(), array.shape());
+                    Err(format!("{name:?} as {dtype}{shape}, where f32 in {rank} dimensions is kept"))
+                }
+            }
+        };
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+        let row = |name: &str| Ok::<_, String>(bits(floats(name, 1)?.1));
+        let profile = |[recent, at_peak]: [&str; 2]| {
+            let (shape, values) = floats(recent, 2)?;
+            let row_of = |at: usize| bits(&values[at * shape[1]..][..shape[1]]);
+            // Rows of no numbers take no room in a file: it cannot make us hold more of them than are kept.
+            if shape[0] > MOST_ROWS {
+                return Err(format!("{recent:?} of {} steps, where {MOST_ROWS} are kept at most", shape[0]));
+            }
+            Ok(Profile { recent: (0..shape[0]).map(row_of).collect(), at_peak: row(at_peak)? })
+        };
+        let (losses, ratios, flow, weights) = (row(LOSSES)?, row(RATIOS)?, profile(FLOW)?, profile(WEIGHTS)?);
+        Ok(Self { losses, ratios, flow, weights, grad_norm_max, applied_norm_max, clipped })
+    }
+
+    fn of_text(text: &str) -> Result<Self, String> {
+        let former: Former = serde_json::from_str(text).map_err(|error| format!("none that reads ({error})"))?;
+        let Former { losses, ratios, mut flow, mut weights, grad_norm_max, applied_norm_max, clipped } = former;
+        let steps = losses.len();
+        for profile in [&mut flow, &mut weights] {
+            let rows = profile.recent.len();
+            if rows != (steps / 5 + 1).min(steps) {
+                return Err(format!("a profile of {rows} of {steps} steps"));
+            }
+            profile.thin(steps, (steps - rows, 1));
+        }
+        Ok(Self { losses, ratios, flow, weights, grad_norm_max, applied_norm_max, clipped })
+    }
+
+    /// What is wrong with it, if it is none that steps have made.
+    fn check(&self, flow: usize, weights: usize) -> Result<(), String> {
+        let steps = self.len();
+        let (ratios, clipped) = (self.ratios.len(), self.clipped);
+        if ratios != steps {
+            return Err(format!("{steps} losses and {ratios} flow ratios"));
+        }
+        if clipped > steps {
+            return Err(format!("{clipped} clipped steps among {steps}"));
+        }
+        let float = |bits: &u32| f32::from_bits(*bits);
+        // A run ends at such a loss.
+        let before = &self.losses[..steps.saturating_sub(1)];
+        if let Some(at) = before.iter().position(|bits| !float(bits).is_finite()) {
+            return Err(format!("the loss {} at step {}, and {steps} steps", float(&before[at]), at + 1));
+        }
+        if let Some(ratio) = self.ratios.iter().map(float).find(|ratio| *ratio < 0.0) {
+            return Err(format!("the flow ratio {ratio}, and a ratio of sizes is never below 0"));
+        }
+        if let Some(norm) = [self.grad_norm_max(), self.applied_norm_max()].into_iter().find(|norm| *norm < 0.0) {
+            return Err(format!("the norm {norm}, and a norm is never below 0"));
+        }
+        self.flow.check("the flow", steps, flow)?;
+        self.weights.check("the weights", steps, weights)
     }
 
     /// Adds a step.
@@ -190,9 +366,10 @@ impl History {
         median(values(&self.ratios[self.len() - self.tenth()..]))
     }
 
-    /// The median of mean |dL/dz| over the last tenth of steps, per layer or time step.
+    /// The median of mean |dL/dz| over the last tenth of steps, per layer or time step: over an even sample of them, where
+    /// they are more than two thousand.
     pub fn typical_flow(&self) -> Vec<f64> {
-        self.flow.typical(self.tenth())
+        self.flow.typical(self.len(), self.tenth())
     }
 
     /// Mean |dL/dz| at the step of the largest gradient norm.
@@ -200,9 +377,9 @@ impl History {
         values(&self.flow.at_peak)
     }
 
-    /// The median norm of the gradient over the last tenth of steps, per weight.
+    /// The median norm of the gradient over the last tenth of steps, or the same sample of them, per weight.
     pub fn typical_weights(&self) -> Vec<f64> {
-        self.weights.typical(self.tenth())
+        self.weights.typical(self.len(), self.tenth())
     }
 
     /// The norm of the gradient per weight, at the step of the largest gradient norm.
@@ -228,45 +405,105 @@ mod tests {
         assert!(history.grad_norm_max().is_nan());
     }
 
-    #[test]
-    fn history_survives_json_bit_for_bit() {
+    /// A history of so many steps, of two numbers and one, whose losses fall.
+    fn made(steps: usize) -> History {
         let mut history = History::default();
-        for step in 0..37 {
-            let flow = [0.1 * step as f64, f64::INFINITY, 3.0];
-            history.push(Observed { loss: 1.0 / (step as f64 - 5.0), ..observed(&flow, &[2.0]) });
+        for step in 0..steps {
+            let (flow, loss) = ([0.1 * step as f64, f64::INFINITY], 1.0 / (step as f64 + 5.0));
+            history.push(Observed { loss, ..observed(&flow, &[step as f64]) });
         }
-        let text = serde_json::to_string(&history).expect("serializes");
-        assert_eq!(History::restore(&text, 3, 1).expect("it fits"), history);
+        history
     }
 
     #[test]
-    fn a_history_that_contradicts_itself_is_not_restored() {
+    fn a_history_survives_bit_for_bit() {
+        let not_a_number = f32::from_bits(0x7fc0_1234);
+        for steps in [0, 1, 37] {
+            let mut history = made(steps);
+            history.push(Observed { loss: not_a_number.into(), ..observed(&[not_a_number.into(), 0.0], &[2.0]) });
+            let (text, arrays) = history.save();
+            assert_eq!(History::restore(&text, &arrays, 2, 1), Ok(history));
+        }
+        let (text, arrays) = History::default().save();
+        assert_eq!(History::restore(&text, &arrays, 2, 1), Ok(History::default()));
+    }
+
+    /// As a checkpoint of this project had it, all in the metadata: three steps, the last loss not a number.
+    const FORMER: &str = concat!(
+        r#"{"losses":[1077936128,1073741824,2143289344],"ratios":[1056964608,1056964608,1056964608],"#,
+        r#""flow":{"recent":[[1056964608,1065353216]],"at_peak":[1056964608,1065353216]},"#,
+        r#""weights":{"recent":[[1077936128]],"at_peak":[1077936128]},"#,
+        r#""grad_norm_max":4611686018427387904,"applied_norm_max":4607182418800017408,"clipped":3}"#
+    );
+
+    #[test]
+    fn a_history_of_the_former_form_is_restored() {
         let mut history = History::default();
-        let text = serde_json::to_string(&history).expect("serializes");
-        assert_eq!(History::restore(&text, 2, 1), Some(history.clone()));
-        for _ in 0..10 {
-            history.push(observed(&[1.0, 2.0], &[3.0]));
+        for loss in [3.0, 2.0, f64::NAN] {
+            history.push(Observed { loss, grad_norm: 2.0, applied_norm: 1.0, flow: &[0.5, 1.0], weights: &[3.0] });
         }
-        let good = serde_json::to_value(&history).expect("serializes");
-        assert!(History::restore(&good.to_string(), 2, 1).is_some());
-        assert!(History::restore(&good.to_string(), 3, 1).is_none(), "the flow of another network");
-        assert!(History::restore(&good.to_string(), 2, 2).is_none(), "the weights of another network");
-        for (field, of, value) in [
-            ("ratios", None, serde_json::json!([0])),
-            ("flow", Some("recent"), serde_json::json!([])),
-            ("flow", Some("recent"), serde_json::json!([[0, 0], [0]])),
-            ("flow", Some("recent"), serde_json::json!(vec![[0, 0]; 11])),
-            ("flow", Some("at_peak"), serde_json::json!([0])),
-            ("weights", Some("recent"), serde_json::json!([[0, 0]])),
-            ("clipped", None, serde_json::json!(usize::MAX)),
+        assert_eq!(History::restore(FORMER, &Arrays::new(), 2, 1), Ok(history));
+        for (from, to) in [
+            ("1077936128,1073741824,2143289344", "1077936128,2143289344,1073741824"),
+            ("[[1056964608,1065353216]]", "[[1056964608,1065353216],[1056964608,1065353216]]"),
+            ("[[1077936128]]", "[[]]"),
+            (r#""clipped":3"#, r#""clipped":4"#),
+            (r#","clipped":3"#, ""),
         ] {
-            let mut bad = good.clone();
-            match of {
-                Some(part) => bad[field][part] = value,
-                None => bad[field] = value,
-            }
-            assert!(History::restore(&bad.to_string(), 2, 1).is_none(), "{bad}");
+            assert!(FORMER.contains(from));
+            assert!(History::restore(&FORMER.replace(from, to), &Arrays::new(), 2, 1).is_err(), "{to}");
         }
+    }
+
+    #[test]
+    fn a_damaged_history_says_what_is_wrong() {
+        let (text, arrays) = made(10).save();
+        assert!(History::restore(&text, &arrays, 2, 1).is_ok());
+        let refused = |text: &str, arrays: &Arrays, (flow, weights), why: &str| {
+            let error = History::restore(text, arrays, flow, weights).expect_err(why);
+            assert!(error.contains(why), "{error:?} does not say {why:?}");
+        };
+        refused(&text, &arrays, (3, 1), "2 numbers of the flow for a step, where this run has 3");
+        refused(&text, &arrays, (2, 2), "1 numbers of the weights for a step, where this run has 2");
+        refused(&text.replace(":0}", ":11}").replace(":10}", ":11}"), &arrays, (2, 1), "11 clipped steps among 10");
+        refused("{}", &arrays, (2, 1), "no summary that reads");
+        let nan_at = |at: usize| (0..10).map(|i| if i == at { f32::NAN } else { 1.0 }).collect::<Vec<f32>>();
+        for (name, array, why) in [
+            (LOSSES, Some(Array::new([10], nan_at(3))), "the loss NaN at step 4, and 10 steps"),
+            (LOSSES, Some(Array::new([9], vec![1f32; 9])), "9 losses and 10 flow ratios"),
+            (LOSSES, Some(Array::new([10], vec![1f64; 10])), "as f64[10], where f32 in 1 dimensions"),
+            (LOSSES, Some(Array::new([10, 1], vec![1f32; 10])), "as f32[10, 1], where f32 in 1 dimensions"),
+            (RATIOS, Some(Array::new([10], vec![-1f32; 10])), "the flow ratio -1"),
+            (RATIOS, None, "no \"history/flow_ratios\""),
+            (FLOW[0], Some(Array::new([2, 2], vec![1f32; 4])), "the flow of 2 steps, where 3 of 10 are kept"),
+            (FLOW[0], Some(Array::new([3, 2], vec![-1f32; 6])), "the flow has -1"),
+            (FLOW[1], Some(Array::new([1], vec![1f32])), "1 numbers of the flow for a step"),
+            (WEIGHTS[0], Some(Array::new([1 << 40, 0], Vec::<f32>::new())), "4096 are kept at most"),
+        ] {
+            let mut bad = arrays.clone();
+            match array {
+                Some(array) => bad.insert(name.into(), array),
+                None => bad.remove(name),
+            };
+            refused(&text, &bad, (2, 1), why);
+        }
+        let last = Array::new([10], nan_at(9));
+        let ended = [arrays, Arrays::from([(LOSSES.to_string(), last)])].into_iter().flatten().collect();
+        assert!(History::restore(&text, &ended, 2, 1).is_ok(), "a run may end at such a loss");
+    }
+
+    #[test]
+    fn a_long_history_keeps_an_even_sample_of_its_profile() {
+        let steps = 100_000;
+        let history = made(steps);
+        let kept: Vec<f32> = history.weights.recent.iter().map(|row| f32::from_bits(row[0])).collect();
+        assert!(kept.len() > MOST_ROWS / 2 && kept.len() <= MOST_ROWS, "{}", kept.len());
+        assert!(kept.windows(2).all(|pair| pair[1] - pair[0] == 8.0), "{kept:?}");
+        assert!(kept[0] - 79_999.0 < 8.0 && 100_000.0 - kept[kept.len() - 1] <= 8.0, "{kept:?}");
+        let middle = history.typical_weights()[0];
+        assert!((middle - 95_000.0).abs() <= 8.0, "{middle}");
+        let (text, arrays) = history.save();
+        assert_eq!(History::restore(&text, &arrays, 2, 1), Ok(history));
     }
 
     #[test]

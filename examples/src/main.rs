@@ -14,6 +14,7 @@ use wgrad_examples::{
 
 fn main() -> ExitCode {
     quieten_drivers();
+    outlive_limits();
     let cli = Cli::parse();
     interrupt::listen();
     let done = |()| true;
@@ -46,6 +47,17 @@ fn quieten_drivers() {
     if cfg!(target_os = "linux") && !set("XDG_RUNTIME_DIR") && !set("NODEVICE_SELECT") {
         // SAFETY: no other thread runs yet, which could read the environment.
         unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
+    }
+}
+
+/// What does not fit below a limit on the size of files is then an error of writing, which can be told, and not the end of the
+/// process.
+fn outlive_limits() {
+    #[cfg(unix)]
+    use std::sync::{Arc, atomic::AtomicBool};
+    #[cfg(unix)]
+    if let Err(error) = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false))) {
+        eprintln!("wgrad: a limit on the size of files will end a run at once: {error}");
     }
 }
 

@@ -17,6 +17,7 @@ use wgrad_examples::{
     run::{Files, Finished, Watch, run},
     verify::{Outcome, rows},
 };
+use wgrad_nn::SaveFile;
 use wgrad_wgpu::{Choice, Gpu, Options};
 
 /// One test at a time: while vectors run, no panic is printed.
@@ -70,7 +71,7 @@ fn a_device_that_is_lost_ends_the_run_which_can_be_gone_on_with() {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("run.st");
     let (config, common, gpu) = (endless(), common(""), opened(Options::default()));
-    let files = Files { save: Some(path.clone()), resume: None };
+    let files = Files { save: Some(SaveFile::open(&path).expect("a new file")), resume: None };
     let error = thread::scope(|scope| {
         let (file, lost) = (path.clone(), gpu.clone());
         scope.spawn(move || {

@@ -1,17 +1,16 @@
 //! Checkpoints: all that a session holds, in one safetensors file.
 //!
 //! A parameter is stored under its path, in its shape, so that other programs can read it; any other state under
-//! `state:` and its name. The metadata holds the format's version, the order of the parameters (the flat states of an
-//! optimizer depend on it) and what the caller adds.
+//! `state:` and its name; an array that the caller adds under `extra:` and its name. The metadata holds the format's
+//! version, the order of the parameters (the flat states of an optimizer depend on it) and what text the caller adds.
+//! The same content makes the same bytes.
 
-use crate::{Error, Result};
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
-use std::{
-    collections::{BTreeMap, HashMap},
-    fs::{self, File},
-    io::{self, Write},
-    path::Path,
+use crate::{Error, Result, SaveFile};
+use safetensors::{
+    Dtype, SafeTensors,
+    tensor::{Metadata as Header, TensorInfo, TensorView},
 };
+use std::{borrow::Cow, collections::BTreeMap, fs, path::Path};
 use wgrad::{Array, DType, Data, Layout, Session, Shape, StateId, f16};
 
 /// The version of the format.
@@ -20,45 +19,99 @@ const FORMAT_KEY: &str = "wgrad.format";
 const ORDER_KEY: &str = "wgrad.order";
 /// Metadata keys that begin so are the format's own.
 const RESERVED: &str = "wgrad.";
+/// The most bytes of a header that readers of safetensors take.
+const MOST_HEADER: usize = 100_000_000;
+const EXTRA: &str = "extra:";
 
-/// What the caller stores beside the tensors: the step, the task, the command line.
+/// Text that the caller stores beside the tensors: the step, the task, the command line. All of it is in the header,
+/// which has room for 100 MB.
 pub type Metadata = BTreeMap<String, String>;
+
+/// Arrays that the caller stores beside the states of a session, by name: what grows with the run.
+pub type Arrays = BTreeMap<String, Array>;
 
 /// Saves all parameters and states of a session.
 ///
-/// The file appears under its name only when it is complete and on disk: it is written beside, flushed and renamed.
+/// The file is replaced in one step, when the new one is complete and on disk: see [`SaveFile`], which a run holds to save
+/// to one file again and again.
 ///
 /// # Errors
-/// [`Error::Io`] if it cannot be written; [`Error::Session`] if the device is lost.
+/// As [`SaveFile::open`] and [`save_to`].
+///
+/// # Panics
+/// As [`save_to`].
+#[track_caller]
+pub fn save(session: &mut Session, path: impl AsRef<Path>, metadata: &Metadata) -> Result<()> {
+    check_keys(metadata);
+    save_to(&SaveFile::open(path)?, session, metadata, &Arrays::new())
+}
+
+/// Saves all parameters and states of a session, and arrays of the caller, to a file that is held.
+///
+/// # Errors
+/// [`Error::Io`] if it cannot be written; [`Error::Header`] if the metadata has no room in the header;
+/// [`Error::Session`] if the device is lost. The file then stays as it was.
 ///
 /// # Panics
 /// If a key of the metadata begins with `wgrad.`.
 #[track_caller]
-pub fn save(session: &mut Session, path: impl AsRef<Path>, metadata: &Metadata) -> Result<()> {
-    let reserved = metadata.keys().find(|key| key.starts_with(RESERVED));
-    assert!(reserved.is_none(), "checkpoint: the metadata key {reserved:?} is reserved for the format");
+pub fn save_to(file: &SaveFile, session: &mut Session, metadata: &Metadata, arrays: &Arrays) -> Result<()> {
+    check_keys(metadata);
     let layout = session.layout().clone();
     let mut tensors = vec![];
     for (state, decl) in layout.states() {
         let data = session.read(state)?;
         if !layout.is_arena(state) {
-            tensors.push((state_key(&decl.name), decl.dtype, decl.shape.clone(), encode(data.data())));
+            tensors.push((state_key(&decl.name), Cow::Owned(data)));
             continue;
         }
         for param in layout.members(state).into_iter().map(|p| layout.param(p)) {
             let values = data.data().slice(param.offset..param.offset + param.shape.numel());
-            tensors.push((param.path.clone(), decl.dtype, param.shape.clone(), encode(&values)));
+            tensors.push((param.path.clone(), Cow::Owned(Array::new(&param.shape, values))));
         }
     }
-    let mut info: HashMap<String, String> = metadata.clone().into_iter().collect();
-    info.insert(FORMAT_KEY.into(), FORMAT.into());
-    info.insert(ORDER_KEY.into(), serde_json::json!(order(&layout)).to_string());
-    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
-        (name, TensorView::new(stored(*dtype), shape.to_vec(), bytes).expect("as many bytes as the shape holds"))
-    });
-    let bytes = safetensors::serialize(views, Some(info)).expect("a header of names and shapes serializes");
-    let path = path.as_ref();
-    write_atomically(path, &bytes).map_err(|source| Error::Io { action: "write", path: path.into(), source })
+    tensors.extend(arrays.iter().map(|(name, array)| (format!("{EXTRA}{name}"), Cow::Borrowed(array))));
+    // The widest first, so that each lies where its type may.
+    tensors.sort_by(|(a, x), (b, y)| stored(y.dtype()).cmp(&stored(x.dtype())).then_with(|| a.cmp(b)));
+    let mut metadata = metadata.clone();
+    metadata.insert(FORMAT_KEY.into(), FORMAT.into());
+    metadata.insert(ORDER_KEY.into(), serde_json::json!(order(&layout)).to_string());
+    let header = encode_header(&tensors, &metadata);
+    if header.len() > MOST_HEADER {
+        return Err(Error::Header { path: file.path().into(), bytes: header.len(), most: MOST_HEADER });
+    }
+    file.write(|to| {
+        to.write_all(&(header.len() as u64).to_le_bytes())?;
+        to.write_all(&header)?;
+        tensors.iter().try_for_each(|(_, array)| to.write_all(&encode(array.data())))
+    })
+}
+
+#[track_caller]
+fn check_keys(metadata: &Metadata) {
+    let reserved = metadata.keys().find(|key| key.starts_with(RESERVED));
+    assert!(reserved.is_none(), "checkpoint: the metadata key {reserved:?} is reserved for the format");
+}
+
+/// The header of a file. The crate `safetensors` would write the metadata in an order that differs each time.
+fn encode_header(tensors: &[(String, Cow<'_, Array>)], metadata: &Metadata) -> Vec<u8> {
+    let mut end = 0;
+    let info = |(name, array): &(String, Cow<'_, Array>)| {
+        let start = end;
+        end += array.shape().numel() * array.dtype().size();
+        let (dtype, shape) = (stored(array.dtype()), array.shape().to_vec());
+        (name.clone(), TensorInfo { dtype, shape, data_offsets: (start, end) })
+    };
+    let infos = Header::new(None, tensors.iter().map(info).collect()).expect("tensors lie side by side");
+    let infos = serde_json::to_value(infos).expect("a header serializes");
+    let infos = infos.as_object().expect("a header is an object");
+    let mut entries: BTreeMap<&str, serde_json::Value> =
+        infos.iter().map(|(name, info)| (name.as_str(), info.clone())).collect();
+    entries.insert("__metadata__", serde_json::json!(metadata));
+    let mut bytes = serde_json::to_vec(&entries).expect("a header serializes");
+    // Tensors begin at a multiple of the widest element.
+    bytes.resize(bytes.len().next_multiple_of(8), b' ');
+    bytes
 }
 
 /// Restores all parameters and states of a session, and gives back the caller's metadata.
@@ -70,6 +123,14 @@ pub fn save(session: &mut Session, path: impl AsRef<Path>, metadata: &Metadata) 
 /// read; [`Error::Missing`], [`Error::Unexpected`], [`Error::Mismatch`] and [`Error::Order`] if it is one of another
 /// model; [`Error::Session`] if the device is lost.
 pub fn load(session: &mut Session, path: impl AsRef<Path>) -> Result<Metadata> {
+    Ok(load_with_arrays(session, path)?.0)
+}
+
+/// As [`load`], and gives back the caller's arrays too.
+///
+/// # Errors
+/// As [`load`]; also [`Error::Malformed`] if an array is of a type that no [`Array`] has.
+pub fn load_with_arrays(session: &mut Session, path: impl AsRef<Path>) -> Result<(Metadata, Arrays)> {
     let path = path.as_ref();
     let bytes = read(path)?;
     let file = parse(path, &bytes)?;
@@ -81,8 +142,19 @@ pub fn load(session: &mut Session, path: impl AsRef<Path>) -> Result<Metadata> {
         let view = view.map_err(|_| Error::Missing { path: path.into(), tensor: want.key.clone() })?;
         want.check(path, &want.key, &view, view.dtype() == stored(want.dtype))?;
     }
-    if let Some(name) = file.names().into_iter().filter(|name| wanted.iter().all(|w| w.key != *name)).min() {
-        return Err(Error::Unexpected { path: path.into(), tensor: name.into() });
+    let mut arrays = Arrays::new();
+    let mut names = file.names();
+    names.sort_unstable();
+    for name in names.into_iter().filter(|name| wanted.iter().all(|w| w.key != *name)) {
+        let Some(extra) = name.strip_prefix(EXTRA) else {
+            return Err(Error::Unexpected { path: path.into(), tensor: name.into() });
+        };
+        let view = file.tensor(name).expect("named by the file");
+        let data = decode(view.dtype(), view.data()).ok_or_else(|| Error::Malformed {
+            path: path.into(),
+            why: format!("its tensor {name:?} is of type {:?}", view.dtype()),
+        })?;
+        arrays.insert(extra.into(), Array::new(view.shape(), data));
     }
     check_order(path, &layout, metadata.get(ORDER_KEY))?;
     let data = |want: &Wanted| {
@@ -91,7 +163,7 @@ pub fn load(session: &mut Session, path: impl AsRef<Path>) -> Result<Metadata> {
     };
     write(session, &layout, wanted.iter().map(|want| (want, data(want))))?;
     metadata.retain(|key, _| !key.starts_with(RESERVED));
-    Ok(metadata)
+    Ok((metadata, arrays))
 }
 
 /// The caller's metadata of a checkpoint, for what there is to ask before a session is made for it.
@@ -262,22 +334,6 @@ fn header(path: &Path, bytes: &[u8]) -> Result<Metadata> {
     }
 }
 
-/// Writes beside the path, flushes to the disk, and renames, so that a crash leaves the old file or the new one.
-fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".checkpoint-");
-    // As any new file: a temporary one is private otherwise, and would stay so.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut file = builder.tempfile_in(folder)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    // The rename itself is on disk once the folder is.
-    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
-}
-
 /// Pairs of our element types and the file's.
 const DTYPES: [(DType, Dtype); 6] = [
     (DType::F64, Dtype::F64),
@@ -298,13 +354,16 @@ fn native(dtype: Dtype) -> Option<DType> {
 
 /// The elements, little-endian; bools one byte each.
 fn encode(data: &Data) -> Vec<u8> {
+    fn bytes<const N: usize, T: Copy>(values: &[T], element: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+        values.iter().map(|value| element(*value)).collect::<Vec<_>>().into_flattened()
+    }
     match data {
-        Data::F64(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Data::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Data::F16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Data::U32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Data::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Data::Bool(v) => v.iter().map(|&x| x as u8).collect(),
+        Data::F64(v) => bytes(v, f64::to_le_bytes),
+        Data::F32(v) => bytes(v, f32::to_le_bytes),
+        Data::F16(v) => bytes(v, f16::to_le_bytes),
+        Data::U32(v) => bytes(v, u32::to_le_bytes),
+        Data::I32(v) => bytes(v, i32::to_le_bytes),
+        Data::Bool(v) => bytes(v, |x| [x as u8]),
     }
 }
 

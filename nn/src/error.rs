@@ -16,6 +16,22 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// A file that a run saves to which has not ended, in this process or another.
+    #[error("cannot write {}: another run that has not ended saves to it", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Metadata that is too long for the header of a checkpoint.
+    #[error("cannot write {}: its names and metadata take {bytes} bytes, and the header has room for {most}", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// What they take.
+        bytes: usize,
+        /// The room.
+        most: usize,
+    },
     /// A file that is not safetensors, or not all of it.
     #[error("{} is not a safetensors file, or it was cut short ({why})", path.display())]
     Malformed {
@@ -115,6 +131,12 @@ pub enum Error {
         have: usize,
         /// The fewest that make a batch.
         need: usize,
+    },
+    /// A text of one character, once or many times.
+    #[error("the text has no other character than {character:?}: there is nothing to tell apart")]
+    OneCharacter {
+        /// The character.
+        character: char,
     },
     /// A text with too few characters.
     #[error("the text has {have} characters, and training on windows of it takes at least {need}")]

@@ -9,7 +9,7 @@
 //! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates.
 //! - [`ClipWatch`] says when a clip acts on every update, or on none.
 //! - [`data`] has tasks, readers of images and texts, and a loader that resumes anywhere; [`checkpoint`] saves and restores a
-//!   session.
+//!   session, to a [`SaveFile`] that no other run saves to meanwhile.
 //!
 //! Losses and metrics are methods of `wgrad::Tensor`: `cross_entropy`, `mse`, `accuracy`. This crate names no device.
 //!
@@ -57,6 +57,7 @@ mod omega;
 mod random;
 mod recurrent;
 mod resnet;
+mod save_file;
 mod scale;
 mod summary;
 mod trainer;
@@ -81,6 +82,7 @@ pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use omega::omega;
 pub use recurrent::{Outputs, Recurrent, RecurrentInit};
 pub use resnet::{BlockKind, ResNet, ResNetBlock, ResNetConfig, Stem, Unit};
+pub use save_file::SaveFile;
 pub use scale::Scale;
 pub use schedule::Schedule;
 pub use summary::{Row, Summary};

@@ -3,6 +3,7 @@
 mod adam;
 mod ema;
 mod groups;
+mod range;
 mod rmsprop;
 mod sgd;
 

@@ -35,18 +35,14 @@ pub fn range(x: Tensor<'_>) -> (Tensor<'_>, Tensor<'_>) {
     (or(f64::INFINITY).min(), or(f64::NEG_INFINITY).max())
 }
 
-/// The mean entropy of the distributions that rows of scores stand for, in nats: `-sum p log p` with
-/// `p = softmax(scores)` over the last dimension. Near 0 each query attends to one key alone.
+/// The mean entropy of the distributions that rows of scores stand for, in nats: see [`Tensor::softmax_entropy`], over the
+/// last dimension. Near 0 each query attends to one key alone.
 ///
 /// # Panics
 /// If the scores are a scalar, or no floats.
 #[track_caller]
 pub fn entropy(scores: Tensor<'_>) -> Tensor<'_> {
-    let (scores, last) = (scores.detach(), scores.rank().saturating_sub(1));
-    let (p, log_p) = (scores.softmax(last), scores.log_softmax(last));
-    // 0 log 0 is 0 in the limit.
-    let terms = p.equals(0.0).select(p.zeros_like(), p * log_p);
-    -terms.sum_axes(&[last]).mean()
+    scores.detach().softmax_entropy(scores.rank().saturating_sub(1)).mean()
 }
 
 /// The share of elements that are exactly 0, such as outputs of dead rectifiers.

@@ -428,6 +428,7 @@ impl Trainer {
         if c.profile {
             self.tap(tape, "applied_norm", g.norm());
         }
+        let g = self.optimizer.judge(g);
         let verdict = g.verdict().expect("unscaling checks");
         self.tap(tape, "taken", verdict);
         before.settle(tape, verdict);

@@ -11,6 +11,7 @@ mod gradcheck;
 pub mod injection;
 mod model;
 mod optimizer;
+pub mod precision;
 mod properties;
 mod run;
 pub mod shaders;

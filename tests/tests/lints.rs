@@ -41,7 +41,7 @@ fn model(names: &[&str]) -> (Store, Mlp, ParamSet, Vec<Sgd>) {
 #[test]
 fn a_lint_is_one_sentence_with_its_line() {
     let (store, model, params, sgd) = model(&["sgd"]);
-    let (_, text) = lints(store, |t| sgd[0].step(model.loss(t).grad(&params).clip_by_value(1.0)));
+    let (_, text) = lints(store, |t| sgd[0].step(model.loss(t).grad(&params).check_finite().clip_by_value(1.0)));
     let (start, end) = text[0].split_once(" (tests/").expect("a place");
     assert_eq!(
         start,
@@ -122,7 +122,7 @@ fn loops_and_attention_are_clipped_whatever_they_are_written_in() {
     let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
     let unrolled = found(store, |t| {
         let last = rnn.unrolled(t.input("x", [6, 5, 3], DType::F32)).last;
-        sgd.step(last.square().mean().grad(&params));
+        sgd.step(last.square().mean().grad(&params).check_finite());
     });
     assert_eq!(unrolled, [Pitfall::P35]);
     let attention = |clipped: bool| {
@@ -133,7 +133,7 @@ fn loops_and_attention_are_clipped_whatever_they_are_written_in() {
         found(store, |t| {
             let w = t.param(w);
             let grads = w.attention(w, w, &Attention::default()).square().mean().grad(&params);
-            sgd.step(if clipped { grads.clip_by_global_norm(1.0) } else { grads });
+            sgd.step(if clipped { grads.clip_by_global_norm(1.0) } else { grads.check_finite() });
         })
     };
     assert_eq!(attention(false), [Pitfall::P35]);
@@ -197,7 +197,7 @@ fn a_step_without_the_clip_that_others_have_is_told() {
     let (store, model, params, sgd) = self::model(&["a", "b"]);
     let (_, text) = lints(store, |t| {
         sgd[0].step(model.loss(t).grad(&params).clip_by_global_norm(1.0));
-        sgd[1].step(model.loss(t).grad(&params));
+        sgd[1].step(model.loss(t).grad(&params).check_finite());
     });
     assert!(
         text.len() == 1 && text[0].starts_with("P42 (lint): first/weight, first/bias, second/weight is"),
@@ -220,13 +220,13 @@ fn optimizers_know_their_own_pitfalls() {
         let (mut store, model, params, _) = self::model(&[]);
         let groups = vec![Group { params: params.clone(), lr: None, weight_decay: Some(decay) }];
         let adam = Adam::new(&mut store, &params, AdamConfig { lr, groups, ..AdamConfig::default() });
-        assert_eq!(found(store, |t| adam.step(model.loss(t).grad(&params))), expected);
+        assert_eq!(found(store, |t| adam.step(model.loss(t).grad(&params).check_finite())), expected);
     }
     // L2 is what it says, in the others.
     let (mut store, model, params, _) = self::model(&[]);
     let config = RmsPropConfig { weight_decay: 0.1, ..RmsPropConfig::default() };
     let rmsprop = RmsProp::new(&mut store, &params, config);
-    assert_eq!(found(store, |t| rmsprop.step(model.loss(t).grad(&params))), []);
+    assert_eq!(found(store, |t| rmsprop.step(model.loss(t).grad(&params).check_finite())), []);
 }
 
 #[test]

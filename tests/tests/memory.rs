@@ -188,6 +188,44 @@ fn steps_leave_memory_flat() {
     evaluate(&mut session);
     let grown = LIVE.load(Ordering::Relaxed) as isize - live as isize;
     assert!(grown.abs() < 16 * 1024, "evaluations left {grown} bytes");
+    // Nor do values of ever other shapes.
+    let others = |session: &mut Session, sizes: std::ops::Range<usize>| {
+        for n in sizes {
+            let x = numbers(&[n, 3]);
+            session.eval(&[("x", &x)], |t| t.input_like("x", &x).softmax(0).square().sum()).expect("evaluated");
+        }
+    };
+    others(&mut session, 1500..1550);
+    let live = LIVE.load(Ordering::Relaxed);
+    others(&mut session, 1000..1500);
+    let grown = LIVE.load(Ordering::Relaxed) as isize - live as isize;
+    assert!(grown.abs() < 16 * 1024, "500 shapes left {grown} bytes");
+}
+
+/// Of cached programs 8 stay whatever they take, and more where there is room; one that is held runs on.
+fn cached_programs_stay_within_their_bytes() {
+    let backend = CpuBackend::new(1).expect("the thread starts");
+    let mut session = Session::new(Box::new(backend), Store::new()).expect("the device has room");
+    let mut recorded = 0;
+    let mut run = |session: &mut Session, n: usize| {
+        let x = numbers(&[1000, n]);
+        let step = session.run_cached("cumulated", &[("x", &x)], |t| {
+            recorded += 1;
+            t.tap("y", t.input_like("x", &x).cumsum(0).cumsum(1));
+        });
+        (step.expect("it runs"), recorded)
+    };
+    let (held, _) = run(&mut session, 1);
+    assert_eq!((2..=20).map(|n| run(&mut session, n).1).max(), Some(20));
+    assert_eq!(run(&mut session, 1).1, 20, "there is room for all");
+    session.set_cached_bytes(16 * 1000);
+    assert_eq!(run(&mut session, 21).1, 21);
+    // Those that were used last are 21, 1, and 20 down to 15.
+    for n in [21, 1, 20, 19, 18, 17, 16, 15] {
+        assert_eq!(run(&mut session, n).1, 21, "{n} columns");
+    }
+    assert_eq!(run(&mut session, 14).1, 22);
+    session.run(&held, &[("x", &numbers(&[1000, 1]))]).expect("it still runs");
 }
 
 // One test only: others would allocate at the same time.
@@ -195,4 +233,5 @@ fn steps_leave_memory_flat() {
 fn memory() {
     a_step_allocates_the_same_whatever_the_size();
     steps_leave_memory_flat();
+    cached_programs_stay_within_their_bytes();
 }

@@ -6,6 +6,11 @@ use wgrad_tests::{
     Machine,
     catalogue::{Row, catalogue},
     checks::{CHECKS, Check, special_floats},
+    gpu,
+    precision::{
+        elementwise::{Device, Worst, functions, worst},
+        rows,
+    },
     reference,
 };
 
@@ -59,6 +64,8 @@ fn every_operation_passes_every_check() {
         writeln!(page, "- {op}, {check}: {why}.").unwrap();
     }
     page += &special_values();
+    page += &precision();
+    page += &rows::section(&rows::on_cpu());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
     if std::env::var_os("WGRAD_BLESS").is_some() {
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("the folder can be made");
@@ -128,6 +135,8 @@ const FUNCTIONS: &[(&str, Function)] = &[
     ("cos", |x| x.cos()),
     ("tanh", |x| x.tanh()),
     ("erf", |x| x.erf()),
+    ("normal_cdf", |x| x.normal_cdf()),
+    ("normal_pdf", |x| x.normal_pdf()),
     ("abs", |x| x.abs()),
     ("square", |x| x.square()),
     ("x.pow(2.0)", |x| x.pow(2.0)),
@@ -195,6 +204,70 @@ fn special_values() -> String {
         writeln!(page, "| {name} | {} |", cells.join(" | ")).unwrap();
     }
     page
+}
+
+/// The most that a type's results may lie from the truth, in units in the last place, on the CPU and on wgpu.
+const BOUNDS: [(DType, f64, Option<f64>); 3] =
+    [(DType::F64, 4.0, None), (DType::F32, 4.0, Some(8.0)), (DType::F16, 1.0, Some(1.0))];
+
+/// The third table of the page: how far elementwise functions and their gradients lie from what 50 digits give.
+fn precision() -> String {
+    let mut page = String::from(PRECISION);
+    page += "| function | f64 | f32 | f16 |\n|---|---:|---:|---:|\n";
+    let mut failures = vec![];
+    let functions = functions();
+    for function in &functions {
+        let mut line = format!("| {} |", function.name);
+        for (dtype, bound, on_gpu) in BOUNDS {
+            let mut judge = |who: &str, bound: f64, worst: [Worst; 2]| {
+                for (what, Worst { ulps, at }) in ["value", "gradient"].into_iter().zip(&worst) {
+                    if *ulps > bound {
+                        failures.push(format!("{}, {what} in {dtype} on {who}: {ulps:.2} ulp at {at}", function.name));
+                    }
+                }
+                worst.map(|worst| worst.ulps)
+            };
+            if dtype == DType::F64 {
+                judge("the reference", bound, worst(function, dtype, Device::Reference));
+            }
+            let mut cpu = Machine::poisoned(1, Store::new());
+            let measured = judge("the CPU", bound, worst(function, dtype, Device::Cpu(&mut cpu)));
+            // The standard library's functions of f64 differ from system to system by less than a unit.
+            let step = if dtype == DType::F64 { 1.0 } else { 0.5 };
+            let [value, gradient] = measured.map(|ulps| (ulps / step).ceil() * step);
+            write!(line, " {value}, {gradient} |").unwrap();
+            if let (Some(bound), Some(gpu)) = (on_gpu, gpu()) {
+                let mut gpu = Machine::on_gpu(gpu, Store::new());
+                judge("wgpu", bound, worst(function, dtype, Device::Gpu(&mut gpu)));
+            }
+        }
+        writeln!(page, "{line}").unwrap();
+    }
+    assert!(failures.is_empty(), "{} are over their bounds:\n{}", failures.len(), failures.join("\n"));
+    page += "\nGradients are held to something else in a few places:\n\n";
+    for exception in functions.iter().filter_map(|function| function.exception.as_ref()) {
+        writeln!(page, "- {}", exception.says).unwrap();
+    }
+    page += "- of recurrent cells, from the gates that the forward pass stores, as `y (1 - y)` and `1 - y^2`: in units of 1.\n";
+    page
+}
+
+const PRECISION: &str = "
+## Precision
+
+The largest errors of the value and of the gradient on the CPU, in units in the last place (ulp) of the true result, over
+all finite arguments of each type for which there is a result: a few hundred points of every exponent, subnormal ones
+among them, and close to where a function changes its form, overflows or underflows. The truth has 50 digits
+(`tests/precision`). Correct rounding is 0.5; errors are rounded up to halves, those of f64, which come from the standard
+library, to whole units. The bounds are 4 in f64 and f32, and 1 in f16, whose functions are computed in f32 and rounded
+once. On wgpu they are 8 in f32 and 1 in f16. WGSL lets a device take subnormal numbers for 0: there subnormal arguments
+are left out, and results below 2^-122 may be closer to 0.
+
+";
+
+#[test]
+fn elementwise_functions_and_their_gradients_are_precise() {
+    precision();
 }
 
 #[test]

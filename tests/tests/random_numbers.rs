@@ -1,11 +1,12 @@
-//! Random numbers: what they depend on, and what they do not; distributions; dropout.
+//! Random numbers: what they depend on, and what they do not; distributions; dropout; lints of numbers that repeat.
 
 use wgrad::{
-    Array, DType, Rng, Store, Tape, Tensor,
+    Array, DType, InProcess, Optimizer, Pitfall, Rng, Session, Step, Store, Tape, Tensor,
     op::Op,
     random::{fnv1a, stream_key, word},
 };
-use wgrad_tests::{Machine, reference};
+use wgrad_nn::optim::{Sgd, SgdConfig};
+use wgrad_tests::{Linear, Machine, reference};
 
 const F32: DType = DType::F32;
 
@@ -237,4 +238,158 @@ fn what_is_no_probability_is_refused() {
     assert!(panics(&|| _ = x.dropout(1.0, rng)));
     assert!(panics(&|| _ = rng.uniform(&t, [2], DType::U32)));
     assert!(panics(&|| _ = rng.normal(&t, [2], DType::Bool)));
+}
+
+/// The lints of what one session is given: of each program recorded, and of the session.
+fn lints(
+    record: impl Fn(&mut Session, Rng, &dyn Fn(&Tape, Tensor<'_>)) -> Vec<Step>,
+) -> (Vec<Vec<Pitfall>>, Vec<Pitfall>) {
+    let mut store = Store::new();
+    let model = Linear::new(&mut store, &[Array::new([2], vec![0.5f32, 0.25])]);
+    let params = store.params();
+    let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
+    let rng = Rng::new(&mut store, "rng", 7);
+    let mut session = Machine::new(1, store).session;
+    let step = |t: &Tape, noise: Tensor<'_>| sgd.step((model.loss(t) * noise.sum()).grad(&params).check_finite());
+    let steps = record(&mut session, rng, &step);
+    let pitfalls = |lints: &[wgrad::Lint]| {
+        for lint in lints {
+            assert!(lint.message.starts_with("\"rng\" "), "{lint}");
+            assert!(lint.site.expect("a line").file().ends_with("random_numbers.rs"), "{lint}");
+        }
+        lints.iter().map(|lint| lint.pitfall).collect::<Vec<_>>()
+    };
+    (steps.iter().map(|step| pitfalls(step.lints())).collect(), pitfalls(session.lints()))
+}
+
+#[test]
+fn a_training_program_that_draws_and_does_not_advance_is_told_of() {
+    let told = |train: bool, advance: fn(Rng, &Tape)| {
+        let record = |session: &mut Session, rng: Rng, step: &dyn Fn(&Tape, Tensor<'_>)| {
+            let program = session.record(|t| {
+                let noise = rng.normal(t, [2], F32);
+                if train {
+                    step(t, noise)
+                } else {
+                    t.tap("noise", noise)
+                }
+                advance(rng, t);
+            });
+            vec![program.expect("compiles")]
+        };
+        lints(record).0.remove(0)
+    };
+    assert_eq!(told(true, |_, _| {}), [Pitfall::P53]);
+    assert_eq!(told(true, |rng, t| rng.advance(t)), []);
+    assert_eq!(told(true, |rng, t| rng.advance_if(t.input("odd", [], DType::Bool))), []);
+    assert_eq!(told(false, |_, _| {}), [], "what only looks may look again");
+    // Meant.
+    let meant = |session: &mut Session, rng: Rng, step: &dyn Fn(&Tape, Tensor<'_>)| {
+        vec![session.record(|t| step(t, rng.repeating().normal(t, [2], F32))).expect("compiles")]
+    };
+    assert_eq!(lints(meant), (vec![vec![]], vec![]));
+    // Another program moves it on.
+    let elsewhere = |session: &mut Session, rng: Rng, step: &dyn Fn(&Tape, Tensor<'_>)| {
+        let moves = session.record(|t| rng.advance(t)).expect("compiles");
+        vec![moves, session.record(|t| step(t, rng.normal(t, [2], F32))).expect("compiles")]
+    };
+    assert_eq!(lints(elsewhere), (vec![vec![], vec![]], vec![]));
+    // What nothing needs is not drawn.
+    let unused = |session: &mut Session, rng: Rng, step: &dyn Fn(&Tape, Tensor<'_>)| {
+        let program = session.record(|t| {
+            let _ = rng.normal(t, [2], F32);
+            step(t, t.full([2], 1.0, F32));
+        });
+        vec![program.expect("compiles")]
+    };
+    assert_eq!(lints(unused), (vec![vec![]], vec![]));
+}
+
+#[test]
+fn programs_that_draw_the_same_are_told_of() {
+    let trained = |t: &Tape, rng: Rng, step: &dyn Fn(&Tape, Tensor<'_>)| {
+        step(t, rng.normal(t, [2], F32));
+        rng.advance(t);
+    };
+    let looked_first = |session: &mut Session, rng: Rng, step: &dyn Fn(&Tape, Tensor<'_>)| {
+        session.eval(&[], |t| rng.normal(t, [2], F32)).expect("runs");
+        vec![session.record(|t| trained(t, rng, step)).expect("compiles")]
+    };
+    // Two words make a normal number.
+    assert_eq!(lints(looked_first).1.first(), Some(&Pitfall::P54));
+    assert_eq!(lints(looked_first).0, [[Pitfall::P54]]);
+    let trained_first = |session: &mut Session, rng: Rng, step: &dyn Fn(&Tape, Tensor<'_>)| {
+        let program = session.record(|t| trained(t, rng, step)).expect("compiles");
+        for _ in 0..3 {
+            session.eval(&[], |t| rng.normal(t, [2], F32)).expect("runs");
+        }
+        vec![program]
+    };
+    assert_eq!(lints(trained_first), (vec![vec![]], vec![Pitfall::P54]));
+    type Look = for<'t> fn(&'t Tape, Rng) -> Tensor<'t>;
+    let sound: [Look; 3] = [
+        |t, rng| {
+            let seen = rng.normal(t, [2], F32);
+            rng.advance(t);
+            seen
+        },
+        |t, rng| t.scoped("look", || rng.normal(t, [2], F32)),
+        |t, rng| rng.repeating().normal(t, [2], F32),
+    ];
+    for look in sound {
+        let record = |session: &mut Session, rng: Rng, step: &dyn Fn(&Tape, Tensor<'_>)| {
+            session.eval(&[], |t| look(t, rng)).expect("runs");
+            let programs = [0, 1].map(|_| session.record(|t| trained(t, rng, step)).expect("compiles"));
+            session.eval(&[], |t| look(t, rng)).expect("runs");
+            programs.into()
+        };
+        assert_eq!(lints(record), (vec![vec![], vec![]], vec![]));
+    }
+    // Two looks may see the same.
+    let twice = |session: &mut Session, rng: Rng, _: &dyn Fn(&Tape, Tensor<'_>)| {
+        (0..2).for_each(|_| drop(session.eval(&[], |t| rng.normal(t, [2], F32)).expect("runs")));
+        vec![]
+    };
+    assert_eq!(lints(twice), (vec![], vec![]));
+}
+
+/// Dropout with one seed for all ranks drops the same units; noise must be the same.
+#[test]
+fn ranks_that_draw_the_same_are_told_of_by_their_first_run() {
+    type Draw = for<'t> fn(&'t Tape, Rng, usize) -> Tensor<'t>;
+    let told = |seed: fn(usize) -> u64, draw: Draw| {
+        let told: Vec<_> = std::thread::scope(|scope| {
+            let run = |rank: InProcess| {
+                let r = wgrad::Collective::rank(&rank);
+                let mut store = Store::new();
+                let model = Linear::new(&mut store, &[Array::new([2], vec![0.5f32, 0.25])]);
+                let params = store.params();
+                let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
+                let (rng, noise) = (Rng::new(&mut store, "rng", seed(r)), Rng::new(&mut store, "noise", 7));
+                let mut cpu = Machine::new(1, store).as_rank(rank);
+                let step = cpu.session.record(|t| {
+                    let g = (model.loss(t) * draw(t, rng, r).sum()).grad(&params);
+                    sgd.step(g.all_reduce().check_finite().add_noise(wgrad::Noise::fixed(0.1), noise));
+                    rng.advance(t);
+                });
+                let step = step.expect("compiles");
+                assert_eq!(step.lints(), []);
+                for _ in 0..2 {
+                    let inputs = Linear::inputs(&[Array::new([2], vec![1.0f32, 2.0])]);
+                    cpu.session.run(&step, &wgrad_tests::named(&inputs)).expect("runs");
+                }
+                assert_eq!(step.lints(), cpu.session.lints());
+                step.lints().iter().map(|lint| lint.pitfall).collect::<Vec<_>>()
+            };
+            let ranks: Vec<_> = InProcess::world(2).into_iter().map(|rank| scope.spawn(move || run(rank))).collect();
+            ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+        });
+        assert_eq!(told[0], told[1]);
+        told[0].clone()
+    };
+    let plain: Draw = |t, rng, _| rng.normal(t, [2], F32);
+    assert_eq!(told(|_| 7, plain), [Pitfall::P55]);
+    assert_eq!(told(|rank| 7 + rank as u64, plain), []);
+    assert_eq!(told(|_| 7, |t, rng, _| rng.repeating().normal(t, [2], F32)), []);
+    assert_eq!(told(|_| 7, |t, rng, rank| t.scoped(&format!("rank{rank}"), || rng.normal(t, [2], F32))), []);
 }

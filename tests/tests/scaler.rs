@@ -47,8 +47,9 @@ fn the_whole_cycle_is_on_the_device() {
     let growing = DynamicScale { init: 2f64.powi(120), growth: 3.0, interval: 1, ..settings() };
     let sinking = DynamicScale { init: 2f64.powi(-100), backoff: 0.125, min_scale: 0.0, ..settings() };
     let pattern = |n: u32| (0..60).map(|i| (i * i + i / 7) % n != 0).collect::<Vec<bool>>();
+    // Further down it is no normal number, which is an error of the run.
     let cases =
-        [(settings(), pattern(5)), (settings(), pattern(2)), (growing, vec![true; 20]), (sinking, vec![false; 20])];
+        [(settings(), pattern(5)), (settings(), pattern(2)), (growing, vec![true; 20]), (sinking, vec![false; 8])];
     for (settings, finite) in cases {
         let mut store = Store::new();
         let model = Linear::new(&mut store, &[f32s(&[1.0, -2.0])]);

@@ -221,6 +221,8 @@ fn without_grouping_there_is_a_kernel_per_node() {
                 | Op::Permute(_)
                 | Op::Expand(_)
                 | Op::Slice { .. }
+                | Op::Detach
+                | Op::Custom { .. }
         )
     };
     let nodes = (0..live.len()).filter(|&i| live[i] && computes(&program.nodes()[i].op)).count();

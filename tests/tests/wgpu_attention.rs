@@ -82,7 +82,7 @@ fn kernels(gpu: &Gpu, program: &Program) -> usize {
 }
 
 /// On these GPUs as on the reference. Halves are compared with what comes of the same numbers in f32: they may be twice as
-/// far from that as the reference, which rounds every value of the decomposition to halves; kernels round fewer.
+/// far from that as the reference.
 fn agrees(case: &Case, gpus: &[&Gpu]) -> Result<(), String> {
     let program = case.program();
     let inputs = inputs(&program);
@@ -178,7 +178,7 @@ fn attention_is_its_decomposition_and_repeats_its_bits() {
     }
 }
 
-/// Halves in whose gradients much cancels: there the reference itself, which rounds at every step, is off by a thirtieth.
+/// Halves in whose gradients much cancels.
 #[test]
 fn halves_are_as_near_as_what_is_rounded_allows() {
     for (heads, queries) in [(2, 60), (1, 70)] {

@@ -117,13 +117,23 @@ fn an_update_of_200_tensors_is_one_submission_of_eight_dispatches_at_most() {
     assert!(moved.iter().take(16 * 24).all(|p| *p < 0.5), "it has been an update");
 }
 
-/// Kernels that no program uses any more are kept for the next one, up to some number.
+/// A GPU that keeps so many kernels of a map with a constant, and their bytes.
+fn room_for(kernels: u64) -> (Gpu, u64) {
+    let one = Gpu::open(Choice::Best, gpu_options()).unwrap();
+    let mut session = Session::new(Box::new(WgpuBackend::on(&one).unwrap()), Store::new()).unwrap();
+    session.eval(&[], |t| t.iota(8).cast(DType::F32) * 7.0).unwrap();
+    assert_eq!(one.kernels(), 1);
+    let bytes = kernels * one.kernel_bytes();
+    (Gpu::open(Choice::Best, Options { kernels: Some(bytes), ..gpu_options() }).unwrap(), bytes)
+}
+
+/// Kernels that no program uses any more are kept for the next one, up to some bytes.
 #[test]
 fn unused_kernels_are_dropped_beyond_a_limit() {
     if gpu().is_none() {
         return;
     }
-    let gpu = Gpu::open(Choice::Best, Options { kept_kernels: Some(4), ..gpu_options() }).unwrap();
+    let (gpu, _) = room_for(4);
     let mut backend = WgpuBackend::on(&gpu).unwrap();
     let mut compile = |factor: usize| {
         let t = Tape::default();
@@ -148,6 +158,53 @@ fn unused_kernels_are_dropped_beyond_a_limit() {
     let mut more = Session::new(Box::new(WgpuBackend::on(&gpu).unwrap()), Store::new()).unwrap();
     more.eval(&[], |t| t.iota(8).cast(DType::F32) * 7.0).unwrap();
     assert_eq!(gpu.kernels(), 3, "of those of the released programs, none is there");
+}
+
+/// However many shapes are evaluated: kernels stay within their bound, and no buffer is left behind. A program that somebody
+/// holds still runs.
+#[test]
+fn many_shapes_leave_no_more_behind_than_is_said() {
+    if gpu().is_none() {
+        return;
+    }
+    let (gpu, most) = room_for(8);
+    let mut session = Session::new(Box::new(WgpuBackend::on(&gpu).unwrap()), Store::new()).unwrap();
+    let ones = |n: usize| Array::new([n], vec![1.0f32; n]);
+    let held = session.record(|t| t.tap("x", t.input("x", [2000], DType::F32) * 3.0)).unwrap();
+    let mut buffers = vec![];
+    for n in 2001..2041 {
+        let halves = session.eval(&[("x", &ones(n))], |t| t.input("x", [n], DType::F32).square() * 0.5);
+        assert_eq!(halves.unwrap().to_f64(), vec![0.5; n]);
+        session.eval(&[], |t| t.iota(8).cast(DType::F32) * 7.0).unwrap();
+        buffers.push(gpu.buffer_bytes());
+        assert!(gpu.kernel_bytes() <= most, "{} bytes after {n}, and not {most}", gpu.kernel_bytes());
+    }
+    assert!(buffers.iter().all(|bytes| bytes.abs_diff(buffers[0]) < 1024), "{buffers:?}");
+    session.run(&held, &[("x", &ones(2000))]).unwrap();
+    session.wait().unwrap();
+    assert_eq!(session.taps().unwrap()[0].get("x").unwrap().to_f64(), vec![3.0; 2000]);
+}
+
+/// The kernel that nobody has asked for for longest is dropped first.
+#[test]
+fn kernels_that_are_asked_for_again_stay() {
+    if gpu().is_none() {
+        return;
+    }
+    let (gpu, _) = room_for(4);
+    let mut backend = WgpuBackend::on(&gpu).unwrap();
+    let mut compile = |factor: usize| {
+        let t = Tape::default();
+        t.tap("x", t.iota(8).cast(DType::F32) * factor as f64);
+        let plan = wgrad::plan::Plan::with(&t.finish(), &backend.grouping());
+        let executable = backend.compile(&plan, &[]).unwrap();
+        backend.release(executable);
+        backend.counters().pipelines
+    };
+    assert_eq!([2, 3, 4, 5, 2].map(&mut compile), [1, 2, 3, 4, 4]);
+    // What comes stays, with the two that were asked for last.
+    assert_eq!([6, 2, 5, 6].map(&mut compile), [5; 4]);
+    assert_eq!([3, 4].map(&mut compile), [6, 7]);
 }
 
 /// A plan compiled by hand, so that the backend's counters can be read.

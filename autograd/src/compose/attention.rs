@@ -14,7 +14,7 @@ pub struct Attention<'t> {
     /// What scores are multiplied by; `1 / sqrt(width)` if not given.
     pub scale: Option<f64>,
     /// Broadcasts with the scores `[.., heads, queries, keys]`: bool, true where a query may attend to a key; or of the
-    /// scores' type, to be added to them.
+    /// queries' or the scores' type, to be added to the scores.
     pub mask: Option<Tensor<'t>>,
     /// The probability with which each weight is dropped, and where the random numbers come from.
     pub dropout: Option<(f64, Rng)>,
@@ -34,30 +34,35 @@ impl<'t> Tensor<'t> {
     /// `[.., heads, queries, value width]`. Fewer heads of keys and values than of queries are shared by consecutive
     /// heads of queries (Ainslie et al. 2023).
     ///
-    /// A query that may attend to nothing gives 0, and gets no gradient. Without a mask and dropout, and where
-    /// [`crate::Tape::autocast`] does not turn the products to halves, it is recorded as one op ([`crate::op::Op::Attention`]).
+    /// A query that may attend to nothing gives 0, and gets no gradient. Of halves, scores and weights are kept in f32, and
+    /// the result is rounded once. [`crate::Tape::autocast`] rounds queries, keys and values, and the result, but no score.
+    /// Without a mask and dropout it is recorded as one op ([`crate::op::Op::Attention`]).
     ///
     /// # Panics
     /// If the shapes or types do not fit.
     #[track_caller]
     pub fn attention(self, keys: Tensor<'t>, values: Tensor<'t>, options: &Attention<'t>) -> Self {
         self.tape.at_caller(|| {
-            let plain = options.mask.is_none() && options.dropout.is_none();
-            if plain && self.tape.autocasts(self, keys).is_none() {
-                return fused::attention(Scores::new(options.causal, options.scale_of(self)), self, keys, values);
+            let (tape, dtype) = (self.tape, self.dtype());
+            if options.mask.is_none() && options.dropout.is_none() {
+                let half = tape.autocasts(self, keys).filter(|_| values.dtype() == dtype);
+                let [q, k, v] = [self, keys, values].map(|x| half.map_or(x, |half| x.cast(half)));
+                return fused::attention(Scores::new(options.causal, options.scale_of(self)), q, k, v).cast(dtype);
             }
-            let weights = self.attention_weights(keys, options);
+            let weights = self.attention_scores(keys, options).weights().0;
             let weights = options.dropout.map_or(weights, |(p, rng)| weights.dropout(p, rng));
             let (v, r) = (values.shape(), keys.rank());
             assert!(
-                v.rank() == r && v[..r - 1] == keys.shape()[..r - 1],
+                v.rank() == r && v[..r - 1] == keys.shape()[..r - 1] && values.dtype() == dtype,
                 "attention: values of {}{v} for keys of {}{}{}",
                 values.dtype(),
                 keys.dtype(),
                 keys.shape(),
-                self.tape.recorded_at()
+                tape.recorded_at()
             );
-            weights.attend(values)
+            let attended = || weights.attend(values.cast(self.wide()));
+            let halves = dtype == DType::F16; // Their products are not those that `autocast` is about.
+            if halves { tape.autocast(DType::F32, attended).cast(dtype) } else { attended() }
         })
     }
 
@@ -77,13 +82,13 @@ impl<'t> Tensor<'t> {
     }
 
     /// The weights of [`Tensor::attention`] before any are dropped: `[.., heads, queries, keys]`. Each row adds up to 1, or
-    /// is 0 where its query may attend to nothing. Of halves, exponentials and sums are kept in f32.
+    /// is 0 where its query may attend to nothing. Of halves, all that leads to them is kept in f32.
     ///
     /// # Panics
     /// As [`Tensor::attention`].
     #[track_caller]
     pub fn attention_weights(self, keys: Tensor<'t>, options: &Attention<'t>) -> Self {
-        self.attention_scores(keys, options).weights().0
+        self.attention_scores(keys, options).weights().0.cast(self.dtype())
     }
 
     /// The weights that follow from scores, and the logarithm of the sum of each row's exponentials; of a row that sees
@@ -91,16 +96,17 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub(crate) fn weights(self) -> (Self, Self) {
         let last = self.rank() - 1;
-        let (e, shift) = self.cast(self.wide()).shifted_exp(&[last]);
+        let (e, _, shift) = self.shifted_exp(&[last]);
         let sum = e.sum_axes(&[last]);
         let nothing = sum.equals(0.0);
         let sum = nothing.select(sum.ones_like(), sum);
-        let weights = (e * sum.recip().unreduce(&[last], &self.shape())).cast(self.dtype());
+        let weights = e * sum.recip().unreduce(&[last], &self.shape());
         let infinite = self.tape.full(sum.shape(), f64::INFINITY, sum.dtype());
         (weights, nothing.select(infinite, sum.log() + shift))
     }
 
-    /// The scores of [`Tensor::attention`]: `q k^T scale + mask`, minus infinity where a query may not attend.
+    /// The scores of [`Tensor::attention`]: `q k^T scale + mask`, minus infinity where a query may not attend. Those of
+    /// halves are f32, for a half ends at 65504; [`crate::Tape::autocast`] rounds queries and keys, but not the scores.
     ///
     /// # Panics
     /// As [`Tensor::attention`].
@@ -124,8 +130,10 @@ impl<'t> Tensor<'t> {
         );
         let (queries, count) = (q[r - 2], k[r - 2]);
         let shape = q.with(r - 1, count);
-        let mut scores = (self * options.scale_of(self)).shared(keys).matmul_t(keys).reshape(&shape);
-        let never = tape.full(&shape, f64::NEG_INFINITY, self.dtype());
+        let half = tape.autocasts(self, keys);
+        let [wide, k] = [self, keys].map(|x| half.map_or(x, |half| x.cast(half)).cast(self.wide()));
+        let mut scores = tape.autocast(DType::F32, || (wide * options.scale_of(self)).shared(k).matmul_t(k)).reshape(&shape);
+        let never = tape.full(&shape, f64::NEG_INFINITY, scores.dtype());
         if options.causal {
             let later = tape.iota(queries).unsqueeze(1).less(tape.iota(count));
             scores = later.select(never, scores);
@@ -139,7 +147,11 @@ impl<'t> Tensor<'t> {
             mask.shape(),
             tape.recorded_at()
         );
-        if mask.dtype() == DType::Bool { mask.select(scores, never) } else { scores + mask }
+        match mask.dtype() {
+            DType::Bool => mask.select(scores, never),
+            of if of == self.dtype() => scores + mask.cast(scores.dtype()),
+            _ => scores + mask,
+        }
         })
     }
 }

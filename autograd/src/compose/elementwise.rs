@@ -1,6 +1,10 @@
 //! Elementwise functions: comparisons and logic, roots, activations, dropout.
 
-use crate::{DType, Operand, Rng, Tensor};
+use crate::{
+    DType, Operand, Rng, Tensor,
+    op::{Gate, Op, Unary},
+    simplify::uniform,
+};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 impl<'t> Tensor<'t> {
@@ -58,7 +62,11 @@ impl<'t> Tensor<'t> {
     /// `1 / sqrt(x)`.
     #[track_caller]
     pub fn rsqrt(self) -> Self {
-        self.sqrt().recip()
+        self.widened(|x| {
+            // By way of the root's slope and the reciprocal's, rounding would be that of seven steps.
+            let root = |x: &[Tensor<'t>]| vec![x[0].sqrt().recip()];
+            x.tape.custom_vjp(&[x], root, |v| vec![v.cotangents[0].map(|g| g * (v.outputs[0] * -0.5 / v.inputs[0]))])[0]
+        })
     }
 
     /// The square root, with gradient 0 at 0: the input is replaced there, not the output, so that no order of
@@ -100,19 +108,21 @@ impl<'t> Tensor<'t> {
 
     // Activations.
 
-    /// `1 / (1 + e^-x)`, as `(1 + tanh(x / 2)) / 2`, which overflows nowhere.
+    /// What `f` makes of this tensor, halves as f32: they are rounded once, and so are their gradients.
     #[track_caller]
-    pub fn sigmoid(self) -> Self {
-        (self * 0.5).tanh() * 0.5 + 0.5
+    fn widened(self, f: impl FnOnce(Self) -> Self) -> Self {
+        f(self.cast(self.wide())).cast(self.dtype())
     }
 
     /// `log(1 + e^x)`, as `max(x, 0) + log(1 + e^-|x|)`: nothing in it, or in its gradient, overflows.
     #[track_caller]
     pub fn softplus(self) -> Self {
-        // Selected, not made of kinks that cancel: at 0 each side has the derivatives of the whole.
-        let positive = self.greater(0.0);
-        let rest = positive.select(-self, self).exp().log1p();
-        positive.select(self + rest, rest)
+        self.widened(|x| {
+            // Selected, not made of kinks that cancel: at 0 each side has the derivatives of the whole.
+            let positive = x.greater(0.0);
+            let rest = positive.select(-x, x).exp().log1p();
+            positive.select(x + rest, rest)
+        })
     }
 
     /// `log(sigmoid(x))`, without underflow.
@@ -130,38 +140,71 @@ impl<'t> Tensor<'t> {
     /// `x` where it is positive, `slope * x` elsewhere (Maas et al. 2013); the gradient at 0 is the slope.
     #[track_caller]
     pub fn leaky_relu(self, slope: f64) -> Self {
-        self.less_equal(0.0).select(self * slope, self)
+        self.widened(|x| x.less_equal(0.0).select(x * slope, x))
     }
 
     /// `x` where it is positive, `alpha (e^x - 1)` elsewhere (Clevert et al. 2016); the gradient at 0 is alpha.
     #[track_caller]
     pub fn elu(self, alpha: f64) -> Self {
-        let positive = self.greater(0.0);
-        positive.select(self, positive.select(self.zeros_like(), self).expm1() * alpha)
+        self.widened(|x| {
+            let positive = x.greater(0.0);
+            positive.select(x, positive.select(x.zeros_like(), x).expm1() * alpha)
+        })
     }
 
     /// `x Phi(x)`, with the normal distribution's `Phi(x) = (1 + erf(x / sqrt 2)) / 2` (Hendrycks and Gimpel 2016).
     #[track_caller]
     pub fn gelu(self) -> Self {
-        self * ((self * FRAC_1_SQRT_2).erf() * 0.5 + 0.5)
+        self.tape.push(Op::Unary(Unary::Gated(Gate::Normal)), &[self])
     }
 
     /// GELU with `Phi(x)` approximated by `(1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
     #[track_caller]
     pub fn gelu_tanh(self) -> Self {
-        // Beyond 10, tanh is 1 in every type; an overflow on the way to it would make its gradient 0 times infinity.
-        let bound = |bound: f64| self.tape.full(self.shape(), bound, self.dtype());
-        let x = self.greater(10.0).select(bound(10.0), self);
-        let x = x.less(-10.0).select(bound(-10.0), x);
-        let scale = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
-        let inner = x * (x * x * (0.044715 * scale) + scale);
-        self * (inner.tanh() * 0.5 + 0.5)
+        self.tape.push(Op::Unary(Unary::Gated(Gate::NormalTanh)), &[self])
     }
 
     /// `x sigmoid(x)`, also called swish (Elfwing et al. 2017).
     #[track_caller]
     pub fn silu(self) -> Self {
-        self * self.sigmoid()
+        self.tape.push(Op::Unary(Unary::Gated(Gate::Sigmoid)), &[self])
+    }
+
+    /// The second derivative of `x gate(x)`.
+    #[track_caller]
+    pub(crate) fn gated_curvature(self, gate: Gate) -> Self {
+        // Far out, where it is 0, at a number whose powers do not overflow.
+        let bound = |bound: f64| self.tape.full(self.shape(), bound, self.dtype());
+        let x = self.greater(1000.0).select(bound(1000.0), self);
+        let x = x.less(-1000.0).select(bound(-1000.0), x);
+        // The gate is the sigmoid of `x (a + b x^2)`, and its slope that of the sigmoid times `a + 3 b x^2`.
+        let (a, b) = match gate {
+            Gate::Normal => return x.normal_pdf() * (2.0 - x * x),
+            Gate::Sigmoid => (1.0, 0.0),
+            Gate::NormalTanh => (2.0 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2, 2.0 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2 * 0.044715),
+        };
+        let (inner, slope) = (x * (x * x * b + a), x * x * (3.0 * b) + a);
+        let (gate, rest) = (inner.sigmoid(), (-inner).sigmoid());
+        gate * rest * (slope * 2.0 + x * (x * (6.0 * b) + slope * slope * (rest - gate)))
+    }
+
+    /// The slopes of `y = self^power` in both. `x^0` is flat at 0, too, and `0^p` flat in p: inputs are replaced there,
+    /// not results, so that no order of derivative meets 0 times infinity, and the derivative of `p x^(p-1)` in p is kept
+    /// where p is 0.
+    #[track_caller]
+    pub(crate) fn power_slopes(self, power: Self, y: Self) -> [Self; 2] {
+        let (zero, one, flat) = (self.zeros_like(), self.ones_like(), self.equals(0.0));
+        let base = flat.select(one, self);
+        let less = power - 1.0;
+        // What rounding has taken from `p - 1` (Knuth 1969): the power amplifies it by the logarithm of x.
+        let taken = less - power;
+        let lost = (power - (less - taken)) - (taken + 1.0);
+        let d_base = power * flat.and(power.equals(0.0)).select(one, self).pow(less);
+        let d_base = match uniform(lost) {
+            Some(0.0) => d_base,
+            _ => d_base * (lost * base.abs().log() + 1.0),
+        };
+        [d_base, flat.select(zero, y * base.log())]
     }
 
     /// Zeroes each element with probability `p`, and divides the others by `1 - p`, so that the mean stays (Srivastava et al.

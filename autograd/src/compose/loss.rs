@@ -38,8 +38,8 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     fn paired(self, target: Tensor<'t>, what: &str) {
         assert!(
-            self.shape() == target.shape(),
-            "{what} of {}{} and {}{}: the shapes differ{}",
+            self.shape() == target.shape() && self.dtype() == target.dtype(),
+            "{what} of {}{} and {}{}: the shapes or types differ{}",
             self.dtype(),
             self.shape(),
             target.dtype(),
@@ -117,33 +117,39 @@ impl<'t> Tensor<'t> {
                 }
                 _ => known,
             };
-            let log = self.log_softmax(axis);
+            let log = self.wide_log_softmax(axis);
             let mut picked = log.gather(class.reshape(shape.with(axis, 1)), axis).reshape(targets.shape());
             if label_smoothing > 0.0 {
                 picked = picked * (1.0 - label_smoothing) + log.mean_axes(&[axis]) * label_smoothing;
             }
-            let Some(ignored) = ignored else { return -picked.reduced(reduction) };
+            let Some(ignored) = ignored else { return (-picked.reduced(reduction)).cast(self.dtype()) };
             let picked = ignored.select(picked.zeros_like(), picked);
-            -match reduction {
+            let reduced = match reduction {
                 Reduction::Mean => {
-                    let (sum, count) = (picked.cast(self.wide()).sum(), (!ignored).cast(self.wide()).sum());
+                    let count = (!ignored).cast(self.wide()).sum();
                     self.tape.mark(count, Mark::TokenCount);
-                    (sum / count).cast(self.dtype())
+                    picked.sum() / count
                 }
                 other => picked.reduced(other),
-            }
+            };
+            (-reduced).cast(self.dtype())
         })
     }
 
     /// The cross-entropy of logits against probabilities of the same shape, each element a decision of its own:
-    /// `softplus(x) - x y`, which is `-y log sigmoid(x) - (1 - y) log(1 - sigmoid(x))` without its overflows.
+    /// `-y log sigmoid(x) - (1 - y) log(1 - sigmoid(x))`, as `log(1 + e^-|x|)` and `|x|` times the probability of what the
+    /// sign of x denies: nothing in it overflows, or cancels.
     ///
     /// # Panics
-    /// If the shapes differ.
+    /// If the shapes or types differ.
     #[track_caller]
     pub fn bce_with_logits(self, targets: Tensor<'t>, reduction: Reduction) -> Self {
         self.paired(targets, "bce_with_logits");
-        (self.softplus() - self * targets).reduced(reduction)
+        let (x, y) = (self.cast(self.wide()), targets.cast(self.wide()));
+        // Selected, not made of kinks: at 0 each side has the derivatives of the whole.
+        let positive = x.greater(0.0);
+        let (size, denied) = (positive.select(x, -x), positive.select(y.ones_like() - y, y));
+        ((-size).exp().log1p() + denied * size).reduced(reduction).cast(self.dtype())
     }
 
     /// The mean squared error.
@@ -155,14 +161,14 @@ impl<'t> Tensor<'t> {
         self.mse_with(target, Reduction::Mean)
     }
 
-    /// The squared errors.
+    /// The squared errors. Of halves, they are kept in f32.
     ///
     /// # Panics
-    /// If the shapes differ: what broadcasts here, as `[n, 1]` and `[n]` do, is a mistake.
+    /// If the types differ, or the shapes: what broadcasts here, as `[n, 1]` and `[n]` do, is a mistake.
     #[track_caller]
     pub fn mse_with(self, target: Tensor<'t>, reduction: Reduction) -> Self {
         self.paired(target, "mse");
-        (self - target).square().reduced(reduction)
+        (self.cast(self.wide()) - target.cast(self.wide())).square().reduced(reduction).cast(self.dtype())
     }
 
     /// The share of rows of `[rows, classes]` whose largest logit is the target's (f32 scalar), for targets `[rows]` (u32).

@@ -8,6 +8,7 @@ mod movement;
 mod norm;
 mod pool;
 mod reduce;
+mod softmax;
 
 pub use attention::Attention;
 pub use loss::{CrossEntropy, Reduction};

@@ -1,6 +1,11 @@
-//! Normalisation by mean and variance, or by the root of the mean square.
+//! Mean and variance, and normalisation by them or by the root of the mean square.
 
-use crate::{Tensor, lints::Mark};
+use crate::{
+    Tensor,
+    hook::{OwnRule, Vjp},
+    lints::Mark,
+    pitfall::{Pitfall, Severity},
+};
 
 /// What [`Tensor::batch_norm`] gives.
 #[derive(Clone, Copy, Debug)]
@@ -39,22 +44,128 @@ impl<'t> BatchNormed<'t> {
     }
 }
 
+/// Mean and variance of rows, and how far each element is from the mean.
+struct Moments<'t> {
+    mean: Tensor<'t>,
+    centred: Tensor<'t>,
+    /// The sum of the squares of what is centred.
+    squares: Tensor<'t>,
+}
+
+/// `r (g - y mean(g y))`, for `y = r x` with `r = 1 / sqrt(mean(x^2) + eps)`. No square of x is in it, which may be out of
+/// range where y and r are not.
+fn unit_rms_vjp<'t>(axes: &[usize], vjp: &Vjp<'_, 't>) -> Vec<Option<Tensor<'t>>> {
+    unit_vjp(axes, vjp, |g| g)
+}
+
+/// As [`unit_rms_vjp`], of the distance from the mean: `r (g - mean(g) - y mean(g y))`.
+fn standardized_vjp<'t>(axes: &[usize], vjp: &Vjp<'_, 't>) -> Vec<Option<Tensor<'t>>> {
+    unit_vjp(axes, vjp, |g| g - g.mean_axes(axes).unreduce(axes, &g.shape()))
+}
+
+fn unit_vjp<'t>(
+    axes: &[usize],
+    vjp: &Vjp<'_, 't>,
+    centred: impl Fn(Tensor<'t>) -> Tensor<'t>,
+) -> Vec<Option<Tensor<'t>>> {
+    let (y, r) = (vjp.outputs[0], vjp.outputs[1]);
+    let repeated = |row: Tensor<'t>| row.unreduce(axes, &y.shape());
+    let by_y = vjp.cotangents[0].map(|g| (centred(g) - y * repeated((g * y).mean_axes(axes))) * repeated(r));
+    // r itself falls by `r^2 y / n` as an element rises.
+    let by_r = vjp.cotangents[1].map(|g| y * repeated(-(g * r * r / y.extent(axes))));
+    vec![by_y.into_iter().chain(by_r).reduce(|a, b| a + b)]
+}
+
 impl<'t> Tensor<'t> {
-    /// `(x - mean) / sqrt(var + eps)` over some axes (ascending); and mean and variance, which of halves are in f32.
+    /// How far each element is from the mean over some axes. The mean is off by what it was rounded by; so the mean of the
+    /// differences, which is not quite 0, is taken off them as well. It is a constant to gradients, being 0 for any x.
     #[track_caller]
-    fn standardized(self, axes: &[usize], eps: f64) -> (Self, Self, Self) {
-        let (shape, dtype, x) = (self.shape(), self.dtype(), self.cast(self.wide()));
-        let mean = x.mean_axes(axes);
-        let centred = x - mean.unreduce(axes, &shape);
-        let var = centred.square().mean_axes(axes);
-        let y = centred * (var + eps).rsqrt().unreduce(axes, &shape);
-        (y.cast(dtype), mean, var)
+    fn centred(self, axes: &[usize]) -> Self {
+        let from_mean = self - self.mean_axes(axes).unreduce(axes, &self.shape());
+        from_mean - from_mean.mean_axes(axes).detach().unreduce(axes, &self.shape())
     }
 
-    /// `x * weight + bias`, where given.
-    fn affine(self, weight: Option<Tensor<'t>>, bias: Option<Tensor<'t>>) -> Self {
-        let scaled = weight.map_or(self, |weight| self * weight);
-        bias.map_or(scaled, |bias| scaled + bias)
+    /// The moments over some axes, in one walk for the mean and one for all else: as in [`Tensor::centred`], but the squares
+    /// are of differences from the rounded mean, and what that makes them too large by comes off their sum (Chan, Golub and
+    /// LeVeque 1983).
+    #[track_caller]
+    fn moments(self, axes: &[usize]) -> Moments<'t> {
+        self.tape.at_caller(|| {
+            let repeated = |row: Tensor<'t>| row.unreduce(axes, &self.shape());
+            let mean = self.mean_axes(axes);
+            let from_mean = self - repeated(mean);
+            let off = from_mean.mean_axes(axes).detach();
+            let squares = from_mean.square().sum_axes(axes) - off.square() * self.extent(axes);
+            let squares = squares.less(0.0).select(squares.zeros_like(), squares);
+            Moments { mean: mean + off, centred: from_mean - repeated(off), squares }
+        })
+    }
+
+    /// `x / sqrt(mean(x^2) + eps)` over some axes (ascending), of x or (where it `is_centred`) its distance from the mean.
+    /// Neither large nor small numbers are lost: no squares are taken but of quotients.
+    #[track_caller]
+    fn in_units_of_size(self, axes: &[usize], eps: f64, is_centred: bool) -> Self {
+        let record = |axes: &[usize]| {
+            let x = if is_centred { self.centred(axes) } else { self };
+            let size = x.norm_axes(axes) / self.extent(axes).sqrt();
+            let r = size.hypot(eps.sqrt()).recip();
+            vec![x * r.unreduce(axes, &self.shape()), r]
+        };
+        let (name, rule): (_, OwnRule) =
+            if is_centred { ("standardized", standardized_vjp) } else { ("unit_rms", unit_rms_vjp) };
+        self.composed(name, axes, record, rule)[0]
+    }
+
+    /// `sqrt(x^2 + y^2)`, neither being negative, where no square overflows.
+    #[track_caller]
+    fn hypot(self, y: f64) -> Self {
+        if y == 0.0 {
+            return self;
+        }
+        let y = self.tape.full(self.shape(), y, self.dtype());
+        let below = self.less(y);
+        let quotient = below.select(self, y) / below.select(y, self);
+        (quotient.square() + 1.0).sqrt() * below.select(y, self)
+    }
+
+    /// The variance over some axes, which disappear: the mean squared distance from the mean (divided by n).
+    #[track_caller]
+    pub fn var_axes(self, axes: &[usize]) -> Self {
+        let x = self.cast(self.wide());
+        (x.moments(axes).squares / x.extent(axes)).cast(self.dtype())
+    }
+
+    /// The sum of squared distances from the mean over some axes, which disappear, divided by `n - correction`: with 1,
+    /// the unbiased estimate of the variance. NaN or infinite where `n` is no larger.
+    #[track_caller]
+    pub fn var_axes_with(self, axes: &[usize], correction: f64) -> Self {
+        let n = self.extent(axes);
+        if n > 0.0 && n <= correction {
+            let text = format!(
+                "a variance with correction {correction} needs more elements than {n}; report 0, or take `var_axes`"
+            );
+            self.tape.note(Pitfall::P41, Severity::Warning, text);
+        }
+        let x = self.cast(self.wide());
+        (x.moments(axes).squares / (n - correction).max(0.0)).cast(self.dtype())
+    }
+
+    /// `x * weight + bias`, where given, of what a norm of this tensor gives; rounded to its type at the end.
+    #[track_caller]
+    fn affine(self, normed: Tensor<'t>, weight: Option<Tensor<'t>>, bias: Option<Tensor<'t>>, what: &str) -> Self {
+        for x in weight.into_iter().chain(bias) {
+            assert!(
+                x.dtype() == self.dtype(),
+                "{what} of {}{}: weight and bias have its type, not {}{}",
+                self.dtype(),
+                self.shape(),
+                x.dtype(),
+                self.tape.recorded_at()
+            );
+        }
+        let wide = |x: Tensor<'t>| x.cast(normed.dtype());
+        let scaled = weight.map_or(normed, |weight| normed * wide(weight));
+        bias.map_or(scaled, |bias| scaled + wide(bias)).cast(self.dtype())
     }
 
     /// A vector with one element per channel, to broadcast with this tensor, whose channels are axis 1.
@@ -107,7 +218,8 @@ impl<'t> Tensor<'t> {
         let axes = self.last_axes(dims, "layer_norm");
         self.tape.at_caller(|| {
             let fit = |x| self.of_last_axes(x, dims, "layer_norm");
-            self.standardized(&axes, eps).0.affine(weight.map(fit), bias.map(fit))
+            let y = self.cast(self.wide()).in_units_of_size(&axes, eps, true);
+            self.affine(y, weight.map(fit), bias.map(fit), "layer_norm")
         })
     }
 
@@ -120,10 +232,8 @@ impl<'t> Tensor<'t> {
     pub fn rms_norm(self, dims: usize, weight: Option<Tensor<'t>>, eps: f64) -> Self {
         let axes = self.last_axes(dims, "rms_norm");
         self.tape.at_caller(|| {
-            let x = self.cast(self.wide());
-            let scale = (x.square().mean_axes(&axes) + eps).rsqrt();
-            let y = (x * scale.unreduce(&axes, &self.shape())).cast(self.dtype());
-            y.affine(weight.map(|weight| self.of_last_axes(weight, dims, "rms_norm")), None)
+            let y = self.cast(self.wide()).in_units_of_size(&axes, eps, false);
+            self.affine(y, weight.map(|weight| self.of_last_axes(weight, dims, "rms_norm")), None, "rms_norm")
         })
     }
 
@@ -143,8 +253,9 @@ impl<'t> Tensor<'t> {
         let inner: usize = shape[1..].iter().product::<usize>() / groups;
         self.tape.at_caller(|| {
             let fit = |x| self.per_channel(x, "group_norm");
-            let grouped = self.reshape([shape[0], groups, inner]).standardized(&[2], eps).0.reshape(shape);
-            grouped.affine(weight.map(fit), bias.map(fit))
+            let grouped = self.cast(self.wide()).reshape([shape[0], groups, inner]);
+            let y = grouped.in_units_of_size(&[2], eps, true).reshape(shape);
+            self.affine(y, weight.map(fit), bias.map(fit), "group_norm")
         })
     }
 
@@ -165,9 +276,16 @@ impl<'t> Tensor<'t> {
         );
         self.tape.at_caller(|| {
             let fit = |x| self.per_channel(x, "batch_norm");
-            let (y, mean, var) = self.standardized(&axes, eps);
+            let x = self.cast(self.wide());
+            let Moments { mean, centred, squares } = x.moments(&axes);
+            let var = squares / count;
+            let record = |axes: &[usize]| {
+                let r = (var + eps).rsqrt();
+                vec![centred * r.unreduce(axes, &shape), r]
+            };
+            let y = x.composed("standardized", &axes, record, standardized_vjp)[0];
             self.tape.mark(y, Mark::BatchStatistics);
-            BatchNormed { y: y.affine(weight.map(fit), bias.map(fit)), mean, var, count }
+            BatchNormed { y: self.affine(y, weight.map(fit), bias.map(fit), "batch_norm"), mean, var, count }
         })
     }
 
@@ -189,7 +307,7 @@ impl<'t> Tensor<'t> {
             let fit = |x| self.per_channel(x, "batch_norm");
             let wide = |x: Tensor<'t>| x.cast(self.wide());
             let y = (wide(self) - fit(wide(mean))) * (fit(wide(var)) + eps).rsqrt();
-            y.cast(self.dtype()).affine(weight.map(fit), bias.map(fit))
+            self.affine(y, weight.map(fit), bias.map(fit), "batch_norm_eval")
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Pooling of images `[batch, channels, height, width]`: the maximum or the mean of each window.
 
-use crate::Tensor;
+use crate::{DType, Tensor};
 
 /// The windows: a pair of numbers is one for the height and one for the width.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,9 +21,10 @@ impl Pool2d {
 }
 
 impl<'t> Tensor<'t> {
-    /// For each element of a window, in row-major order, a tensor that holds this element of every window.
+    /// For each element of a window, in row-major order, a tensor that holds this element of every window, in a type that
+    /// holds those of the images.
     #[track_caller]
-    fn windows(self, pool: &Pool2d, padding: f64, what: &str) -> Vec<Self> {
+    fn windows(self, pool: &Pool2d, padding: f64, dtype: DType, what: &str) -> Vec<Self> {
         let (shape, tape) = (self.shape(), self.tape);
         let Pool2d { kernel, stride, padding: [ph, pw] } = *pool;
         let fits = |d: usize| {
@@ -41,7 +42,7 @@ impl<'t> Tensor<'t> {
             self.dtype(),
             tape.recorded_at()
         );
-        let padded = self.pad_with(2, ph, ph, padding).pad_with(3, pw, pw, padding);
+        let padded = self.cast(dtype).pad_with(2, ph, ph, padding).pad_with(3, pw, pw, padding);
         let count = |d: usize| (padded.shape()[2 + d] - kernel[d]) / stride[d] + 1;
         let (rows, columns) = (count(0), count(1));
         let mut windows = Vec::with_capacity(kernel[0] * kernel[1]);
@@ -61,7 +62,7 @@ impl<'t> Tensor<'t> {
     /// If these are no images, or the windows do not fit them.
     #[track_caller]
     pub fn max_pool2d(self, pool: &Pool2d) -> Self {
-        let windows = self.windows(pool, f64::NEG_INFINITY, "max_pool2d");
+        let windows = self.windows(pool, f64::NEG_INFINITY, self.dtype(), "max_pool2d");
         let mut max = windows[0];
         for &x in &windows[1..] {
             max = max.less(x).or(x.not_equals(x)).select(x, max);
@@ -69,7 +70,8 @@ impl<'t> Tensor<'t> {
         max
     }
 
-    /// The mean of each window. Beyond the sides there are zeros, which count in the mean, or do not.
+    /// The mean of each window. Beyond the sides there are zeros, which count in the mean, or do not. Of halves, sums are
+    /// kept in f32, and so are their gradients.
     ///
     /// # Panics
     /// As [`Tensor::max_pool2d`]; and if these are no floats: integers have no mean of their type.
@@ -83,13 +85,13 @@ impl<'t> Tensor<'t> {
                 self.shape(),
                 self.tape.recorded_at()
             );
-            let windows = self.windows(pool, 0.0, "avg_pool2d");
+            let windows = self.windows(pool, 0.0, self.wide(), "avg_pool2d");
             let mut sum = windows[0];
             for &x in &windows[1..] {
                 sum = sum + x;
             }
             if count_include_pad || pool.padding == [0, 0] {
-                return sum / (pool.kernel[0] * pool.kernel[1]) as f64;
+                return (sum / (pool.kernel[0] * pool.kernel[1]) as f64).cast(self.dtype());
             }
             // How much of each window lies inside: a column times a row.
             let (shape, positions) = (self.shape(), sum.shape());
@@ -100,9 +102,9 @@ impl<'t> Tensor<'t> {
                     (end.min(high).saturating_sub(start.max(low))) as f64
                 };
                 let counts: Vec<f64> = (0..positions[2 + d]).map(count).collect();
-                self.tape.table(&counts, self.dtype())
+                self.tape.table(&counts, sum.dtype())
             };
-            sum / (inside(0).unsqueeze(1) * inside(1))
+            (sum / (inside(0).unsqueeze(1) * inside(1))).cast(self.dtype())
         })
     }
 

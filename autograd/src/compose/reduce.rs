@@ -1,10 +1,6 @@
-//! Reductions: sums, means, extremes, norms; and what normalises a row by its sum.
+//! Reductions: sums, means, extremes, norms.
 
-use crate::{
-    DType, Tensor,
-    op::Op,
-    pitfall::{Pitfall, Severity},
-};
+use crate::{DType, Tensor, op::Op};
 
 impl<'t> Tensor<'t> {
     pub(super) fn axes(self) -> Vec<usize> {
@@ -41,11 +37,12 @@ impl<'t> Tensor<'t> {
     }
 
     /// The type that sums and squares are kept in on the way to a mean: those of halves soon leave their range.
-    pub(super) fn wide(self) -> DType {
+    pub(crate) fn wide(self) -> DType {
         if self.dtype() == DType::F16 { DType::F32 } else { self.dtype() }
     }
 
-    /// The mean over some axes, which disappear. Of halves, the sum is kept in f32.
+    /// The mean over some axes, which disappear. Of halves, the sum is kept in f32. Where the sum leaves the type's range,
+    /// the mean is infinite.
     ///
     /// # Panics
     /// If the elements are not floats: integers have no mean of their type.
@@ -59,30 +56,6 @@ impl<'t> Tensor<'t> {
             self.tape.recorded_at()
         );
         (self.cast(self.wide()).sum_axes(axes) / self.extent(axes)).cast(self.dtype())
-    }
-
-    /// The variance over some axes, which disappear: the mean squared distance from the mean (divided by n).
-    #[track_caller]
-    pub fn var_axes(self, axes: &[usize]) -> Self {
-        let x = self.cast(self.wide());
-        let mean = x.mean_axes(axes).unreduce(axes, &self.shape());
-        (x - mean).square().mean_axes(axes).cast(self.dtype())
-    }
-
-    /// The sum of squared distances from the mean over some axes, which disappear, divided by `n - correction`: with 1,
-    /// the unbiased estimate of the variance. NaN or infinite where `n` is no larger.
-    #[track_caller]
-    pub fn var_axes_with(self, axes: &[usize], correction: f64) -> Self {
-        let n = self.extent(axes);
-        if n > 0.0 && n <= correction {
-            let text = format!(
-                "a variance with correction {correction} needs more elements than {n}; report 0, or take `var_axes`"
-            );
-            self.tape.note(Pitfall::P41, Severity::Warning, text);
-        }
-        let x = self.cast(self.wide());
-        let mean = x.mean_axes(axes).unreduce(axes, &self.shape());
-        ((x - mean).square().sum_axes(axes) / (n - correction).max(0.0)).cast(self.dtype())
     }
 
     /// The largest element.
@@ -139,44 +112,5 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn norm(self) -> Self {
         self.norm_axes(&self.axes())
-    }
-
-    // Rows.
-
-    /// `log(sum(e^x))` along an axis, which disappears.
-    #[track_caller]
-    pub fn logsumexp(self, axis: usize) -> Self {
-        self.logsumexp_axes(&[axis])
-    }
-
-    /// `log(sum(e^x))` over some axes, which disappear. It overflows nowhere.
-    #[track_caller]
-    pub fn logsumexp_axes(self, axes: &[usize]) -> Self {
-        let mut axes = axes.to_vec();
-        axes.sort_unstable();
-        let (e, shift) = self.cast(self.wide()).shifted_exp(&axes);
-        (e.sum_axes(&axes).log() + shift).cast(self.dtype())
-    }
-
-    /// `e^(x - m)`, and m: the maximum over some axes (ascending), or 0 where that is not finite. m is a constant to
-    /// gradients.
-    #[track_caller]
-    pub(super) fn shifted_exp(self, axes: &[usize]) -> (Self, Self) {
-        let max = self.max_axes(axes).detach();
-        let shift = max.is_finite().select(max, max.zeros_like());
-        ((self - shift.unreduce(axes, &self.shape())).exp(), shift)
-    }
-
-    /// `x - logsumexp(x)` along an axis.
-    #[track_caller]
-    pub fn log_softmax(self, axis: usize) -> Self {
-        self - self.logsumexp(axis).unreduce(&[axis], &self.shape())
-    }
-
-    /// `e^x / sum(e^x)` along an axis.
-    #[track_caller]
-    pub fn softmax(self, axis: usize) -> Self {
-        let (e, _) = self.cast(self.wide()).shifted_exp(&[axis]);
-        (e * e.sum_axes(&[axis]).recip().unreduce(&[axis], &self.shape())).cast(self.dtype())
     }
 }

@@ -116,13 +116,30 @@ pub(crate) fn attention<'t>(scores: Scores, q: Tensor<'t>, k: Tensor<'t>, v: Ten
     o
 }
 
-/// All outputs of an op of attention, in primitives; `None` of another.
+/// All outputs of an op of attention, in primitives; `None` of another. Those of halves are the same numbers' in f32, each
+/// rounded once.
 pub(super) fn decompose<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> {
     Some(match op {
-        Op::Attention(scores, _) => forward(scores, x),
-        Op::AttentionGrad(scores, _) => backward(scores, x),
+        Op::Attention(scores, _) => rounded(x, |x| forward(scores, x)),
+        Op::AttentionGrad(scores, _) => rounded(x, |x| backward(scores, x)),
         _ => return None,
     })
+}
+
+/// The outputs of an op of attention over halves by way of the same op over f32; `None` of another op.
+pub(super) fn widened<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> {
+    Some(match op {
+        Op::Attention(scores, _) => rounded(x, |x| push_all(|out| Op::Attention(*scores, out), x)),
+        Op::AttentionGrad(scores, _) => rounded(x, |x| push_all(|out| Op::AttentionGrad(*scores, out), x)),
+        _ => return None,
+    })
+}
+
+/// What a function makes of wider inputs: in the type of the first input, but for the sums of rows, which stay as they are.
+#[track_caller]
+fn rounded<'t>(x: &[Tensor<'t>], f: impl FnOnce(&[Tensor<'t>]) -> Vec<Tensor<'t>>) -> Vec<Tensor<'t>> {
+    let wide: Vec<Tensor<'t>> = x.iter().map(|x| x.cast(x.wide())).collect();
+    f(&wide).into_iter().map(|y| if y.rank() == x[0].rank() { y.cast(x[0].dtype()) } else { y }).collect()
 }
 
 fn forward<'t>(scores: &Scores, x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
@@ -134,12 +151,12 @@ fn forward<'t>(scores: &Scores, x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
 fn backward<'t>(scores: &Scores, x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     let [q, k, v, o, l, d_o] = *x else { panic!("six inputs") };
     let s = q.attention_scores(k, &scores.options());
-    let (shape, last, wide) = (s.shape(), s.rank() - 1, l.dtype());
-    let p = (s.cast(wide) - l.unreduce(&[last], &shape)).exp();
-    let delta = (d_o.cast(wide) * o.cast(wide)).sum_axes(&[last]);
+    let (shape, last) = (s.shape(), s.rank() - 1);
+    let p = (s - l.unreduce(&[last], &shape)).exp();
+    let delta = (d_o * o).sum_axes(&[last]);
     let dp = d_o.shared(k).matmul_t(v).reshape(&shape);
-    let ds = (p * (dp.cast(wide) - delta.unreduce(&[last], &shape))).cast(q.dtype());
-    let (p, ds) = (p.cast(q.dtype()).shared(k), ds.shared(k));
+    let ds = p * (dp - delta.unreduce(&[last], &shape));
+    let (p, ds) = (p.shared(k), ds.shared(k));
     let dq = ds.matmul(k).reshape(q.shape()) * scores.scale();
     let dk = ds.matmul_with((q * scores.scale()).shared(k), true, false);
     vec![dq, dk, p.matmul_with(d_o.shared(k), true, false)]

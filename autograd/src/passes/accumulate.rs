@@ -137,7 +137,7 @@ impl<S> Accumulator<S> {
     /// If the accumulator is weighted by tokens: [`Accumulator::add_tokens`] says how many there are; if the gradient is of
     /// other parameters, or its scale differs from that of others. If it has been through a nonlinear pass
     /// ([`Pitfall::P7`]; [`Grads::per_micro_batch`] does that on purpose), or the gradient of the same loss has been added
-    /// on this tape ([`Pitfall::P40`]).
+    /// on this tape ([`Pitfall::P40`]). If it has noise, or a state to assign, which go with a step.
     #[track_caller]
     pub fn add(&self, grads: Grads<'_, S>) {
         assert!(
@@ -168,6 +168,7 @@ impl<S> Accumulator<S> {
     fn record<'t>(&self, grads: Grads<'t, S>, weight: Tensor<'t>) {
         let tape = grads.tape;
         assert!(grads.generators.is_empty(), "accumulate: noise is for the whole batch: add it to what is taken");
+        assert!(grads.assigned.is_empty(), "accumulate: a state is assigned with a step: say it of what is taken");
         let foreign = grads.present.iter().find(|param| !self.params.contains(*param));
         if let Some(param) = foreign {
             panic!("accumulate: parameter {:?} is not among those accumulated", tape.layout.param(param).path);
@@ -325,10 +326,11 @@ impl<S> Accumulator<S> {
         let absent = self.params.iter().filter(|param| !present.contains(*param)).collect();
         let values = tape.arenas(&self.params);
         let weight = (self.weighting == Weighting::TokenWeighted).then_some(weight);
-        let (verdict, generators) = (Some(good), vec![]);
+        let (verdict, generators, assigned) = (Some(good), vec![], vec![]);
         let history = History::born(tape, scaler, &present);
         history.borrow_mut().half |= half;
-        Grads { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, scale: PhantomData }
+        let scale = PhantomData;
+        Grads { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, assigned, scale }
     }
 
     /// Notes what accumulation makes of a loss of this kind.

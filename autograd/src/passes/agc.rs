@@ -1,13 +1,14 @@
 //! Adaptive gradient clipping: by the ratio of gradient to weight, unit by unit.
 
 use super::{
-    check_bound, check_norm,
+    check_norm,
     clip::coefficient,
     norm::{Over, norm},
     units::{Units, row_dims},
 };
 use crate::{
     DType, Operand, Tensor,
+    coefficient::Range,
     grads::{Grads, Unscaled},
     pitfall::{Pitfall, Severity},
     store::{Param, ParamSet},
@@ -109,17 +110,20 @@ impl<'t> Grads<'t, Unscaled> {
     /// [`Agc::unit_dims`] says otherwise. W are the values that the gradient was taken at, and gradients flow to them. What
     /// is within its bound keeps its bits; what is not finite spoils its own unit.
     ///
-    /// Taps: `agc/clipped`, the number of units scaled down (u32).
+    /// Where `clipping` is a tensor that is below 0 or NaN, the step is not taken, and the session says so
+    /// ([`crate::Error::Late`]).
+    ///
+    /// Taps: `agc/clipped`, the number of units scaled down (u32); `agc/clipping`, if it is a tensor.
     ///
     /// # Panics
     /// If `clipping` is a number below 0, or NaN, or a tensor that is not a scalar; if p is not above 0, or an eps is
     /// below; if a parameter has fewer dimensions than its units need.
     #[track_caller]
-    pub fn agc(self, agc: impl Into<Agc<'t>>) -> Self {
+    pub fn agc(mut self, agc: impl Into<Agc<'t>>) -> Self {
         const NAME: &str = "agc";
         let agc = agc.into();
-        check_bound(NAME, "clipping", agc.clipping);
         check_norm(NAME, agc.p, &[("eps", agc.eps), ("div_eps", agc.div_eps)]);
+        self.coefficient(NAME, "clipping", agc.clipping, Range::NotNegative);
         self.note_floor(NAME, "eps", agc.eps);
         if agc.exclude.is_empty() {
             let text = "agc leaves no parameter out, but its paper leaves out the output layer; `exclude` it";
@@ -154,16 +158,18 @@ impl<'t> Grads<'t, Unscaled> {
     ///
     /// With a `param_eps` of 0, a parameter that starts at zero never moves.
     ///
-    /// Taps: `agc_per_tensor/clipped`, the number of parameters scaled down (u32).
+    /// Where `clip_factor` is a tensor that is below 0 or NaN, the step is not taken, as of [`Grads::agc`].
+    ///
+    /// Taps: `agc_per_tensor/clipped`, the number of parameters scaled down (u32); `/clip_factor`, if it is a tensor.
     ///
     /// # Panics
     /// If a number is below 0, or a tensor no scalar.
     #[track_caller]
-    pub fn agc_per_tensor(self, clip_factor: impl Into<Operand<'t>>, eps: f64, param_eps: f64) -> Self {
+    pub fn agc_per_tensor(mut self, clip_factor: impl Into<Operand<'t>>, eps: f64, param_eps: f64) -> Self {
         const NAME: &str = "agc_per_tensor";
         let factor = clip_factor.into();
-        check_bound(NAME, "clip_factor", factor);
         check_norm(NAME, 2.0, &[("eps", eps), ("param_eps", param_eps)]);
+        self.coefficient(NAME, "clip_factor", factor, Range::NotNegative);
         self.note_floor(NAME, "param_eps", param_eps);
         let text = "agc_per_tensor clips all parameters, and the paper leaves the output layer out; use `agc` and `exclude` it";
         self.tape.note(Pitfall::P21, Severity::Warning, text.into());

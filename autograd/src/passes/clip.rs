@@ -1,12 +1,13 @@
 //! Clipping by norms: of all gradients together.
 
 use super::{
-    check_bound, check_norm,
+    check_norm,
     norm::{Over, norm},
 };
 use crate::{
     DType, Operand, Tensor,
     alarm::Bad,
+    coefficient::Range,
     grads::{Grads, Unscaled},
     pitfall::{Pitfall, Severity},
 };
@@ -65,12 +66,6 @@ impl<'t> ClipNorm<'t> {
     #[must_use]
     pub fn non_finite(self, non_finite: NonFinite) -> Self {
         Self { non_finite: Some(non_finite), ..self }
-    }
-
-    #[track_caller]
-    fn check(&self, pass: &str) {
-        check_bound(pass, "max_norm", self.max_norm);
-        check_norm(pass, self.p, &[("eps", self.eps)]);
     }
 
     /// The printed parameters: what differs from the default.
@@ -177,9 +172,10 @@ impl<'t> Grads<'t, Unscaled> {
     ///
     /// Gradients within the bound keep their bits. Where the norm is not finite the step is not taken (see [`NonFinite`]),
     /// also where it overflows though every element is finite: no step is better than one along zeros. `max_norm` is in
-    /// the unit of the gradient; a tensor may be given, and the gradient flows to it.
+    /// the unit of the gradient; a tensor may be given, and the gradient flows to it. Where that is below 0 or NaN, the step
+    /// is not taken, and the session says so ([`crate::Error::Late`]).
     ///
-    /// Taps: `clip_by_global_norm/norm` (before clipping), `/coefficient`, `/clipped` (bool).
+    /// Taps: `clip_by_global_norm/norm` (before clipping), `/coefficient`, `/clipped` (bool); `/max_norm`, if it is a tensor.
     ///
     /// # Panics
     /// If `max_norm` is a number below 0, or NaN; or a tensor that is not a scalar; if p is not above 0, or eps is below.
@@ -187,7 +183,8 @@ impl<'t> Grads<'t, Unscaled> {
     pub fn clip_by_global_norm(mut self, clip: impl Into<ClipNorm<'t>>) -> Self {
         const NAME: &str = "clip_by_global_norm";
         let clip = clip.into();
-        clip.check(NAME);
+        check_norm(NAME, clip.p, &[("eps", clip.eps)]);
+        self.coefficient(NAME, "max_norm", clip.max_norm, Range::NotNegative);
         let policy = self.policy(clip.non_finite);
         let (flat, values) = self.pass(NAME, &clip.parameters(), |flat| {
             let norm = self.p_norm(clip.p);
@@ -203,6 +200,8 @@ impl<'t> Grads<'t, Unscaled> {
         if let Some(finite) = values.get(3) {
             self.judge(*finite);
         }
-        self.with_flat(flat)
+        // No element is larger than the norm, of whatever order.
+        let largest = clip.max_norm.value().filter(|_| policy != NonFinite::Propagate).unwrap_or(f64::INFINITY);
+        self.with_flat(flat).within(largest)
     }
 }

@@ -12,7 +12,8 @@ use std::marker::PhantomData;
 impl<'t, S> Grads<'t, S> {
     /// Makes the step depend on a condition of one's own too (bool scalar): where it is false, parameters, optimizer state
     /// and counters stay as they are, and a micro-batch skips its whole window, or is left out of it
-    /// ([`crate::Accumulator::skip_bad_micro_batches`]). For a loss that is not finite: [`Grads::check_loss`].
+    /// ([`crate::Accumulator::skip_bad_micro_batches`]). One that is computed from the gradients counts as a check of them.
+    /// For a loss that is not finite: [`Grads::check_loss`].
     ///
     /// # Panics
     /// If the condition is not a bool scalar.
@@ -21,7 +22,11 @@ impl<'t, S> Grads<'t, S> {
         let (dtype, shape) = (condition.dtype(), condition.shape());
         assert!(dtype == DType::Bool && shape.rank() == 0, "skip_unless: {dtype}{shape} is no condition: bool[] is");
         self.tape.own(condition, "skip_unless");
-        self.and_verdict(condition);
+        if self.tape.looks_at(condition, &self.flat.tensors()) {
+            self.judge(condition);
+        } else {
+            self.and_verdict(condition);
+        }
         self
     }
 
@@ -35,8 +40,10 @@ impl<'t, S> Grads<'t, S> {
 
     /// The same gradients under another type: the caller has done what that says.
     pub(super) fn retyped<Z>(self) -> Grads<'t, Z> {
-        let Self { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, scale: _ } = self;
-        Grads { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, scale: PhantomData }
+        let Self { tape, flat, values, present, absent, verdict, scaler, history, .. } = self;
+        let Self { weight, generators, assigned, .. } = self;
+        let scale = PhantomData;
+        Grads { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, assigned, scale }
     }
 }
 
@@ -94,7 +101,11 @@ impl<'t> Grads<'t, Scaled> {
     /// Divides by the loss scale, after checking the scaled values: a NaN or infinity among them makes the verdict
     /// false, and the optimizer then leaves parameters, state and counters as they are.
     ///
-    /// `g / s`, as a multiplication by `1 / s` rounded to f32 (Micikevicius et al. 2018; PyTorch's `GradScaler`).
+    /// `g / s`, as a multiplication by `1 / s` rounded to f32 (Micikevicius et al. 2018; PyTorch's `GradScaler`). A dynamic
+    /// scale that is 0, below, or not finite, as its state may come to be, makes the verdict false too, and the session says
+    /// so ([`crate::Error::Late`]).
+    ///
+    /// Taps: `unscale/bad_scale` (bool), of a dynamic scale.
     ///
     /// # Panics
     /// If this is not the scaler that scaled the loss.
@@ -111,7 +122,8 @@ impl<'t> Grads<'t, Scaled> {
             self.apply(*action);
         }
         let (flat, checked) = self.pass("unscale", &[("scale", scaler.to_string())], |flat| {
-            let finite = self.on_all_ranks(self.all_finite());
+            let sound = [scaler.is_sound(self.tape), Some(self.all_finite())].into_iter().flatten().reduce(Tensor::and);
+            let finite = self.on_all_ranks(sound.expect("one at least"));
             scaler.judge(finite);
             (flat.map(|_, g| scaler.unscaled(g)), vec![finite])
         });

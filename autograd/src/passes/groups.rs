@@ -1,13 +1,14 @@
 //! Clipping by the norms of groups of parameters, and of each parameter.
 
 use super::{
-    check_bound, check_norm,
+    check_norm,
     clip::{NonFinite, coefficient},
     norm::{Over, norm},
     units::Units,
 };
 use crate::{
     DType, Operand, Tensor,
+    coefficient::Range,
     grads::{Grads, Unscaled},
     op::Segments,
     pitfall::Pitfall,
@@ -77,11 +78,12 @@ impl<'t> ClipGroups<'t> {
     }
 
     #[track_caller]
-    fn check(&self, name: &str, grads: &Grads<'t, Unscaled>) {
+    fn check(&self, name: &str, grads: &mut Grads<'t, Unscaled>) {
         check_norm(name, self.p.unwrap_or(2.0), &[("eps", self.eps.unwrap_or(1e-6))]);
-        let path = |param: Param| &grads.tape.layout.param(param).path;
+        let tape = grads.tape;
+        let path = |param: Param| &tape.layout.param(param).path;
         for (i, (params, max_norm)) in self.groups.iter().enumerate() {
-            check_bound(name, "max_norm", *max_norm);
+            grads.coefficient(name, "max_norm", *max_norm, Range::NotNegative);
             assert!(
                 max_norm.value() != Some(f64::INFINITY),
                 "{name}: a bound of infinity: leave the group out instead"
@@ -89,7 +91,7 @@ impl<'t> ClipGroups<'t> {
             for param in params.iter() {
                 let first = self.of(param).expect("a member of this group");
                 let twice = Pitfall::P18;
-                let at = grads.tape.recorded_at();
+                let at = tape.recorded_at();
                 assert!(first == i, "{name}: parameter {:?} is in groups {first} and {i}: {twice}{at}", path(param));
             }
         }
@@ -105,9 +107,11 @@ impl<'t> Grads<'t, Unscaled> {
     /// [`Grads::clip_by_global_norm`], group by group (Pascanu et al. 2013).
     ///
     /// With a bound of C for each of n groups, the norm of all may still be `C sqrt(n)`. Where a norm is not finite the step
-    /// is not taken (see [`NonFinite`]).
+    /// is not taken (see [`NonFinite`]); nor where a bound is a tensor that is below 0 or NaN, which the session says
+    /// ([`crate::Error::Late`]).
     ///
-    /// Taps: `clip_by_group_norm/norms` (before clipping), `clip_by_group_norm/coefficients`, one per group.
+    /// Taps: `clip_by_group_norm/norms` (before clipping), `clip_by_group_norm/coefficients`, one per group;
+    /// `clip_by_group_norm/max_norm` for each bound that is a tensor.
     ///
     /// # Panics
     /// If a parameter is in two groups; or in none, without [`ClipGroups::keep_rest`]; if there is no group; if a bound is
@@ -116,7 +120,7 @@ impl<'t> Grads<'t, Unscaled> {
     pub fn clip_by_group_norm(mut self, clip: &ClipGroups<'t>) -> Self {
         const NAME: &str = "clip_by_group_norm";
         assert!(!clip.groups.is_empty(), "{NAME}: there is no group");
-        clip.check(NAME, &self);
+        clip.check(NAME, &mut self);
         let (p, eps) = (clip.p.unwrap_or(2.0), clip.eps.unwrap_or(1e-6));
         let mut parameters = vec![("groups", clip.groups.len().to_string())];
         parameters
@@ -168,16 +172,18 @@ impl<'t> Grads<'t, Unscaled> {
     ///
     /// `g / max(1, rms(g) / threshold)`
     ///
-    /// Taps: `clip_by_block_rms/clipped`, the number of parameters scaled down (u32).
+    /// Where the threshold is a tensor that is not above 0, the step is not taken, and the session says so
+    /// ([`crate::Error::Late`]).
+    ///
+    /// Taps: `clip_by_block_rms/clipped`, the number of parameters scaled down (u32); `/threshold`, if it is a tensor.
     ///
     /// # Panics
     /// If the threshold is a number that is not above 0, or a tensor that is not a scalar.
     #[track_caller]
-    pub fn clip_by_block_rms(self, threshold: impl Into<Operand<'t>>) -> Self {
+    pub fn clip_by_block_rms(mut self, threshold: impl Into<Operand<'t>>) -> Self {
         const NAME: &str = "clip_by_block_rms";
         let threshold = threshold.into();
-        check_bound(NAME, "threshold", threshold);
-        assert!(threshold.value() != Some(0.0), "{NAME}: threshold is 0, and must be above");
+        self.coefficient(NAME, "threshold", threshold, Range::Positive);
         let (flat, clipped) = self.pass(NAME, &[("threshold", threshold.to_string())], |flat| {
             let mut count = self.tape.scalar(0.0, DType::U32);
             let clipped = flat.map_mut(|arena, g| {

@@ -28,7 +28,7 @@ pub use groups::ClipGroups;
 pub use noise::{Draw, Noise};
 
 use crate::{
-    Operand, Tensor,
+    Tensor,
     grads::Grads,
     pass_state::Action,
     store::{Flat, ParamSet},
@@ -84,15 +84,6 @@ impl<'t, S> Grads<'t, S> {
     #[track_caller]
     fn tap_of(&self, pass: &'static str, name: &str, value: Tensor<'t>) {
         self.tape.tap(&format!("{pass}/{name}"), value);
-    }
-}
-
-/// Checks a threshold: a number of at least 0, which may be infinite, or a scalar tensor.
-#[track_caller]
-fn check_bound(pass: &str, name: &str, bound: Operand<'_>) {
-    match bound {
-        Operand::Value(v) => assert!(v >= 0.0, "{pass}: {name} is {v}, and must be at least 0"),
-        Operand::Tensor(m) => assert!(m.rank() == 0, "{pass}: {name} has shape {}, and must be a scalar", m.shape()),
     }
 }
 

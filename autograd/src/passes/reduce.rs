@@ -81,6 +81,7 @@ impl<'t, S> Grads<'t, S> {
             for (generator, drawn) in &other.generators {
                 self.moves(*generator, *drawn);
             }
+            self.assigned.extend(&other.assigned);
         }
         let all = || std::iter::once(&self).chain(others);
         let (flat, extra) = self.pass(NAME, &[("replicas", ranks.to_string())], |flat| {

@@ -3,6 +3,7 @@
 use super::units::Units;
 use crate::{
     DType, Operand,
+    coefficient::Range,
     grads::{Grads, Unscaled},
     store::ParamSet,
 };
@@ -29,25 +30,28 @@ impl<'t> Grads<'t, Unscaled> {
             (clamped, vec![count])
         });
         self.tap_of(NAME, "clamped", clamped[0]);
-        self.with_flat(flat)
+        self.with_flat(flat).within(bound)
     }
 }
 
 impl<'t, S> Grads<'t, S> {
     /// Multiplies the gradients of some parameters by a factor; others keep their bits. Before a clip by the global norm
-    /// this changes what all others are scaled by; after it, the bound no longer holds.
+    /// this changes what all others are scaled by; after it, the bound no longer holds. A factor below 0 turns them round, as
+    /// an adversary's may be. Where the factor is a tensor that is not finite, the step is not taken, and the session says so
+    /// ([`crate::Error::Late`]).
+    ///
+    /// Taps: `scale_grad/factor`, if it is a tensor.
     ///
     /// # Panics
-    /// If the factor is a tensor that is not a scalar.
+    /// If the factor is a number that is not finite, or a tensor that is not a scalar.
     #[track_caller]
-    pub fn scale_grad(self, params: &ParamSet, factor: impl Into<Operand<'t>>) -> Self {
+    pub fn scale_grad(mut self, params: &ParamSet, factor: impl Into<Operand<'t>>) -> Self {
+        const NAME: &str = "scale_grad";
         let factor = factor.into();
-        if let Operand::Tensor(factor) = factor {
-            assert!(factor.rank() == 0, "scale_grad: the factor has shape {}, and must be a scalar", factor.shape());
-        }
+        self.coefficient(NAME, "factor", factor, Range::Finite);
         let chosen = params.iter().filter(|param| self.present.contains(*param)).collect();
         let parameters = [("params", params.len().to_string()), ("factor", factor.to_string())];
-        let (flat, _) = self.pass_over(chosen, "scale_grad", &parameters, |flat| {
+        let (flat, _) = self.pass_over(chosen, NAME, &parameters, |flat| {
             let scaled = flat.map(|arena, g| {
                 let units = Units::of(&self.tape.layout, arena, |_| Some(0));
                 let chosen = self.tape.table(&units.table(|param, _| f64::from(params.contains(param))), DType::Bool);

@@ -20,7 +20,7 @@ pub(crate) use sink::{FOLDS, Folds, Lines};
 use crate::ahead::Ask;
 use wgrad::{
     DType,
-    op::{Binary, Reduce, Unary},
+    op::{Binary, Gate, Reduce, Unary},
 };
 
 /// What an instruction computes of values a, b, c, d, e. Conditions are 1 and 0.
@@ -37,6 +37,11 @@ pub(crate) enum Code {
     Log1p,
     Tanh,
     Erf,
+    Sigmoid,
+    NormalCdf,
+    NormalPdf,
+    Gated(Gate),
+    GatedSlope(Gate),
     IsFinite,
     Add,
     Sub,
@@ -92,6 +97,11 @@ impl Code {
             Unary::Log1p => Self::Log1p,
             Unary::Tanh => Self::Tanh,
             Unary::Erf => Self::Erf,
+            Unary::Sigmoid => Self::Sigmoid,
+            Unary::NormalCdf => Self::NormalCdf,
+            Unary::NormalPdf => Self::NormalPdf,
+            Unary::Gated(gate) => Self::Gated(gate),
+            Unary::GatedSlope(gate) => Self::GatedSlope(gate),
             Unary::IsFinite => Self::IsFinite,
             // Large angles go another way.
             Unary::Sin | Unary::Cos => return None,
@@ -124,6 +134,7 @@ impl Code {
         match self {
             Self::Copy | Self::Neg | Self::Recip | Self::Sqrt | Self::IsFinite | Self::Root => 1,
             Self::Exp | Self::Expm1 | Self::Log | Self::Log1p | Self::Tanh | Self::Erf => 1,
+            Self::Sigmoid | Self::NormalCdf | Self::NormalPdf | Self::Gated(_) | Self::GatedSlope(_) => 1,
             Self::Add | Self::Sub | Self::Mul | Self::Div | Self::Max | Self::Lt | Self::Eq | Self::ExpSub => 2,
             Self::Select | Self::Choose | Self::Mul3 | Self::MulAdd | Self::MulSub | Self::SubMul | Self::Deviation => {
                 3
@@ -215,7 +226,9 @@ impl Chain {
     /// Whether it computes so much that memory has time to spare.
     pub fn is_slow(&self) -> bool {
         let slow = [Code::Exp, Code::ExpSub, Code::Expm1, Code::Log, Code::Log1p, Code::Tanh, Code::Erf];
-        self.code.iter().any(|instruction| slow.contains(&instruction.code))
+        let gates = [Code::Sigmoid, Code::NormalCdf, Code::NormalPdf];
+        let gated = |code| matches!(code, Code::Gated(_) | Code::GatedSlope(_));
+        self.code.iter().any(|of| slow.contains(&of.code) || gates.contains(&of.code) || gated(of.code))
     }
 
     /// How many values there are.

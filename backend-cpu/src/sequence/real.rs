@@ -1,6 +1,6 @@
 //! The arithmetic of sequence kernels: floats, and loops over rows.
 
-use crate::{conv, math};
+use crate::{conv, gates, math};
 use std::ops::{Add, Mul, Sub};
 
 /// An element type of sequences: f32 and f64 alone.
@@ -10,9 +10,6 @@ pub trait Real: conv::real::Real + PartialOrd + Add<Output = Self> + Sub<Output 
     const ZERO: Self;
     /// 1
     const ONE: Self;
-    /// 1/2
-    const HALF: Self;
-
     /// The same, but 0 for what comes near the end of the normal range. Gradients that vanish over time get there, and
     /// processors take a hundred times as long over numbers below it: here that was nine tenths of a backward pass. The
     /// bound leaves room for a product with a weight. (GPUs round such numbers to 0 as a matter of course.)
@@ -21,11 +18,8 @@ pub trait Real: conv::real::Real + PartialOrd + Add<Output = Self> + Sub<Output 
     /// The hyperbolic tangent, as elementwise kernels compute it.
     fn tanh(self) -> Self;
 
-    /// `1 / (1 + e^-x)`, by the same formula as [`wgrad::Tensor::sigmoid`].
-    #[inline(always)]
-    fn sigmoid(self) -> Self {
-        (self * Self::HALF).tanh() * Self::HALF + Self::HALF
-    }
+    /// `1 / (1 + e^-x)`.
+    fn sigmoid(self) -> Self;
 
     /// The slope of the sigmoid where its value is this, `y (1 - y)`.
     #[inline(always)]
@@ -43,7 +37,6 @@ pub trait Real: conv::real::Real + PartialOrd + Add<Output = Self> + Sub<Output 
 impl Real for f32 {
     const ZERO: f32 = 0.0;
     const ONE: f32 = 1.0;
-    const HALF: f32 = 0.5;
 
     #[inline(always)]
     fn flushed(self) -> f32 {
@@ -54,12 +47,16 @@ impl Real for f32 {
     fn tanh(self) -> f32 {
         math::tanh(self)
     }
+
+    #[inline(always)]
+    fn sigmoid(self) -> f32 {
+        math::quick_sigmoid(self)
+    }
 }
 
 impl Real for f64 {
     const ZERO: f64 = 0.0;
     const ONE: f64 = 1.0;
-    const HALF: f64 = 0.5;
 
     #[inline(always)]
     fn flushed(self) -> f64 {
@@ -69,6 +66,11 @@ impl Real for f64 {
     #[inline(always)]
     fn tanh(self) -> f64 {
         f64::tanh(self)
+    }
+
+    #[inline(always)]
+    fn sigmoid(self) -> f64 {
+        gates::sigmoid(self)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::error::Result;
 use std::fmt::Write;
 use wgrad::{
     DType, Shape, f16_from_f64,
-    op::{Binary, Segments, Unary},
+    op::{Binary, Gate, Segments, Unary},
     plan::{Body, Instr, Level, Operand, Value},
 };
 
@@ -287,6 +287,15 @@ fn unary(source: &mut Source, op: Unary, from: DType, a: &str) -> String {
         Unary::Sin => (Part::Trig, "fsin"),
         Unary::Cos => (Part::Trig, "fcos"),
         Unary::Erf => (Part::Erf, "ferf"),
+        Unary::Sigmoid => (Part::Gates, "fsigmoid"),
+        Unary::NormalCdf => (Part::Gates, "fnormal_cdf"),
+        Unary::NormalPdf => (Part::Gates, "fnormal_pdf"),
+        Unary::Gated(Gate::Sigmoid) => (Part::Gates, "fsilu"),
+        Unary::GatedSlope(Gate::Sigmoid) => (Part::Gates, "fsilu_slope"),
+        Unary::Gated(Gate::Normal) => (Part::Gates, "fgelu"),
+        Unary::GatedSlope(Gate::Normal) => (Part::Gates, "fgelu_slope"),
+        Unary::Gated(Gate::NormalTanh) => (Part::Gates, "fgelu_tanh"),
+        Unary::GatedSlope(Gate::NormalTanh) => (Part::Gates, "fgelu_tanh_slope"),
     };
     source.part(part);
     format!("{name}({a})")

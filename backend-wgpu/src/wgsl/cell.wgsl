@@ -7,7 +7,8 @@ fn squash(x: V) -> V {
     return each_tanh(x);
 }
 fn gate(x: V) -> V {
-    return squash(x * V(0.5)) * V(0.5) + V(0.5);
+    let e = each_exp(-abs(x));
+    return select(V(1.0), e, x < V(0.0)) / (V(1.0) + e);
 }
 // How steep the gate is where it gives y.
 fn gate_slope(y: V) -> V {

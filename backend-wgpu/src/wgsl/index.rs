@@ -1,14 +1,14 @@
-//! Kernels of ops that move elements by index, or along an axis: gathers, scatter-adds, arg-max, cumulative sums, fills.
+//! Kernels of ops that move elements by index, or along an axis: gathers, scatter-adds, arg-max, fills.
 
 use super::{
     MOST_ITERATIONS, Memory, Part, Scratch, Source, Tables, View,
-    body::{WIDTH, binary, search},
+    body::{WIDTH, search},
     collapse, coordinates, from_word,
     launch::Launch,
     load, position, raw_word, store, type_name, zero,
 };
 use crate::error::Result;
-use wgrad::{DType, Shape, op::Binary};
+use wgrad::{DType, Shape};
 
 /// The most steps along an axis that a kernel takes at once.
 pub(crate) const MOST_STEPS: usize = MOST_ITERATIONS / 2;
@@ -24,7 +24,7 @@ fn finish(source: Source, what: &'static str, count: usize, steps: usize, tables
 }
 
 /// Names the coordinates of point `i` of a shape, and gives the position in each view, whose strides are changed.
-fn positions(source: &mut Source, shape: &Shape, views: &mut [(usize, Vec<isize>)]) -> Vec<String> {
+pub(super) fn positions(source: &mut Source, shape: &Shape, views: &mut [(usize, Vec<isize>)]) -> Vec<String> {
     let mut strides: Vec<&mut Vec<isize>> = views.iter_mut().map(|(_, strides)| strides).collect();
     let extents = collapse(shape, &mut strides);
     let (text, names) = coordinates("i", "c", &extents);
@@ -36,7 +36,7 @@ fn positions(source: &mut Source, shape: &Shape, views: &mut [(usize, Vec<isize>
     views.iter().map(at).collect()
 }
 
-fn without_axis(strides: &[isize], axis: usize) -> Vec<isize> {
+pub(super) fn without_axis(strides: &[isize], axis: usize) -> Vec<isize> {
     let mut strides = strides.to_vec();
     strides[axis] = 0;
     strides
@@ -249,38 +249,6 @@ pub(crate) fn argmax(axis: usize, x: &View, out: &View, tables: &Tables<'_>) -> 
     }
     source.line(format!("{o_buffer}[{io}] = best;"));
     finish(source, "an arg-max", count, extent, tables).map(Some)
-}
-
-/// The sums up to each position of an axis, or from each on: each line by one invocation, long lines in several kernels.
-pub(crate) fn cumsum(axis: usize, reverse: bool, x: &View, out: &View, tables: &Tables<'_>) -> Result<Vec<Launch>> {
-    let (extent, dtype) = (out.shape[axis], out.dtype);
-    let lines = out.shape.with(axis, 1);
-    let mut launches = vec![];
-    if out.shape.numel() == 0 {
-        return Ok(launches);
-    }
-    for start in (0..extent).step_by(MOST_STEPS) {
-        let end = extent.min(start + MOST_STEPS);
-        let mut source = Source::default();
-        points(&mut source, lines.numel());
-        let mut views = [(x.offset, without_axis(&x.strides, axis)), (out.offset, without_axis(&out.strides, axis))];
-        let [ix, io]: [String; 2] = positions(&mut source, &lines, &mut views).try_into().expect("one for each view");
-        let from = |n: &str| if reverse { format!("({}u - {n})", extent - 1) } else { n.to_string() };
-        let at = |base: &str, n: &str, view: &View| position(base, [(from(n), view.strides[axis])]);
-        let (low, high) = (source.param(start as u32), source.param(end as u32));
-        source.line(format!("let low = {low}; let high = {high};\nvar sum: {} = {};", type_name(dtype), zero(dtype)));
-        if start > 0 {
-            let before = load(&mut source, out, &at(&io, "(low - 1u)", out));
-            source.line(format!("sum = {before};"));
-        }
-        let element = load(&mut source, x, &at(&ix, "n", x));
-        let sum = binary(&mut source, Binary::Add, dtype, "sum", &element);
-        let stored = store(&mut source, out, &at(&io, "n", out), "sum");
-        source.line(format!("for (var n = low; n < high; n = n + 1u) {{\nsum = {sum};"));
-        source.line(format!("{stored}\n}}"));
-        launches.push(finish(source, "a cumulative sum", lines.numel(), end - start, tables)?);
-    }
-    Ok(launches)
 }
 
 /// The statement that makes an element 0, whatever its type.

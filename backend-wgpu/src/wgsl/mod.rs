@@ -6,6 +6,7 @@ pub(crate) mod body;
 pub(crate) mod convolution;
 pub(crate) mod cooperative;
 pub(crate) mod correlation;
+pub(crate) mod cumsum;
 pub(crate) mod index;
 pub(crate) mod launch;
 pub(crate) mod product;
@@ -154,12 +155,16 @@ pub(crate) enum Part {
     Pow,
     /// The error function.
     Erf,
+    /// The sigmoid, the normal distribution, and what they gate.
+    Gates,
     /// Sine and cosine.
     Trig,
     /// Random words.
     Random,
     /// Euclidean norms.
     Norm,
+    /// Sums that remember what rounding takes.
+    Sum,
 }
 
 impl Part {
@@ -170,16 +175,19 @@ impl Part {
             Part::Log => include_str!("log.wgsl"),
             Part::Pow => include_str!("pow.wgsl"),
             Part::Erf => include_str!("erf.wgsl"),
+            Part::Gates => include_str!("gates.wgsl"),
             Part::Trig => include_str!("trig.wgsl"),
             Part::Random => include_str!("random.wgsl"),
             Part::Norm => include_str!("norm.wgsl"),
+            Part::Sum => include_str!("sum.wgsl"),
         }
     }
 
     /// The part that this one uses.
     fn needs(self) -> Option<Part> {
         match self {
-            Part::Erf | Part::Pow => Some(Part::Exp),
+            Part::Erf | Part::Gates | Part::Pow => Some(Part::Exp),
+            Part::Sum => Some(Part::Convert),
             _ => None,
         }
     }

@@ -27,6 +27,9 @@ const LONG: [usize; 2] = [16 * 1024, 512];
 const LONG_ALONE: usize = 64 * 1024;
 /// The elements of a part.
 const PART: [usize; 2] = [8 * 1024, 256];
+/// Of a sum of more elements by one invocation, so many are added up at a time, and then to what remembers what rounding
+/// takes.
+const AT_A_TIME: usize = 8;
 /// The most parts that are made for the sake of speed.
 const MOST_PARTS: usize = 512;
 /// No segment: what lies between them.
@@ -81,6 +84,17 @@ impl Fold {
         };
         let merged = self.merged(source, &element);
         format!("a{} = {merged};\n", self.value)
+    }
+
+    /// Whether a long sum of it remembers what rounding takes.
+    fn is_exacting(self) -> bool {
+        self.kind == Reduce::Sum && self.dtype.is_float()
+    }
+
+    /// The statement that moves a sum of few elements to that of all so far.
+    fn moved(self) -> String {
+        let i = self.value;
+        format!("all{i} = plus(all{i}, a{i}, none{i}); a{i} = 0.0;\n")
     }
 
     /// The accumulator's words.
@@ -317,7 +331,9 @@ impl Rows<'_> {
         self.bounds(&mut source, work, extent);
         let (text, kept) = coordinates(if self.body.segments.is_some() { "s" } else { "r" }, "c", &emit.blocks[0]);
         source.main += &text;
-        let mut kernel = Walk { rows: self, emit, kept, known: vec![false; self.body.values.len()], lanes, work };
+        let known = vec![false; self.body.values.len()];
+        let long = extent.len.div_ceil(lanes as usize) > 2 * AT_A_TIME;
+        let mut kernel = Walk { rows: self, emit, kept, known, lanes, long, work };
         kernel.rows_of(&mut source, 0);
         match work {
             Work::Ends => kernel.ends(&mut source, extent, scratch.expect("parts before")),
@@ -407,6 +423,8 @@ struct Walk<'a> {
     /// The values that are named.
     known: Vec<bool>,
     lanes: u32,
+    /// Whether an invocation adds up many elements.
+    long: bool,
     work: Work,
 }
 
@@ -454,6 +472,15 @@ impl Walk<'_> {
             let text = fold.declare(source);
             source.main += &text;
         }
+        let exacting: Vec<&Fold> = folds.iter().filter(|fold| self.long && fold.is_exacting()).collect();
+        if !exacting.is_empty() {
+            source.part(Part::Sum);
+            let none = source.param(0);
+            for Fold { value, .. } in &exacting {
+                source.line(format!("let none{value} = {none}; var all{value} = vec2<f32>(0.0, 0.0);"));
+            }
+            source.line(format!("var steps{} = 0u;", exacting[0].value));
+        }
         source.line(format!("for (var t = low + lane; t < high; t = t + {}u) {{", self.lanes));
         source.line("let j = t;");
         let (text, names) = coordinates("j", "k", &self.emit.blocks[1]);
@@ -473,7 +500,14 @@ impl Walk<'_> {
             let text = self.emit.store(source, k, &at);
             source.main += &text;
         }
-        source.line("}");
+        if exacting.is_empty() {
+            source.line("}");
+            return;
+        }
+        let moved: String = exacting.iter().map(|fold| fold.moved()).collect();
+        let steps = format!("steps{}", exacting[0].value);
+        source.line(format!("{steps} = {steps} + 1u;\nif ({steps} % {AT_A_TIME}u == 0u) {{ {moved} }}\n}}\n{moved}"));
+        exacting.iter().for_each(|fold| source.line(format!("a{0} = all{0}.x + all{0}.y;", fold.value)));
     }
 
     /// Combines the accumulators of a workgroup's invocations, in a tree.

@@ -236,12 +236,14 @@ impl Sequence {
             let mut source = Source::default();
             vector_types(&mut source, width);
             source.part(Part::Exp);
-            let tanh = match width {
-                1 => "ftanh(x)",
-                _ => "vec4<f32>(ftanh(x.x), ftanh(x.y), ftanh(x.z), ftanh(x.w))",
-            };
-            write!(source.outside, "fn each_tanh(x: V) -> V {{ return {tanh}; }}\n{}", include_str!("cell.wgsl"))
-                .unwrap();
+            for name in ["exp", "tanh"] {
+                let each = match width {
+                    1 => format!("f{name}(x)"),
+                    _ => format!("vec4<f32>(f{name}(x.x), f{name}(x.y), f{name}(x.z), f{name}(x.w))"),
+                };
+                writeln!(source.outside, "fn each_{name}(x: V) -> V {{ return {each}; }}").unwrap();
+            }
+            source.outside += include_str!("cell.wgsl");
             source.line(format!("let row0 = g * {rows}u;"));
             let end = self.time.min(first + MOST_ITERATIONS / self.iterations());
             let iterations = (end - first) * self.iterations();

@@ -1,7 +1,14 @@
 //! What the command prints of a run, and of the one that it is shown beside.
 
 use super::{Column, Files, Finished, Names, Runnable, Watch, check, name_of, run, table};
-use crate::{Result, cli::Common, device::Place, history::History, output::json, say};
+use crate::{
+    Result,
+    cli::{Common, FileArgs},
+    device::Place,
+    history::History,
+    output::json,
+    say,
+};
 use clap::ValueEnum;
 
 /// A run that another is shown beside.
@@ -30,14 +37,14 @@ pub struct Asked<'a> {
 /// none. `config` makes the settings of either; `what` is what the numbers of the flow are of.
 ///
 /// # Errors
-/// If the settings do not go together; as [`run`].
+/// If the settings do not go together; as [`show`].
 pub fn compare<F, R>(
     fix: F,
     cures: &[F],
     config: impl Fn(F) -> Result<R>,
     what: &'static str,
     common: &Common,
-    files: &Files,
+    files: &FileArgs,
 ) -> Result<()>
 where
     F: ValueEnum + Copy + PartialEq + Default,
@@ -58,13 +65,14 @@ where
 /// Runs what is asked for, after what it is shown beside, and prints it.
 ///
 /// # Errors
-/// As [`run`].
-pub fn show(asked: &Asked<'_>, common: &Common, files: &Files) -> Result<()> {
+/// As [`Files::open`] and [`run`].
+pub fn show(asked: &Asked<'_>, common: &Common, args: &FileArgs) -> Result<()> {
+    let files = Files::open(args)?;
     let place = Place::open(common)?;
     let watch = if common.quiet { Watch::Silent } else { Watch::Bar };
     let mut beside = None;
     if let Some(other) = asked.beside.as_ref().filter(|_| !common.json && !common.quiet) {
-        check(asked.run, common, &place, files)?;
+        check(asked.run, common, &place, &files)?;
         say!("First {}, for the comparison:", other.title);
         let run = run(&*other.run, common, &place, &Files::default(), watch)?;
         say!("{}", line(&run));
@@ -75,14 +83,16 @@ pub fn show(asked: &Asked<'_>, common: &Common, files: &Files) -> Result<()> {
         say!("\nNow as asked:");
         beside = Some((other.title, run));
     }
-    let finished = run(asked.run, common, &place, files, watch)?;
+    let finished = run(asked.run, common, &place, &files, watch)?;
+    // All is saved, whether its result can be printed or not.
+    drop(files);
     if common.json {
         json(&finished.report);
         return Ok(());
     }
     if finished.interrupted {
         let steps = finished.report.steps;
-        match &files.save {
+        match &args.save {
             Some(path) => say!("Interrupted after {steps} steps and saved: go on with --resume {}", path.display()),
             None => say!("Interrupted after {steps} steps; nothing is saved without --save FILE"),
         }

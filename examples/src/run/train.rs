@@ -3,7 +3,7 @@
 use super::{Example, Names, Runnable, Settings};
 use crate::{
     Error, Result,
-    cli::Common,
+    cli::{Common, FileArgs},
     device::Place,
     history::History,
     interrupt,
@@ -11,21 +11,36 @@ use crate::{
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
-    fs::{self, File},
-    io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 use wgrad::{Session, Severity};
-use wgrad_nn::{ClipWatch, checkpoint};
+use wgrad_nn::{ClipWatch, SaveFile, checkpoint};
 
 /// Where a run is saved, and where it goes on from.
-#[derive(Clone, Default, Debug)]
+#[derive(Default, Debug)]
 pub struct Files {
-    /// Written when the run ends or is interrupted, and at every evaluation.
-    pub save: Option<PathBuf>,
+    /// Written when the run ends or is interrupted, and after evaluations: after each, or as often as a tenth of the time
+    /// allows.
+    pub save: Option<SaveFile>,
     /// Read before the first step.
     pub resume: Option<PathBuf>,
+}
+
+impl Files {
+    /// Takes the file that is to be saved to, so that nothing is trained for one that cannot be written, or that another
+    /// run saves to.
+    ///
+    /// # Errors
+    /// As [`SaveFile::open`].
+    pub fn open(args: &FileArgs) -> Result<Self> {
+        let save = args.save.as_ref().map(SaveFile::open).transpose()?;
+        if let Some((file, why)) = save.as_ref().and_then(|file| Some((file, file.unlocked()?))) {
+            let path = file.path().display();
+            eprintln!("wgrad: nothing keeps another run from saving to {path}, which cannot be locked: {why}");
+        }
+        Ok(Self { save, resume: args.resume.clone() })
+    }
 }
 
 /// A run that has ended.
@@ -54,18 +69,6 @@ pub enum Watch {
     Silent,
 }
 
-/// Fails if a checkpoint cannot be put there. What is there stays as it is.
-fn probe(path: &Path) -> io::Result<()> {
-    let text = path.to_string_lossy();
-    if path.is_dir() || text.ends_with(std::path::is_separator) {
-        return Err(io::ErrorKind::IsADirectory.into());
-    }
-    // A checkpoint is written beside the path, then renamed.
-    let beside = path.with_file_name(format!(".wgrad-{}", std::process::id()));
-    File::create_new(&beside)?;
-    fs::remove_file(&beside)
-}
-
 /// A run in progress.
 struct Run<'a> {
     common: &'a Common,
@@ -75,15 +78,37 @@ struct Run<'a> {
     history: History,
     /// The steps that were made, of which the history has all that have arrived.
     made: usize,
-    /// After how many steps this process has saved last.
-    saved: Option<usize>,
+    /// What this process has saved last.
+    saved: Option<Saved>,
     /// Time per training step made by this process.
     times: Vec<Duration>,
     /// How often this process has clipped.
     clips: ClipWatch,
 }
 
-/// Opens and reads all that a run needs, so that nothing is trained for one that cannot start or cannot be saved.
+/// The entry of a checkpoint for the summary of a history.
+const HISTORY: &str = "history";
+
+/// A save.
+#[derive(Clone, Copy)]
+struct Saved {
+    /// After how many steps.
+    steps: usize,
+    at: Instant,
+    took: Duration,
+}
+
+/// How many times as long as a save takes at least passes before the next: a history grows, and so does what is saved.
+const BETWEEN_SAVES: u32 = 9;
+
+impl Saved {
+    /// Whether it is too short a time ago for another one.
+    fn is_recent(&self) -> bool {
+        self.at.elapsed() < self.took * BETWEEN_SAVES
+    }
+}
+
+/// Opens and reads all that a run needs, so that nothing is trained for one that cannot start.
 ///
 /// # Errors
 /// As [`run`].
@@ -99,7 +124,9 @@ pub fn run(asked: &dyn Runnable, common: &Common, place: &Place, files: &Files, 
     let mut run = Run::open(asked, common, place, files)?;
     let finished = run.finish(files, watch);
     finished.map_err(|error| match (run.saved, &files.save) {
-        (Some(steps), Some(path)) => Error::Saved { source: Box::new(error), steps, path: path.clone() },
+        (Some(Saved { steps, .. }), Some(file)) => {
+            Error::Saved { source: Box::new(error), steps, path: file.path().into() }
+        }
         _ => error,
     })
 }
@@ -120,8 +147,8 @@ impl<'a> Run<'a> {
             // Before the first step too: a run that goes on from its own end has nothing left to do.
             if self.due() {
                 value = self.evaluate()?;
-                if let Some(path) = files.save.as_ref().filter(|_| self.has_moved()) {
-                    self.save(path)?;
+                if let Some(file) = files.save.as_ref().filter(|_| self.has_moved() && !self.has_just_saved()) {
+                    self.save(file)?;
                 }
                 if self.settings.metric.reaches(value, self.settings.solved) && self.history.settled() {
                     break;
@@ -144,12 +171,12 @@ impl<'a> Run<'a> {
             let path = files.resume.as_ref().map_or(String::new(), |path| path.display().to_string());
             return Err(Error::Usage(format!("{path} holds no step, and none was asked for")));
         }
-        let evaluated = self.due();
-        if !evaluated {
+        if !self.due() {
             value = self.evaluate()?;
         }
-        if let Some(path) = files.save.as_ref().filter(|_| !evaluated || !self.has_moved()) {
-            self.save(path)?;
+        let is_saved = self.saved.is_some_and(|saved| saved.steps == self.history.len());
+        if let Some(file) = files.save.as_ref().filter(|_| !is_saved) {
+            self.save(file)?;
         }
         let seconds = start.elapsed().as_secs_f64();
         let ending = Ending {
@@ -185,10 +212,6 @@ impl<'a> Run<'a> {
         if let Some(path) = &files.resume {
             run.resume(path)?;
         }
-        if let Some(path) = &files.save {
-            let probed = probe(path);
-            probed.map_err(|source| wgrad_nn::Error::Io { action: "write", path: path.clone(), source })?;
-        }
         Ok(run)
     }
 
@@ -201,6 +224,11 @@ impl<'a> Run<'a> {
     /// Whether this process has made a step.
     fn has_moved(&self) -> bool {
         !self.times.is_empty()
+    }
+
+    /// Whether it has saved so recently that another save would take too much of the time.
+    fn has_just_saved(&self) -> bool {
+        self.saved.is_some_and(|saved| saved.is_recent())
     }
 
     /// Makes one step, and takes in what has arrived of those so far.
@@ -267,18 +295,19 @@ impl<'a> Run<'a> {
 
     // Files.
 
-    fn save(&mut self, path: &PathBuf) -> Result<()> {
-        let history = serde_json::to_string(&self.history).expect("integers serialize");
+    fn save(&mut self, file: &SaveFile) -> Result<()> {
+        let start = Instant::now();
+        let (summary, arrays) = self.history.save();
         let mut metadata = self.example.position();
-        let entries = self.example.identity().into_iter().chain([("history", history)]);
+        let entries = self.example.identity().into_iter().chain([(HISTORY, summary)]);
         metadata.extend(entries.map(|(key, value)| (key.to_string(), value)));
-        checkpoint::save(&mut self.session, path, &metadata)?;
-        self.saved = Some(self.history.len());
+        checkpoint::save_to(file, &mut self.session, &metadata, &arrays)?;
+        self.saved = Some(Saved { steps: self.history.len(), at: Instant::now(), took: start.elapsed() });
         Ok(())
     }
 
-    fn resume(&mut self, path: &PathBuf) -> Result<()> {
-        let metadata = checkpoint::load(&mut self.session, path)?;
+    fn resume(&mut self, path: &Path) -> Result<()> {
+        let (metadata, arrays) = checkpoint::load_with_arrays(&mut self.session, path)?;
         let entry = |key: &str| metadata.get(key).cloned().unwrap_or_default();
         for (what, wanted) in self.example.identity() {
             let saved = entry(what);
@@ -287,13 +316,8 @@ impl<'a> Run<'a> {
             }
         }
         let Names { flow, weights } = self.example.names();
-        let history = History::restore(&entry("history"), flow.len(), weights.len());
-        self.history = history.ok_or_else(|| Error::OtherRun {
-            path: path.display().to_string(),
-            what: "history",
-            saved: "none that can be read".into(),
-            wanted: "to go on from it".into(),
-        })?;
+        let history = History::restore(&entry(HISTORY), &arrays, flow.len(), weights.len());
+        self.history = history.map_err(|why| Error::History { path: path.into(), why })?;
         self.made = self.history.len();
         self.example.resume(&metadata, self.made)
     }

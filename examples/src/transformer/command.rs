@@ -45,7 +45,7 @@ pub fn train(args: &TransformerRunArgs, common: &Common) -> Result<()> {
         what: "block",
         cure: cure.filter(|_| settings.fix == Fix::None).map(|fix| name_of(*fix)),
     };
-    show(&asked, common, &args.files.clone().into())
+    show(&asked, common, &args.files)
 }
 
 /// Refuses a saved model that knows other characters than the text has, before the shapes of its weights are compared, which

@@ -10,6 +10,7 @@ mod interrupts;
 mod output;
 mod reports;
 mod resnet;
+mod saving;
 mod tape;
 mod transformer;
 mod two_tower;
@@ -137,7 +138,7 @@ fn numbers(mut report: Json) -> Json {
     report
 }
 
-/// A checkpoint's tensors and metadata, by name. Their order in the file is not said to be fixed.
+/// A checkpoint's tensors and metadata, by name.
 #[derive(PartialEq, Debug)]
 struct Saved {
     tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)>,

@@ -184,12 +184,20 @@ fn a_text_that_cannot_be_learnt_is_refused() {
     write("short.txt", b"To be, or not to be");
     write("latin.txt", b"caf\xe9 au lait");
     write("few.txt", "to be or not ".repeat(30).as_bytes());
+    write("one.txt", b"a");
+    write("same.txt", &[b'a'; 5000]);
+    write("mark.txt", b"\xef\xbb\xbf");
+    write("late.txt", b"\xef\xbb\xbfcaf\xe9 au lait");
     fs::create_dir(dir.path().join("folder")).expect("can be made");
     for (name, holds) in [
         ("missing.txt", &["missing.txt", "cannot read"][..]),
         ("folder", &["folder", "cannot read"]),
         ("empty.txt", &["empty.txt", "it is empty"]),
         ("latin.txt", &["latin.txt", "byte 3 is not UTF-8"]),
+        ("late.txt", &["late.txt", "byte 6 is not UTF-8"]),
+        ("mark.txt", &["mark.txt", "it is empty"]),
+        ("one.txt", &["no other character than 'a'"]),
+        ("same.txt", &["no other character than 'a'"]),
         ("short.txt", &["19 characters", "at least 193"]),
         ("few.txt", &["samples", "at least 8"]),
     ] {

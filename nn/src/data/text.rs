@@ -3,11 +3,17 @@
 use super::{Batch, Dataset};
 use crate::{Error, Result, random::generator};
 use rand::RngExt;
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path, sync::Arc, thread};
 use wgrad::{Array, random::fnv1a};
 
 /// The share of a text, at its end, that is kept for validation.
 const VALIDATION: f64 = 0.1;
+
+/// What some programs write before a text, to tell its encoding.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
+/// How many characters lie between two whose places are remembered.
+const STRIDE: usize = 256;
 
 /// The characters that a model knows; a character's number is its place in their order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,7 +24,9 @@ pub struct Vocabulary {
 impl Vocabulary {
     /// All characters of a text.
     pub fn of(text: &str) -> Self {
-        Self { characters: text.chars().collect::<BTreeSet<char>>().into_iter().collect() }
+        let mut known = Known::default();
+        text.chars().for_each(|character| known.add(character));
+        known.vocabulary()
     }
 
     /// The number of characters.
@@ -41,11 +49,13 @@ impl Vocabulary {
     /// # Errors
     /// [`Error::Character`] for the first that is not known.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let symbol = |(at, character)| match self.characters.binary_search(&character) {
-            Ok(symbol) => Ok(symbol as u32),
-            Err(_) => Err(Error::Character { character, at }),
-        };
+        let symbol = |(at, character)| self.symbol(character).ok_or(Error::Character { character, at });
         text.chars().enumerate().map(symbol).collect()
+    }
+
+    /// The number of a character, if it is known.
+    fn symbol(&self, character: char) -> Option<u32> {
+        self.characters.binary_search(&character).ok().map(|symbol| symbol as u32)
     }
 
     /// The text of some numbers.
@@ -79,44 +89,107 @@ impl Vocabulary {
     }
 }
 
+/// Which characters have occurred.
+struct Known(Vec<bool>);
+
+impl Default for Known {
+    fn default() -> Self {
+        Self(vec![false; char::MAX as usize + 1])
+    }
+}
+
+impl Known {
+    fn add(&mut self, character: char) {
+        self.0[character as usize] = true;
+    }
+
+    fn vocabulary(&self) -> Vocabulary {
+        let of = |(code, known): (u32, &bool)| known.then(|| char::from_u32(code)).flatten();
+        Vocabulary { characters: (0..).zip(&self.0).filter_map(of).collect() }
+    }
+}
+
+/// A text whose characters can be had by number. It stays in UTF-8: numbers would take up to four times the room.
+#[derive(Debug)]
+struct Characters {
+    text: String,
+    /// Where characters 0, [`STRIDE`], 2 [`STRIDE`].. begin.
+    places: Vec<usize>,
+    len: usize,
+}
+
+impl Characters {
+    /// The text, with its vocabulary and its hash.
+    fn of(text: String) -> (Self, Vocabulary, u64) {
+        let (mut known, mut places, mut len) = (Known::default(), Vec::with_capacity(text.len() / STRIDE + 1), 0);
+        let hash = thread::scope(|scope| {
+            // Half the time is the hash's, which takes byte after byte.
+            let hash = scope.spawn(|| fnv1a(&text));
+            for (place, character) in text.char_indices() {
+                if len % STRIDE == 0 {
+                    places.push(place);
+                }
+                known.add(character);
+                len += 1;
+            }
+            hash.join().expect("a hash does not panic")
+        });
+        (Self { text, places, len }, known.vocabulary(), hash)
+    }
+
+    /// The characters from one on.
+    fn from(&self, at: usize) -> impl Iterator<Item = char> {
+        self.text[self.places[at / STRIDE]..].chars().skip(at % STRIDE)
+    }
+}
+
 /// A text to train on, with its end kept for validation.
 ///
 /// As a data set, its samples are windows of `context` symbols side by side, with the symbols that follow each as targets.
 /// Where the first begins is drawn anew in each epoch, from the seed, so that every place is met at every position.
+///
+/// It takes as much memory as the text in UTF-8, and a thirtieth more; clones share it.
 #[derive(Clone, Debug)]
 pub struct Text {
     vocabulary: Vocabulary,
-    train: Vec<u32>,
-    validation: Vec<u32>,
+    characters: Arc<Characters>,
+    /// How many characters, at the beginning, are to train on.
+    train: usize,
     context: usize,
     seed: u64,
     fingerprint: String,
 }
 
 impl Text {
-    /// From a text, with a vocabulary of its own.
+    /// From a text, with a vocabulary of its own. A byte-order mark at its beginning is left out.
     ///
     /// # Errors
-    /// [`Error::TooShort`] if it has too few characters for windows of this length.
+    /// [`Error::OneCharacter`] if it has no two different characters; [`Error::TooShort`] if it has too few for windows of
+    /// this length.
     ///
     /// # Panics
     /// If the context is 0.
     #[track_caller]
-    pub fn new(text: &str, context: usize, seed: u64) -> Result<Self> {
+    pub fn new(text: impl Into<String>, context: usize, seed: u64) -> Result<Self> {
         assert!(context > 0, "text: windows of 0 symbols");
-        let vocabulary = Vocabulary::of(text);
-        let mut train = vocabulary.encode(text)?;
-        let kept = ((train.len() as f64 * VALIDATION) as usize).max(context + 1);
-        let need = 3 * context + 1;
-        if train.len() < need {
-            return Err(Error::TooShort { have: train.len(), need });
+        let mut text = text.into();
+        if text.starts_with(BYTE_ORDER_MARK) {
+            text.remove(0);
         }
-        let fingerprint = format!("{:016x} ({} characters)", fnv1a(text), train.len());
-        let validation = train.split_off(train.len() - kept);
-        Ok(Self { vocabulary, train, validation, context, seed, fingerprint })
+        let (characters, vocabulary, hash) = Characters::of(text);
+        if let [character] = vocabulary.characters[..] {
+            return Err(Error::OneCharacter { character });
+        }
+        let (len, need) = (characters.len, 3 * context + 1);
+        if len < need {
+            return Err(Error::TooShort { have: len, need });
+        }
+        let kept = ((len as f64 * VALIDATION) as usize).max(context + 1);
+        let fingerprint = format!("{hash:016x} ({len} characters)");
+        Ok(Self { vocabulary, characters: Arc::new(characters), train: len - kept, context, seed, fingerprint })
     }
 
-    /// From a file.
+    /// From a file, whose line ends stay as they are.
     ///
     /// # Errors
     /// [`Error::Io`] if it cannot be read, [`Error::Format`] if it is empty or not UTF-8, and as [`Text::new`].
@@ -130,10 +203,10 @@ impl Text {
         let fail = |why: String| Error::Format { path: path.into(), format: "a text", why };
         let text = String::from_utf8(bytes)
             .map_err(|error| fail(format!("its byte {} is not UTF-8", error.utf8_error().valid_up_to())))?;
-        if text.is_empty() {
+        if text.trim_start_matches(BYTE_ORDER_MARK).is_empty() {
             return Err(fail("it is empty".into()));
         }
-        Self::new(&text, context, seed)
+        Self::new(text, context, seed)
     }
 
     /// The vocabulary.
@@ -153,7 +226,7 @@ impl Text {
 
     /// The number of windows kept for validation.
     pub fn validation_windows(&self) -> usize {
-        (self.validation.len() - 1) / self.context
+        (self.characters.len - self.train - 1) / self.context
     }
 
     /// Some of the windows kept for validation, which lie side by side: `count` from `first` on, fewer at the end.
@@ -164,33 +237,35 @@ impl Text {
     pub fn validation(&self, first: usize, count: usize) -> Batch {
         let windows = self.validation_windows();
         assert!(first <= windows, "validation: window {first} of {windows}");
-        let starts = (first..windows.min(first + count)).map(|window| window * self.context);
-        windows_of(&self.validation, self.context, starts)
+        let chosen = first..windows.min(first + count);
+        self.windows(chosen.map(|window| self.train + window * self.context))
+    }
+
+    /// Windows that start at some places, and the same one symbol later.
+    fn windows(&self, starts: impl Iterator<Item = usize>) -> Batch {
+        let (mut x, mut y, context) = (vec![], vec![], self.context);
+        let symbol = |character| self.vocabulary.symbol(character).expect("the vocabulary has all of the text");
+        for start in starts {
+            let symbols: Vec<u32> = self.characters.from(start).take(context + 1).map(symbol).collect();
+            x.extend_from_slice(&symbols[..context]);
+            y.extend_from_slice(&symbols[1..]);
+        }
+        let shape = [x.len() / context, context];
+        Batch { x: Array::new(shape, x), y: Array::new(shape, y) }
     }
 }
 
 impl Dataset for Text {
     fn len(&self) -> usize {
         // One window less than there is room for leaves all shifts within the text, and their targets.
-        self.train.len() / self.context - 1
+        self.train / self.context - 1
     }
 
     /// Symbols u32 `[batch, context]`, and those that follow each, of the same shape.
     fn batch(&self, samples: &[usize], epoch: u64) -> Batch {
         let shift = generator(self.seed, "text", epoch).random_range(0..self.context);
-        windows_of(&self.train, self.context, samples.iter().map(|sample| sample * self.context + shift))
+        self.windows(samples.iter().map(|sample| sample * self.context + shift))
     }
-}
-
-/// Windows that start at some places, and the same one symbol later.
-fn windows_of(symbols: &[u32], context: usize, starts: impl Iterator<Item = usize>) -> Batch {
-    let (mut x, mut y) = (vec![], vec![]);
-    for start in starts {
-        x.extend_from_slice(&symbols[start..start + context]);
-        y.extend_from_slice(&symbols[start + 1..start + 1 + context]);
-    }
-    let shape = [x.len() / context, context];
-    Batch { x: Array::new(shape, x), y: Array::new(shape, y) }
 }
 
 #[cfg(test)]
@@ -223,7 +298,7 @@ mod tests {
     fn windows_lie_side_by_side_and_targets_follow() {
         let text: String = ('a'..='z').cycle().take(100).collect();
         let data = Text::new(&text, 8, 1).expect("long enough");
-        assert_eq!((data.train.len(), data.validation.len(), Dataset::len(&data)), (90, 10, 10));
+        assert_eq!((data.train, data.characters.len, Dataset::len(&data)), (90, 100, 10));
         let mut shifts = BTreeSet::new();
         for epoch in 0..60 {
             let Batch { x, y } = data.batch(&(0..10).collect::<Vec<_>>(), epoch);
@@ -252,7 +327,43 @@ mod tests {
     fn a_short_text_is_refused() {
         let error = Text::new("abc", 8, 1).expect_err("too short").to_string();
         assert_eq!(error, "the text has 3 characters, and training on windows of it takes at least 25");
-        Text::new(&"ab".repeat(13), 8, 1).expect("26 are enough");
+        Text::new("ab".repeat(13), 8, 1).expect("26 are enough");
         assert!(Text::new("", 1, 1).is_err());
+    }
+
+    #[test]
+    fn a_text_of_one_character_is_refused() {
+        for text in ["a", "\u{feff}a", &"a".repeat(1000)] {
+            let error = Text::new(text, 8, 1).expect_err("nothing to learn").to_string();
+            assert_eq!(error, "the text has no other character than 'a': there is nothing to tell apart");
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_character() {
+        let plain = "ab\r\nc".repeat(20);
+        let [marked, plain] = [format!("\u{feff}{plain}"), plain].map(|text| Text::new(text, 8, 1).expect("a text"));
+        assert_eq!(marked.vocabulary().characters(), "\n\rabc");
+        assert_eq!((marked.vocabulary(), marked.fingerprint()), (plain.vocabulary(), plain.fingerprint()));
+        assert_eq!(marked.batch(&[0, 3], 2), plain.batch(&[0, 3], 2));
+        // In the middle it is one as any other.
+        assert_eq!(Text::new("a\u{feff}".repeat(20), 8, 1).expect("a text").vocabulary().len(), 2);
+    }
+
+    /// Characters of all widths, at places on both sides of those that are remembered.
+    #[test]
+    fn windows_of_wide_characters_are_where_they_would_be_among_symbols() {
+        let text: String = (0..3000u32).map(|i| ['a', 'ß', '語', '𝄞'][(i * i % 11 % 4) as usize]).collect();
+        let data = Text::new(text.as_str(), 100, 1).expect("long enough");
+        let symbols = data.vocabulary().encode(&text).expect("its own");
+        assert_eq!(data.validation(0, 2).x.data(), &symbols[2700..2900].to_vec().into());
+        assert_eq!(data.validation(0, 2).y.data(), &symbols[2701..2901].to_vec().into());
+        for epoch in 0..5 {
+            let Batch { x, y } = data.batch(&(0..26).collect::<Vec<_>>(), epoch);
+            let start =
+                (0..100).find(|at| symbols[*at..][..2600] == x.to_f64().iter().map(|v| *v as u32).collect::<Vec<_>>());
+            let start = start.expect("a stretch of the text");
+            assert_eq!(y.data(), &symbols[start + 1..][..2600].to_vec().into());
+        }
     }
 }

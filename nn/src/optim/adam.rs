@@ -3,8 +3,9 @@
 use super::{
     check_eps, check_rate,
     groups::{Group, Rate, Settings, flat},
+    range::squarable,
 };
-use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tensor};
+use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor};
 
 /// Hyper-parameters of [`Adam`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -63,7 +64,10 @@ impl Default for AdamWConfig {
 /// p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
 /// ```
 ///
-/// `t` counts the steps of each parameter: one without a gradient stands still.
+/// `t` counts the steps of each parameter: one without a gradient stands still. An element of `g` whose square overflows (in
+/// f32, beyond 1.8e19) counts as the largest whose does not, of which an infinity that nobody has checked is one; in PyTorch it
+/// makes `v` infinite, and stops a parameter for good. One whose square underflows counts as 0 in `v`, as in PyTorch: `eps`
+/// is then all that its step is divided by.
 #[derive(Clone, Debug)]
 pub struct Adam {
     config: AdamConfig,
@@ -164,6 +168,10 @@ macro_rules! common {
             &self.states
         }
 
+        fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {
+            self.settings().rates(tape)
+        }
+
         fn parameters(&self) -> Vec<(&'static str, String)> {
             let c = &self.config;
             let own = [("betas", format!("{:?}", c.betas)), ("eps", c.eps.to_string())];
@@ -187,7 +195,7 @@ impl Optimizer for Adam {
     #[track_caller]
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
         let (c, settings) = (&self.config, self.settings());
-        let (lr, g) = (settings.lr(&rule), settings.decayed(&rule));
+        let (lr, g) = (settings.lr(&rule), settings.moments_of(&rule));
         let (change, states) = step(&rule, g, lr, (c.betas, c.eps));
         (rule.params - change, states)
     }
@@ -204,7 +212,8 @@ impl Optimizer for AdamW {
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
         let (c, settings) = (&self.config, self.settings());
         let lr = settings.lr(&rule);
-        let (change, states) = step(&rule, rule.grads, lr, (c.betas, c.eps));
+        let g = squarable(rule.grads, rule.largest);
+        let (change, states) = step(&rule, g, lr, (c.betas, c.eps));
         let kept = settings.weight_decay(&rule).map(|decay| rule.params * flat(&rule, 1.0 - lr * decay));
         (kept.unwrap_or(rule.params) - change, states)
     }

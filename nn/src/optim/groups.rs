@@ -1,9 +1,10 @@
 //! Learning rates and weight decay, for all parameters of an optimizer or for groups of them: tables with one entry per
 //! segment of an arena, so that any number of groups costs no further kernel.
 
+use super::range::squarable;
 use crate::Schedule;
-use std::fmt;
-use wgrad::{DType, ParamSet, Pitfall, Rule, StateId, Tensor};
+use std::{collections::BTreeSet, fmt};
+use wgrad::{DType, ParamSet, Pitfall, Rule, StateId, Tape, Tensor};
 
 /// Where a learning rate comes from.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -11,7 +12,8 @@ pub enum Rate {
     /// A function of the number of updates made.
     Schedule(Schedule),
     /// The value of a state (a float scalar): written by the host between runs, or assigned on the tape. What is
-    /// differentiated through an update reaches it.
+    /// differentiated through an update reaches it. Where it is below 0 or not finite, the step is not taken
+    /// ([`wgrad::Optimizer::judge`]).
     State(StateId),
 }
 
@@ -127,6 +129,15 @@ impl Settings<'_> {
         rates
     }
 
+    /// The rates that are states, each once.
+    #[track_caller]
+    pub fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {
+        let all = std::iter::once(self.lr).chain(self.groups.iter().filter_map(|group| group.lr.as_ref()));
+        let states: BTreeSet<StateId> =
+            all.filter_map(|rate| if let Rate::State(state) = rate { Some(*state) } else { None }).collect();
+        states.into_iter().map(|state| tape.state(state)).collect()
+    }
+
     /// The weight decay: a scalar, or one per segment where groups differ; `None` if nothing decays.
     #[track_caller]
     pub fn weight_decay<'t>(&self, rule: &Rule<'t>) -> Option<Tensor<'t>> {
@@ -144,6 +155,14 @@ impl Settings<'_> {
     #[track_caller]
     pub fn decayed<'t>(&self, rule: &Rule<'t>) -> Tensor<'t> {
         self.weight_decay(rule).map_or(rule.grads, |decay| rule.grads + rule.params * flat(rule, decay))
+    }
+
+    /// As [`Settings::decayed`], for an optimizer that squares it.
+    #[track_caller]
+    pub fn moments_of<'t>(&self, rule: &Rule<'t>) -> Tensor<'t> {
+        // What decays is added to what a clip has bounded.
+        let largest = if self.decays() { f64::INFINITY } else { rule.largest };
+        squarable(self.decayed(rule), largest)
     }
 
     /// What is doubtful about them.

@@ -4,7 +4,7 @@ use super::{
     check_eps, check_not_negative, check_rate,
     groups::{Group, Rate, Settings, flat},
 };
-use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tensor};
+use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor};
 
 /// Hyper-parameters of [`RmsProp`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -53,7 +53,9 @@ impl Default for RmsPropConfig {
 /// p -= lr * b                                          (lr * g / d without momentum)
 /// ```
 ///
-/// Rounding can make `v - a^2` slightly negative, hence the maximum, which PyTorch lacks.
+/// Rounding can make `v - a^2` slightly negative, hence the maximum, which PyTorch lacks. An element of `g` whose square
+/// overflows counts as the largest whose does not, of which an infinity that nobody has checked is one; in PyTorch it stops a
+/// parameter for good. One whose square underflows counts as 0 in `v`, as in PyTorch.
 #[derive(Clone, Debug)]
 pub struct RmsProp {
     config: RmsPropConfig,
@@ -109,10 +111,14 @@ impl Optimizer for RmsProp {
         self.settings().lints()
     }
 
+    fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {
+        self.settings().rates(tape)
+    }
+
     #[track_caller]
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
         let (c, p, settings) = (&self.config, rule.params, self.settings());
-        let (lr, g) = (flat(&rule, settings.lr(&rule)), settings.decayed(&rule));
+        let (lr, g) = (flat(&rule, settings.lr(&rule)), settings.moments_of(&rule));
         let mean = |old: Tensor<'t>, new: Tensor<'t>| old * c.alpha + new * (1.0 - c.alpha);
         let mut old = rule.states.into_iter();
         let mut next = || old.next().expect("as many states as were declared");

@@ -3,8 +3,9 @@
 use super::{
     check_not_negative,
     groups::{Group, Rate, Settings, flat},
+    range::finite,
 };
-use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tensor};
+use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor};
 
 /// Hyper-parameters of [`Sgd`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -40,6 +41,9 @@ impl Default for SgdConfig {
 /// b  = g at a parameter's first step, later momentum * b + (1 - dampening) * g
 /// p -= lr * (nesterov ? g + momentum * b : b)          (lr * g without momentum)
 /// ```
+///
+/// A result beyond the largest finite number becomes that, and so does an infinity that nobody has checked; in PyTorch it
+/// becomes infinite, and a parameter stays so for good. What a clip by a number has bounded is computed as it is written.
 #[derive(Clone, Debug)]
 pub struct Sgd {
     config: SgdConfig,
@@ -99,23 +103,28 @@ impl Optimizer for Sgd {
         self.settings().lints()
     }
 
+    fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {
+        self.settings().rates(tape)
+    }
+
     #[track_caller]
     fn rule<'t>(&self, rule: Rule<'t>) -> (Tensor<'t>, Vec<Tensor<'t>>) {
         let (c, p, settings) = (&self.config, rule.params, self.settings());
         let (lr, g) = (flat(&rule, settings.lr(&rule)), settings.decayed(&rule));
+        let finite = |x| finite(x, rule.largest);
         let (b, states) = match rule.states[..] {
-            [] => return (p - g * lr, vec![]),
+            [] => return (finite(p - g * lr), vec![]),
             [b] => {
-                let b = b * c.momentum + g;
+                let b = finite(b * c.momentum + g);
                 (b, vec![b])
             }
             [b, started, ..] => {
                 let share = 1.0 - started * c.dampening;
-                let b = b * c.momentum + g * share.segment_broadcast(&rule.segments);
+                let b = finite(b * c.momentum + g * share.segment_broadcast(&rule.segments));
                 (b, vec![b, started.ones_like()])
             }
         };
-        let direction = if c.nesterov { g + b * c.momentum } else { b };
-        (p - direction * lr, states)
+        let direction = if c.nesterov { finite(g + b * c.momentum) } else { b };
+        (finite(p - direction * lr), states)
     }
 }

@@ -139,7 +139,7 @@ fn repeated((mut trainer, mut session): (Trainer, Session), Batch { x, y }: &Bat
 
 #[test]
 fn blocks_may_be_recomputed_or_kept() {
-    let text = Text::new(&"a recomputed block ".repeat(20), 8, 2).expect("long enough");
+    let text = Text::new("a recomputed block ".repeat(20), 8, 2).expect("long enough");
     let batch = text.batch(&[0, 5, 7, 9], 0);
     let train = |checkpoint| repeated(gpt(checkpoint, TrainerConfig::default()), &batch);
     assert_eq!(train(false), train(true));
@@ -154,7 +154,7 @@ fn blocks_may_be_recomputed_or_kept() {
 #[test]
 fn models_learn_in_half_precision() {
     let half = || TrainerConfig { precision: Precision::F16, ..TrainerConfig::default() };
-    let text = Text::new(&"learning in halves ".repeat(20), 8, 2).expect("long enough");
+    let text = Text::new("learning in halves ".repeat(20), 8, 2).expect("long enough");
     let (losses, _) = repeated(gpt(false, half()), &text.batch(&[0, 5, 7, 9], 0));
     assert!(losses[11] < 0.8 * losses[0], "{losses:?}");
     let config = ResNetConfig::small(8, BlockKind::Basic, 1, 10).expect("8 is a depth");

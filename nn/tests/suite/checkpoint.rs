@@ -6,8 +6,8 @@ use std::{collections::HashMap, fs, path::Path};
 use tempfile::TempDir;
 use wgrad::{Array, DType, Optimizer, Rng, Session, Store, f16};
 use wgrad_nn::{
-    Builder, Error, Init, Linear,
-    checkpoint::{self, Metadata},
+    Builder, Error, Init, Linear, SaveFile,
+    checkpoint::{self, Arrays, Metadata},
     optim::{Adam, AdamConfig},
 };
 
@@ -111,15 +111,54 @@ fn other_programs_can_read_the_file() {
     assert!(file.names().iter().all(|name| !name.contains("params/")), "arenas are stored as parameters");
 }
 
-#[cfg(unix)]
 #[test]
-fn the_file_has_the_permissions_of_any_new_file() {
-    use std::os::unix::fs::PermissionsExt;
-    let (folder, path) = saved();
-    let plain = folder.path().join("plain");
-    fs::write(&plain, "").expect("writable");
-    let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode();
-    assert_eq!(mode(&path), mode(&plain));
+fn the_same_content_makes_the_same_bytes() {
+    let (_folder, path) = saved();
+    let first = fs::read(&path).expect("readable");
+    for _ in 0..5 {
+        let (_folder, path) = saved();
+        assert!(fs::read(&path).expect("readable") == first);
+    }
+    // Tensors begin where their elements may, and a file as the crate orders it is read too.
+    assert_eq!(u64::from_le_bytes(first[..8].try_into().expect("eight bytes")) % 8, 0);
+    rewrite(&path, |_, _| {});
+    let mut model = Model::new(1, false, 4);
+    checkpoint::load(&mut model.session, &path).expect("the format is the same");
+    checkpoint::save(&mut model.session, &path, &metadata()).expect("saves");
+    assert!(fs::read(&path).expect("readable") == first);
+}
+
+#[test]
+fn arrays_of_the_caller_come_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let mut model = Model::new(1, false, 4);
+    let arrays = Arrays::from([
+        ("losses".to_string(), Array::new([3], vec![1.5f32, f32::INFINITY, -0.0])),
+        ("wide".to_string(), Array::new([0, 4], Vec::<f64>::new())),
+        ("flags".to_string(), Array::new([], vec![true])),
+    ]);
+    let file = SaveFile::open(&path).expect("free");
+    checkpoint::save_to(&file, &mut model.session, &metadata(), &arrays).expect("saves");
+    let loaded = checkpoint::load_with_arrays(&mut model.session, &path).expect("loads");
+    assert_eq!(loaded, (metadata(), arrays));
+    assert_eq!(checkpoint::load(&mut model.session, &path).expect("without them"), metadata());
+    let error = checkpoint::save(&mut model.session, &path, &metadata()).expect_err("the file is held");
+    assert!(matches!(error, Error::Busy { .. }), "{error}");
+    drop(file);
+    rewrite(&path, |t, _| find(t, "extra:losses").1 = Dtype::I32);
+    rewrite(&path, |t, _| t.push(("extra:bytes".into(), Dtype::I8, vec![1], vec![0])));
+    refused(&path, &mut model, "its tensor \"extra:bytes\" is of type I8");
+}
+
+#[test]
+fn metadata_that_has_no_room_in_the_header_is_an_error() {
+    let (_folder, path) = saved();
+    let before = fs::read(&path).expect("readable");
+    let long = Metadata::from([("text".to_string(), "a".repeat(100_000_000))]);
+    let error = checkpoint::save(&mut Model::new(1, false, 4).session, &path, &long).expect_err("too long");
+    assert!(matches!(error, Error::Header { bytes: 100_000_001.., most: 100_000_000, .. }), "{error}");
+    assert!(fs::read(&path).expect("readable") == before);
 }
 
 /// Rewrites a file with other tensors or metadata.

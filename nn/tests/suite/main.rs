@@ -8,6 +8,7 @@ mod groups;
 mod omega;
 mod optim;
 mod recurrent;
+mod save_file;
 mod schedule;
 mod training;
 

@@ -1,13 +1,20 @@
 //! Writes `seeds`: small valid inputs of each target, from which fuzzing starts deep. Run it where a format changes:
 //! `cargo run --manifest-path tests/fuzz/Cargo.toml --example seeds`.
 
-use std::{fs, io, path::PathBuf};
+use std::{collections::BTreeMap, fs, io, path::PathBuf};
 use wgrad_examples::history::{History, Observed};
-use wgrad_nn::checkpoint::{Metadata, save};
+use wgrad::{Array, Data};
+use wgrad_nn::{
+    SaveFile,
+    checkpoint::{Arrays, Metadata, save, save_to},
+};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let metadata = Metadata::from([("step".to_string(), "3".to_string())]);
     save(&mut wgrad_fuzz::session(), path("checkpoint", "valid")?, &metadata)?;
+    let arrays = Arrays::from([("losses".to_string(), Array::new([2], vec![0.5f32, f32::NAN]))]);
+    let with_arrays = SaveFile::open(path("checkpoint", "arrays")?)?;
+    save_to(&with_arrays, &mut wgrad_fuzz::session(), &metadata, &arrays)?;
     let parameters = concat!(
         r#"{"model.a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},"#,
         r#""model.b":{"dtype":"F32","shape":[1,2],"data_offsets":[4,12]},"#,
@@ -31,7 +38,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for loss in [3.0, 2.0, f64::NAN] {
         history.push(Observed { loss, grad_norm: 2.0, applied_norm: 1.0, flow: &[0.5, 1.0], weights: &[3.0] });
     }
-    fs::write(path("history", "three")?, serde_json::to_string(&history)?)?;
+    let (text, arrays) = history.save();
+    let bits = |array: &Array| match array.data() {
+        Data::F32(values) => (array.shape().to_vec(), values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>()),
+        _ => unreachable!("a history is of f32"),
+    };
+    let arrays: BTreeMap<&String, (Vec<usize>, Vec<u32>)> = arrays.iter().map(|(name, x)| (name, bits(x))).collect();
+    fs::write(path("history", "three")?, serde_json::to_string(&(text, arrays))?)?;
+    let former = concat!(
+        r#"{"losses":[1077936128,1073741824,2143289344],"ratios":[1056964608,1056964608,1056964608],"#,
+        r#""flow":{"recent":[[1056964608,1065353216]],"at_peak":[1056964608,1065353216]},"#,
+        r#""weights":{"recent":[[1077936128]],"at_peak":[1077936128]},"#,
+        r#""grad_norm_max":4611686018427387904,"applied_norm_max":4607182418800017408,"clipped":3}"#
+    );
+    fs::write(path("history", "former")?, serde_json::to_string(&(former, BTreeMap::<String, ()>::new()))?)?;
 
     let index = concat!(
         r#"{"schema":1,"traces":"t","cases":[{"id":"a","kind":"op","op":"sum","dtype":"f64","file":"f","#,

@@ -46,6 +46,8 @@ pub(super) fn unary() -> Vec<Row> {
             row("abs", any(), |x| x[0].abs() * x[0]),
             row("relu", any(), |x| x[0].relu() * x[0]),
             row("sigmoid", any(), |x| x[0].sigmoid()),
+            row("normal_cdf", any(), |x| x[0].normal_cdf()),
+            row("normal_pdf", any(), |x| x[0].normal_pdf()),
             row("expm1", any(), |x| x[0].expm1()),
             row("log1p", positive(), |x| x[0].log1p()),
             row("square", any(), |x| x[0].square()),

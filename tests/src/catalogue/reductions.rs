@@ -62,6 +62,7 @@ pub(super) fn reductions() -> Vec<Row> {
         // Of nothing it is minus infinity.
         if shape[axis] > 0 {
             rows.push(row("logsumexp", Gradcheck::new([shape]), move |x| x[0].logsumexp(axis)));
+            rows.push(row("softmax_entropy", Gradcheck::new([shape]), move |x| x[0].softmax_entropy(axis)));
         }
     }
     for shape in [vec![5usize], vec![3, 1], vec![1], vec![]] {

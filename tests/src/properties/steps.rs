@@ -55,7 +55,7 @@ struct Case {
 
 fn case(steps: usize) -> impl Strategy<Value = Case> {
     let change = select(vec![Change::Step, Change::Step, Change::Step, Change::Assign]);
-    let interlude = (any::<u8>(), change, 0..8u8, 0..8u8, weighted(0.15))
+    let interlude = (any::<u8>(), change, 0..8u8, 0..8u8, weighted(0.25))
         .prop_map(|(at, change, stepped, read, whole)| Interlude { at, change, stepped, read, whole });
     // The parts first: without them, what is left of the recipe in the end is nearly all that is recorded.
     let parts = (vec(interlude, 1..=3), prop_oneof![2 => Just(0u8), 1 => 0..8u8], 1..8u8, any::<u64>());

@@ -155,7 +155,7 @@ fn p14_right(mut store: Store, model: &Model) -> Recorded {
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
     record(store, |t| {
         let grads = model.loss(t).grad(&model.params);
-        sgd.step(grads.agc(Agc::new(0.01).exclude(&model.head)));
+        sgd.step(grads.check_finite().agc(Agc::new(0.01).exclude(&model.head)));
     })
 }
 
@@ -176,7 +176,7 @@ fn p15_right(mut store: Store, model: &Model) -> Recorded {
     record(store, |t| {
         let loss = model.loss(t) + t.param(gain).square().sum();
         let weights = Centralize::new().exclude(&[gain].into_iter().collect());
-        sgd.step(loss.grad(&params).centralize_with(&weights));
+        sgd.step(loss.grad(&params).check_finite().centralize_with(&weights));
     })
 }
 
@@ -215,7 +215,7 @@ fn p19_right(mut store: Store, model: &Model) -> Recorded {
         let words = table.forward(t.input("words", [7], DType::U32));
         let loss = model.loss(t) + words.square().mean();
         let weights = Centralize::new().exclude(&[table.weight].into_iter().collect());
-        sgd.step(loss.grad(&params).centralize_with(&weights));
+        sgd.step(loss.grad(&params).check_finite().centralize_with(&weights));
     })
 }
 
@@ -244,7 +244,7 @@ fn p21_right(mut store: Store, model: &Model) -> Recorded {
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
     record(store, |t| {
         let grads = model.loss(t).grad(&model.params);
-        sgd.step(grads.agc(Agc::new(0.01).exclude(&model.head)));
+        sgd.step(grads.check_finite().agc(Agc::new(0.01).exclude(&model.head)));
     })
 }
 
@@ -391,7 +391,9 @@ fn other_forms_are_told_too() {
     let mut store = Store::new();
     let model = Model::new(&mut store);
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
-    let recorded = record(store, |t| sgd.step(model.loss(t).grad(&model.params).agc_per_tensor(0.01, 1e-6, 0.0)));
+    let recorded = record(store, |t| {
+        sgd.step(model.loss(t).grad(&model.params).check_finite().agc_per_tensor(0.01, 1e-6, 0.0));
+    });
     let found: Vec<_> = recorded.program.lints().iter().map(|lint| lint.pitfall).collect();
     assert_eq!(found, [P14, P21]);
 }

@@ -123,7 +123,11 @@ impl Entry {
                 let model = Model::new(&mut store);
                 let message = run(store, &model);
                 assert!(message.contains(&code), "{code}: {message}");
-                let kind = if message.contains(" (lint): ") { "told after some runs" } else { "refused by the run" };
+                let kind = match self.pitfall.severity() {
+                    Severity::Lint => "told after some runs",
+                    Severity::Warning => "told by the session",
+                    Severity::Error => "refused by the run",
+                };
                 let place = if message.contains("red_flags") { normalised(&message) } else { message };
                 (kind.into(), format!("{}\n{}", mistake(), quoted(&place)))
             }

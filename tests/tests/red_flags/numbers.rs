@@ -6,7 +6,7 @@ use super::{
 };
 use wgrad::{
     Array, CrossEntropy, DType, Optimizer,
-    Pitfall::{P25, P37, P38, P41, P48},
+    Pitfall::{P25, P37, P38, P41, P48, P53, P54},
     Rng, Store, Tensor,
 };
 use wgrad_nn::optim::{Sgd, SgdConfig};
@@ -64,6 +64,25 @@ pub const ENTRIES: &[Entry] = &[
         right_of: None,
         source: SOURCE,
     },
+    Entry {
+        pitfall: P53,
+        why: "The numbers are a function of seed and count. Without a count that moves, dropout trains one thinned network, and \
+              a diffusion model sees each image with one noise. Where that is meant, `repeating()` says so.",
+        mistake: Mistake::Linted(p53_mistake),
+        right: p53_right,
+        right_of: None,
+        source: SOURCE,
+    },
+    Entry {
+        pitfall: P54,
+        why: "Both programs draw at the same count, and so the same numbers: what was looked at is then trained on. The count \
+              may move in both, or each may have a generator of its own. `Session::lints()` tells it, and so does the \
+              program that was recorded last.",
+        mistake: Mistake::AtRun(p54_mistake),
+        right: p54_right,
+        right_of: None,
+        source: SOURCE,
+    },
 ];
 
 fn p25_right(mut store: Store, model: &Model) -> Recorded {
@@ -71,7 +90,7 @@ fn p25_right(mut store: Store, model: &Model) -> Recorded {
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
     record(store, |t| {
         let outputs = t.checkpoint(|| model.outputs(t).tanh().dropout(0.5, rng));
-        sgd.step(outputs.square().mean().grad(&model.params));
+        sgd.step(outputs.square().mean().grad(&model.params).check_finite());
         rng.advance(t);
     })
 }
@@ -108,7 +127,7 @@ fn p38_right(mut store: Store, model: &Model) -> Recorded {
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
     record(store, |t| {
         let distance = model.outputs(t).abs();
-        sgd.step(distance.mean().grad(&model.params));
+        sgd.step(distance.mean().grad(&model.params).check_finite());
     })
 }
 
@@ -129,7 +148,7 @@ fn p41_right(mut store: Store, model: &Model) -> Recorded {
     record(store, |t| {
         let grads = model.loss(t).grad(&model.params);
         grads.probe("grad");
-        sgd.step(grads);
+        sgd.step(grads.check_finite());
     })
 }
 
@@ -140,6 +159,51 @@ fn p48_right(mut store: Store, model: &Model) -> Recorded {
         // Taps grad/norm, grad/norms and grad/ratios.
         grads.probe("grad");
         sgd.step(grads.clip_by_global_norm(1.0));
+    })
+}
+
+fn p53_mistake(mut store: Store, model: &Model) -> Recorded {
+    let rng = Rng::new(&mut store, "dropout", 7);
+    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
+    record(store, |t| {
+        let loss = model.outputs(t).dropout(0.5, rng).square().mean();
+        sgd.step(loss.grad(&model.params).check_finite());
+    })
+}
+
+fn p53_right(mut store: Store, model: &Model) -> Recorded {
+    let rng = Rng::new(&mut store, "dropout", 7);
+    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
+    record(store, |t| {
+        let loss = model.outputs(t).dropout(0.5, rng).square().mean();
+        sgd.step(loss.grad(&model.params).check_finite());
+        rng.advance(t);
+    })
+}
+
+fn p54_mistake(mut store: Store, model: &Model) -> String {
+    let rng = Rng::new(&mut store, "noise", 7);
+    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
+    let mut session = session(store);
+    let seen = session.eval(&[], |t| rng.normal(t, [7, 3], DType::F32));
+    let step = session.record(|t| {
+        let noisy = model.outputs(t) + rng.normal(t, [7, 3], DType::F32);
+        sgd.step(noisy.square().mean().grad(&model.params).check_finite());
+        rng.advance(t);
+    });
+    assert!(seen.is_ok() && step.is_ok());
+    session.lints()[0].to_string()
+}
+
+fn p54_right(mut store: Store, model: &Model) -> Recorded {
+    // `session.eval(&[], |t| look.normal(t, [7, 3], DType::F32))` draws from a generator of its own.
+    let [rng, look] = ["noise", "look"].map(|name| Rng::new(&mut store, name, 7));
+    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
+    assert_ne!(rng, look);
+    record(store, |t| {
+        let noisy = model.outputs(t) + rng.normal(t, [7, 3], DType::F32);
+        sgd.step(noisy.square().mean().grad(&model.params).check_finite());
+        rng.advance(t);
     })
 }
 
@@ -196,7 +260,7 @@ fn forms_with_infinite_slopes_are_told_and_sound_ones_are_not() {
         let mut store = Store::new();
         let model = Model::new(&mut store);
         let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
-        let recorded = record(store, |t| sgd.step(form(model.outputs(t)).mean().grad(&model.params)));
+        let recorded = record(store, |t| sgd.step(form(model.outputs(t)).mean().grad(&model.params).check_finite()));
         recorded.program.lints().iter().map(|lint| lint.pitfall).collect::<Vec<_>>()
     };
     for (name, form) in wrong {

@@ -5,8 +5,8 @@ use super::{
     model::{Model, Recorded, record, run_on, session, state},
 };
 use wgrad::{
-    DynamicScale, LossScaler, Noise, Optimizer,
-    Pitfall::{P13, P26, P27, P28, P29, P30, P39},
+    Array, DType, DynamicScale, LossScaler, Noise, Optimizer,
+    Pitfall::{P13, P26, P27, P28, P29, P30, P39, P51, P52},
     Rng, Store,
 };
 use wgrad_nn::{
@@ -81,6 +81,26 @@ pub const ENTRIES: &[Entry] = &[
         right_of: None,
         source: SOURCE,
     },
+    Entry {
+        pitfall: P51,
+        why: "The step is skipped, and the average has taken in the NaN that it was skipped for: it is NaN from then on. \
+              What the step follows, a state of one's own follows too if it is assigned with it. (One that is to move in \
+              spite of a skipped step takes what is finite, by `select`; running statistics of modules are settled by \
+              `wgrad_nn::Buffers`.)",
+        mistake: Mistake::Linted(p51_mistake),
+        right: p51_right,
+        right_of: None,
+        source: SOURCE,
+    },
+    Entry {
+        pitfall: P52,
+        why: "Nothing keeps a NaN from the parameters, and nobody says so. A check skips the step; a clip by the norm checks \
+              too.",
+        mistake: Mistake::Linted(p52_mistake),
+        right: p52_right,
+        right_of: None,
+        source: SOURCE,
+    },
 ];
 
 fn p13_mistake(store: Store, model: &Model) -> Recorded {
@@ -109,7 +129,7 @@ fn p26_right(mut store: Store, model: &Model) -> Recorded {
     let config = AdamWConfig { weight_decay: 0.01, ..AdamWConfig::default() };
     let adam = AdamW::new(&mut store, &model.params, config);
     record(store, |t| {
-        adam.step(model.loss(t).grad(&model.params));
+        adam.step(model.loss(t).grad(&model.params).check_finite());
     })
 }
 
@@ -125,7 +145,7 @@ fn p27_right(mut store: Store, model: &Model) -> Recorded {
     let warmup = Schedule::warmup(0.1, 100);
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig { lr: warmup.into(), ..SgdConfig::default() });
     record(store, |t| {
-        sgd.step(model.loss(t).grad(&model.params));
+        sgd.step(model.loss(t).grad(&model.params).check_finite());
     })
 }
 
@@ -199,6 +219,40 @@ fn p39_right(mut store: Store, model: &Model) -> Recorded {
         first.step(a);
         head.step(b);
         scaler.update(t);
+    })
+}
+
+fn p51_mistake(mut store: Store, model: &Model) -> Recorded {
+    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
+    let usual = store.state("usual norm", &Array::zeros([], DType::F32));
+    record(store, |t| {
+        let grads = model.loss(t).grad(&model.params).check_finite();
+        t.assign(usual, t.state(usual) * 0.9 + grads.norm() * 0.1);
+        sgd.step(grads);
+    })
+}
+
+fn p51_right(mut store: Store, model: &Model) -> Recorded {
+    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
+    let usual = store.state("usual norm", &Array::zeros([], DType::F32));
+    record(store, |t| {
+        let grads = model.loss(t).grad(&model.params).check_finite();
+        let mean = t.state(usual) * 0.9 + grads.norm() * 0.1;
+        sgd.step(grads.assign(usual, mean));
+    })
+}
+
+fn p52_mistake(mut store: Store, model: &Model) -> Recorded {
+    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
+    record(store, |t| {
+        sgd.step(model.loss(t).grad(&model.params));
+    })
+}
+
+fn p52_right(mut store: Store, model: &Model) -> Recorded {
+    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
+    record(store, |t| {
+        sgd.step(model.loss(t).grad(&model.params).check_finite());
     })
 }
 

@@ -6,7 +6,7 @@ use super::{
 };
 use wgrad::{
     Accumulator, Array, Collective, Noise, Optimizer,
-    Pitfall::{P8, P9, P16, P17, P23, P45, P49},
+    Pitfall::{P8, P9, P16, P17, P23, P45, P49, P55},
     Rng, Store, Weighting,
 };
 use wgrad_nn::optim::{Sgd, SgdConfig};
@@ -79,6 +79,15 @@ pub const ENTRIES: &[Entry] = &[
         right_of: Some(P8),
         source: SOURCE,
     },
+    Entry {
+        pitfall: P55,
+        why: "All ranks drop the same units, or draw the same noise for different data: the mean over R of them is no better than \
+              one. The first run compares them; its step tells, and so does `Session::lints()`.",
+        mistake: Mistake::AtRun(p55_mistake),
+        right: p55_right,
+        right_of: None,
+        source: SOURCE,
+    },
 ];
 
 fn p8_mistake(mut store: Store, model: &Model) -> Recorded {
@@ -107,7 +116,7 @@ fn p9_right(mut store: Store, model: &Model) -> Recorded {
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
     record_for(2, store, |t| {
         window.add(model.loss(t).grad(&model.params));
-        sgd.step(window.take(t).all_reduce());
+        sgd.step(window.take(t).all_reduce().check_finite());
     })
 }
 
@@ -132,7 +141,7 @@ fn p17_right(mut store: Store, model: &Model) -> Recorded {
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
     record_for(2, store, |t| {
         let grads = model.loss(t).grad(&model.params).all_reduce();
-        sgd.step(grads.add_noise(Noise::fixed(0.01), rng));
+        sgd.step(grads.check_finite().add_noise(Noise::fixed(0.01), rng));
     })
 }
 
@@ -151,7 +160,7 @@ fn p23_right(mut store: Store, model: &Model) -> Recorded {
     let params = store.params_where(|path| path != "unused");
     let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
     record(store, |t| {
-        sgd.step(model.loss(t).grad(&params));
+        sgd.step(model.loss(t).grad(&params).check_finite());
     })
 }
 
@@ -172,6 +181,34 @@ fn p49_mistake(mut store: Store, model: &Model) -> Recorded {
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
     record_for(2, store, |t| {
         sgd.step(model.loss(t).grad(&model.params));
+    })
+}
+
+fn p55_mistake(_: Store, _: &Model) -> String {
+    let told = world(2, |rank, mut store, model| {
+        let rng = Rng::new(&mut store, "dropout", 7);
+        let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
+        let mut session = session(store).with_collective(rank);
+        let step = session.record(|t| {
+            let loss = model.outputs(t).dropout(0.5, rng).square().mean();
+            sgd.step(loss.grad(&model.params).all_reduce().check_finite());
+            rng.advance(t);
+        });
+        let step = step.expect("compiles");
+        run(&mut session, &step).expect("runs");
+        step.lints()[0].to_string()
+    });
+    told[0].clone()
+}
+
+fn p55_right(mut store: Store, model: &Model) -> Recorded {
+    let rank = 0; // of the session: `Collective::rank`
+    let rng = Rng::new(&mut store, "dropout", 7 + rank);
+    let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
+    record_for(2, store, |t| {
+        let loss = model.outputs(t).dropout(0.5, rng).square().mean();
+        sgd.step(loss.grad(&model.params).all_reduce().check_finite());
+        rng.advance(t);
     })
 }
 

@@ -130,7 +130,7 @@ fn p4_right(mut store: Store, model: &Model) -> Recorded {
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
     record(store, |t| {
         window.add(model.loss(t).grad(&model.params));
-        sgd.step(window.take(t));
+        sgd.step(window.take(t).check_finite());
     })
 }
 
@@ -141,7 +141,7 @@ fn p5_right(mut store: Store, model: &Model) -> Recorded {
     record(store, |t| {
         window.add(model.loss(t).grad(&model.params));
         // The data has ended: the mean is over those that are in.
-        sgd.step(window.take_last(t));
+        sgd.step(window.take_last(t).check_finite());
     })
 }
 
@@ -152,7 +152,7 @@ fn p6_right(mut store: Store, model: &Model) -> Recorded {
     record(store, |t| {
         window.add(model.loss(t).grad(&model.params));
         window.add(model.other_loss(t).grad(&model.params));
-        sgd.step(window.take(t));
+        sgd.step(window.take(t).check_finite());
     })
 }
 
@@ -236,7 +236,7 @@ fn p46_right(mut store: Store, model: &Model) -> Recorded {
         let padded = CrossEntropy { ignore_index: Some(0), ..CrossEntropy::default() };
         let tokens = targets.not_equals(0.0).cast(DType::U32).sum();
         window.add_tokens(model.outputs(t).cross_entropy_with(targets, &padded).grad(&model.params), tokens);
-        sgd.step(window.take(t));
+        sgd.step(window.take(t).check_finite());
     })
 }
 
@@ -296,7 +296,7 @@ fn a_sum_is_a_warning() {
     let sgd = Sgd::new(&mut store, &model.params, SgdConfig::default());
     let recorded = record(store, |t| {
         window.add(model.loss(t).grad(&model.params));
-        sgd.step(window.take(t));
+        sgd.step(window.take(t).check_finite());
     });
     let lints: Vec<String> = recorded.program.lints().iter().map(ToString::to_string).collect();
     assert!(lints.len() == 1 && lints[0].starts_with("P4 (warning): what is taken is the sum"), "{lints:?}");

@@ -1,0 +1,154 @@
+//! Random numbers that repeat: from run to run, from program to program, from rank to rank.
+
+use super::{Lint, Walk};
+use crate::{
+    pitfall::Pitfall,
+    program::Program,
+    random::KEY,
+    store::{Layout, StateId},
+    tape::NodeId,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    panic::Location,
+};
+
+/// Numbers that a generator has given on a tape.
+#[derive(Clone, Debug)]
+pub(crate) struct Drawn {
+    pub key: StateId,
+    pub counter: StateId,
+    pub stream: u64,
+    pub node: NodeId,
+    pub site: &'static Location<'static>,
+}
+
+/// What a program draws, and what that depends on.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Drawing {
+    drawn: Vec<Drawn>,
+    /// The counters that it moves on.
+    moved: BTreeSet<StateId>,
+    trains: bool,
+}
+
+impl Drawing {
+    /// That of a program in which generators have given these numbers; those that nothing needs are not drawn.
+    pub fn of(program: &Program, mut drawn: Vec<Drawn>) -> Self {
+        if !drawn.is_empty() {
+            let live = program.live();
+            drawn.retain(|drawn| live[drawn.node.index()]);
+        }
+        let moved = program.commits().iter().map(|(state, _)| *state).collect();
+        Self { drawn, moved, trains: trains(program) }
+    }
+
+    /// The generators that it draws from, each by its key, with its counter, the streams, and the first line.
+    pub fn generators(&self) -> BTreeMap<StateId, (StateId, Vec<u64>, &'static Location<'static>)> {
+        let mut generators = BTreeMap::new();
+        for drawn in &self.drawn {
+            let (_, streams, _) = generators.entry(drawn.key).or_insert((drawn.counter, vec![], drawn.site));
+            streams.push(drawn.stream);
+        }
+        generators
+    }
+}
+
+/// Whether a program moves parameters, or adds up gradients for one that does.
+fn trains(program: &Program) -> bool {
+    program.passes().iter().any(|pass| pass.steps || pass.name == "accumulate")
+        || program.commits().iter().any(|(state, _)| program.layout().is_arena(*state))
+}
+
+/// The name of a generator, by its key.
+fn name(layout: &Layout, key: StateId) -> &str {
+    let declared = &layout.state(key).name;
+    declared.strip_suffix(KEY).unwrap_or(declared)
+}
+
+/// P53: generators that a training program draws from and does not move on.
+pub(super) fn still_generators(walk: &mut Walk<'_>) {
+    let program = walk.program;
+    if !trains(program) {
+        return;
+    }
+    let drawing = Drawing::of(program, walk.facts.drawn.clone());
+    for (key, (counter, _, site)) in drawing.generators() {
+        if !drawing.moved.contains(&counter) {
+            let text = format!(
+                "{:?} is drawn from and never moves on, so that each run draws the same numbers; `advance` it once per \
+                 run, or say `repeating` where that is meant",
+                name(program.layout(), key)
+            );
+            walk.report(Pitfall::P53, site, text);
+        }
+    }
+}
+
+/// The lint of a generator from which all ranks draw the same.
+pub(crate) fn same_on_all_ranks(layout: &Layout, key: StateId, site: &'static Location<'static>) -> Lint {
+    let message = format!(
+        "{:?} gives all ranks the same numbers, for different data; seed it by the rank too, or say `repeating` where that \
+         is meant",
+        name(layout, key)
+    );
+    Lint { pitfall: Pitfall::P55, severity: Pitfall::P55.severity(), message, site: Some(site) }
+}
+
+/// How a program uses a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Use {
+    trains: bool,
+    moves: bool,
+    site: &'static Location<'static>,
+}
+
+impl Use {
+    /// Whether both may draw at the same count, one of them to train.
+    fn repeats(self, other: Use) -> bool {
+        // What trains and never moves on has a lint of its own.
+        let told = self.trains && other.trains && !self.moves && !other.moves;
+        (self.trains || other.trains) && !(self.moves && other.moves) && !told
+    }
+}
+
+/// What the programs of a session draw.
+#[derive(Default, Debug)]
+pub(crate) struct Draws {
+    uses: BTreeMap<(StateId, u64), Vec<Use>>,
+    moved: BTreeSet<StateId>,
+}
+
+impl Draws {
+    /// Meets a program: tells P54, and takes back P53 of what another program moves on.
+    pub fn meet(&mut self, program: &mut Program) -> Vec<Lint> {
+        let mut found: Vec<Lint> = vec![];
+        let drawing = program.drawing.clone();
+        for (_, (counter, _, site)) in drawing.generators() {
+            if self.moved.contains(&counter) {
+                program.lints.retain(|lint| (lint.pitfall, lint.site) != (Pitfall::P53, Some(site)));
+            }
+        }
+        for drawn in &drawing.drawn {
+            let moves = drawing.moved.contains(&drawn.counter);
+            let new = Use { trains: drawing.trains, moves, site: drawn.site };
+            let uses = self.uses.entry((drawn.counter, drawn.stream)).or_default();
+            if let Some(other) = uses.iter().find(|other| new.repeats(**other)) {
+                let message = format!(
+                    "{:?} gives the numbers that another program draws at {}; `advance` it in both, or give each a \
+                     generator of its own",
+                    name(program.layout(), drawn.key),
+                    other.site
+                );
+                let (pitfall, site) = (Pitfall::P54, Some(drawn.site));
+                found.push(Lint { pitfall, severity: pitfall.severity(), message, site });
+            }
+            if !uses.contains(&new) {
+                uses.push(new);
+            }
+        }
+        self.moved.extend(&drawing.moved);
+        program.note_lints(found.clone());
+        found
+    }
+}
