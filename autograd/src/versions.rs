@@ -190,8 +190,9 @@ impl Tape {
         let mut reads = vec![];
         for arena in params.arenas(&self.layout) {
             let (versions, members) = (self.versions(arena), self.layout.members(arena));
-            let places: HashMap<(usize, usize), Param> =
-                members.into_iter().map(|param| (self.layout.place(param), param)).collect();
+            // Parameters without elements share a place.
+            let mut places: HashMap<(usize, usize), Vec<Param>> = HashMap::new();
+            members.into_iter().for_each(|param| places.entry(self.layout.place(param)).or_default().push(param));
             let nodes = &self.inner.borrow().nodes;
             let mut slices: HashMap<(NodeId, Param), NodeId> = HashMap::new();
             let mut wholes: HashMap<NodeId, NodeId> = HashMap::new();
@@ -203,7 +204,7 @@ impl Tape {
                         _ => None,
                     };
                     match slice {
-                        Some(param) => drop(slices.insert((version.id, *param), reader)),
+                        Some(params) => slices.extend(params.iter().map(|param| ((version.id, *param), reader))),
                         None => drop(wholes.entry(version.id).or_insert(reader)),
                     }
                 }

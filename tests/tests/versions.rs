@@ -496,6 +496,17 @@ fn windows_add_up_what_micro_batches_read_between_steps() {
     taps_of_a(&out, "mean a", |x| x.cos() + (x.exp() + slope_of_tanh(x)) / 2.0);
 }
 
+#[test]
+fn parameters_without_elements_have_a_gradient_each() {
+    let mut store = Store::new();
+    let params: ParamSet =
+        ["a", "b", "c"].iter().map(|name| store.param(name, &Array::new([0, 2], Vec::<f64>::new()))).collect();
+    let scalar = store.param("d", &Array::new([], vec![1.0f64]));
+    let t = Tape::new(Arc::new(store.layout().clone()));
+    let loss = params.iter().map(|param| t.param(param).sum()).fold(t.param(scalar).sin(), |a, b| a + b);
+    assert!(loss.grad(&store.params()).absent().is_empty());
+}
+
 /// A step is no part of what is differentiated, whichever arena it steps.
 #[test]
 fn no_gradient_flows_through_a_step() {
