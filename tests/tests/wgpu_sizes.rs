@@ -104,7 +104,8 @@ fn products_of_sides_in_odd_places() {
 #[test]
 fn rows_of_all_lengths() {
     for shape in [[3, 100], [700, 70], [2, 5000], [5000, 2], [1, 200_000], [3, 40_000], [100_000, 3], [40, 1000]] {
-        same(&format!("{shape:?}"), &[("x", f32s(shape, 1))], 2e-6, |t, x| {
+        // A sum of numbers of either sign is as good as its parts are, which are larger.
+        same(&format!("{shape:?}"), &[("x", f32s(shape, 1))], 4e-6, |t, x| {
             let x = x[0];
             t.tap("sums", x.sum_axes(&[1]));
             t.tap("columns", x.sum_axes(&[0]));

@@ -77,17 +77,25 @@ fn unit_vjp<'t>(
 }
 
 impl<'t> Tensor<'t> {
-    /// How far each element is from the mean over some axes. The mean is off by what it was rounded by; so the mean of the
-    /// differences, which is not quite 0, is taken off them as well. It is a constant to gradients, being 0 for any x.
+    /// How far each element is from the mean over some axes, and the root of the mean square of that, in one walk for the mean
+    /// and one for all else. The mean is off by what it was rounded by: `s^2 - off^2` is the mean square of what it should be,
+    /// of which no square is taken, lest it overflows. `off` is a constant to gradients, being 0 for any x.
     #[track_caller]
-    fn centred(self, axes: &[usize]) -> Self {
-        let from_mean = self - self.mean_axes(axes).unreduce(axes, &self.shape());
-        from_mean - from_mean.mean_axes(axes).detach().unreduce(axes, &self.shape())
+    fn centred(self, axes: &[usize]) -> (Self, Self) {
+        let repeated = |row: Tensor<'t>| row.unreduce(axes, &self.shape());
+        let from_mean = self - repeated(self.mean_axes(axes));
+        let (off, size) = (from_mean.mean_axes(axes).detach(), from_mean.root_mean_square(axes));
+        let size = (size - off).maximum(0.0).sqrt() * (size + off).maximum(0.0).sqrt();
+        (from_mean - repeated(off), size)
     }
 
-    /// The moments over some axes, in one walk for the mean and one for all else: as in [`Tensor::centred`], but the squares
-    /// are of differences from the rounded mean, and what that makes them too large by comes off their sum (Chan, Golub and
-    /// LeVeque 1983).
+    #[track_caller]
+    fn root_mean_square(self, axes: &[usize]) -> Self {
+        self.norm_axes(axes) / self.extent(axes).sqrt()
+    }
+
+    /// The moments over some axes, in one walk for the mean and one for all else: the squares are of differences from the
+    /// rounded mean, and what that makes them too large by comes off their sum (Chan, Golub and LeVeque 1983).
     #[track_caller]
     fn moments(self, axes: &[usize]) -> Moments<'t> {
         self.tape.at_caller(|| {
@@ -95,7 +103,9 @@ impl<'t> Tensor<'t> {
             let mean = self.mean_axes(axes);
             let from_mean = self - repeated(mean);
             let off = from_mean.mean_axes(axes).detach();
-            let squares = from_mean.square().sum_axes(axes) - off.square() * self.extent(axes);
+            let squares = from_mean.square().sum_axes(axes);
+            // Of an infinite sum nothing comes off: that may be infinite too.
+            let squares = squares.is_finite().select(squares - off.square() * self.extent(axes), squares);
             let squares = squares.less(0.0).select(squares.zeros_like(), squares);
             Moments { mean: mean + off, centred: from_mean - repeated(off), squares }
         })
@@ -106,8 +116,7 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     fn in_units_of_size(self, axes: &[usize], eps: f64, is_centred: bool) -> Self {
         let record = |axes: &[usize]| {
-            let x = if is_centred { self.centred(axes) } else { self };
-            let size = x.norm_axes(axes) / self.extent(axes).sqrt();
+            let (x, size) = if is_centred { self.centred(axes) } else { (self, self.root_mean_square(axes)) };
             let r = size.hypot(eps.sqrt()).recip();
             vec![x * r.unreduce(axes, &self.shape()), r]
         };

@@ -80,7 +80,9 @@ impl<'a> Vector<'a> {
         catch_unwind(AssertUnwindSafe(|| run(self))).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("the operation panicked");
-            Err(Refusal::Misfit(text.lines().next().unwrap_or_default().into()))
+            // The line where it was recorded is this program's, and not in the file.
+            let text = text.lines().next().and_then(|line| line.split(" (recorded at ").next());
+            Err(Refusal::Misfit(text.unwrap_or_default().into()))
         })
     }
 }

@@ -151,17 +151,17 @@ pub(super) fn attention() -> Vec<Row> {
             x[0].attention_weights(x[1], &Attention::default()) * x[2]
         }),
         row("attention_scores: of nothing", qkv([0, 1, 2, 2], [0, 1, 3, 2], [1, 1, 1, 1]), |x| {
-            x[0].attention_scores(x[1], &Attention::default()) * x[2]
+            x[0].attention_scores(x[1], &Attention::default()).cast(x[2].dtype()) * x[2]
         }),
         row("attention_scores: of one", qkv([1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]), |x| {
-            x[0].attention_scores(x[1], &Attention::default()) * x[2]
+            x[0].attention_scores(x[1], &Attention::default()).cast(x[2].dtype()) * x[2]
         }),
         row("attention_weights", square(), |x| {
             x[0].attention_weights(x[1], &Attention { causal: true, ..Attention::default() })
                 * x[2].index(3, 0).unsqueeze(3)
         }),
         row("attention_scores", square(), |x| {
-            x[0].attention_scores(x[1], &Attention::default()) * x[2].index(3, 0).unsqueeze(3)
+            x[0].attention_scores(x[1], &Attention::default()).cast(x[2].dtype()) * x[2].index(3, 0).unsqueeze(3)
         }),
     ]
 }
