@@ -16,6 +16,7 @@ use crate::{
     Tensor,
     grad::sweep,
     op::{Op, Typed},
+    versions::Paths,
 };
 
 /// The shape of an input or output of a fused op.
@@ -151,5 +152,5 @@ fn by_decomposition<'t>(op: &Op, x: &[Tensor<'t>], g: &[Option<Tensor<'t>>]) -> 
     }
     let outputs = op.decompose(&inputs);
     let seeds: Vec<_> = outputs.into_iter().zip(g).filter_map(|(y, g)| Some((y, (*g)?))).collect();
-    sweep(x[0].tape, &seeds, &inputs)
+    sweep(x[0].tape, &seeds, &inputs, &Paths::default())
 }

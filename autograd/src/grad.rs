@@ -7,6 +7,7 @@ use crate::{
     DType, Tensor,
     op::{Op, Place},
     tape::{Checkpoint, NodeId, ScopeId, Tape},
+    versions::Paths,
     vjp::vjp,
 };
 use std::{collections::HashMap, ops::Range};
@@ -48,8 +49,9 @@ impl<'t> Cotangent<'t> {
 }
 
 /// A sweep in progress.
-struct Sweep<'t> {
+struct Sweep<'p, 't> {
     tape: &'t Tape,
+    paths: &'p Paths,
     /// Whether a gradient is wanted of a node, or of something it was computed from.
     needed: Vec<bool>,
     cotangents: HashMap<NodeId, Cotangent<'t>>,
@@ -65,6 +67,7 @@ pub(crate) fn sweep<'t>(
     tape: &'t Tape,
     seeds: &[(Tensor<'t>, Tensor<'t>)],
     wrt: &[Tensor<'t>],
+    paths: &Paths,
 ) -> Vec<Option<Tensor<'t>>> {
     for x in seeds.iter().flat_map(|(y, g)| [y, g]).chain(wrt) {
         tape.own(*x, "grad");
@@ -73,13 +76,14 @@ pub(crate) fn sweep<'t>(
     let root = tape.child_scope(tape.current_scope(), "backward", None);
     let mut sweep = Sweep {
         tape,
-        needed: needed(tape, wrt, top),
+        paths,
+        needed: needed(tape, wrt, top, paths),
         cotangents: HashMap::new(),
         recomputed: HashMap::new(),
         scopes: HashMap::from([(ScopeId(0), root)]),
     };
     for &(y, g) in seeds {
-        sweep.cotangents.entry(y.id).or_default().add(g);
+        sweep.cotangent(y.id).add(g);
     }
     let mut checkpoints: Vec<Checkpoint> = tape.inner.borrow().checkpoints.clone();
     checkpoints.retain(|range| range.end <= top);
@@ -98,48 +102,30 @@ pub(crate) fn sweep<'t>(
         }
         if sweep.needed[index as usize] {
             let total = sweep.visit(id);
-            if let Some(total) = total.filter(|_| wrt.iter().any(|w| w.id == id)) {
-                found.insert(id, total);
-            }
+            found.extend(total.map(|total| (id, total)));
         }
     }
     tape.inner.borrow_mut().autocast = policy;
-    wrt.iter().map(|w| found.get(&w.id).copied()).collect()
-}
-
-/// Whether a gradient can flow from `y` to `x`.
-pub(crate) fn reaches<'t>(y: Tensor<'t>, x: Tensor<'t>) -> bool {
-    needed(y.tape, &[x], y.id.0 + 1)[y.id.index()]
-}
-
-/// Whether a gradient can flow from `y` to `x` other than through slices of `x`.
-pub(crate) fn reads_whole<'t>(y: Tensor<'t>, x: Tensor<'t>) -> bool {
-    let readers: Vec<Tensor<'t>> = {
-        let nodes = &y.tape.inner.borrow().nodes;
-        let reads = |i: &usize| nodes[*i].inputs.contains(&x.id) && !matches!(nodes[*i].op, Op::Slice { .. });
-        (x.id.index()..=y.id.index()).filter(reads).map(|i| Tensor { tape: y.tape, id: NodeId(i as u32) }).collect()
-    };
-    let flows = |reader: &Tensor<'t>| needed(y.tape, &[x], reader.id.0 + 1)[reader.id.index()];
-    readers.into_iter().any(|reader| flows(&reader) && reaches(y, reader))
+    wrt.iter().map(|w| found.get(&paths.gathering(w.id)).copied()).collect()
 }
 
 /// Marks the nodes through which a gradient can flow to `wrt`.
-fn needed(tape: &Tape, wrt: &[Tensor<'_>], top: u32) -> Vec<bool> {
+fn needed(tape: &Tape, wrt: &[Tensor<'_>], top: u32, paths: &Paths) -> Vec<bool> {
     let nodes = &tape.inner.borrow().nodes;
     let mut needed = vec![false; top as usize];
-    for w in wrt.iter().filter(|w| w.id.0 < top) {
-        needed[w.id.index()] = true;
+    for id in wrt.iter().map(|w| paths.gathering(w.id)).filter(|id| id.0 < top) {
+        needed[id.index()] = true;
     }
     for (i, node) in nodes[..top as usize].iter().enumerate() {
-        let inputs = &node.inputs[..node.op.differentiable_inputs(node.inputs.len())];
-        // A rule with several outputs runs when the sweep reaches the first, whatever its type.
-        let carries = node.dtype.is_float() || matches!(node.op, Op::Custom { .. });
-        needed[i] |= carries && inputs.iter().any(|input| needed[input.index()]);
+        let (id, flows) = (NodeId(i as u32), node.differentiated().iter().any(|input| needed[input.index()]));
+        // One of several outputs is visited for the sake of the others.
+        let ends = paths.end_at(id) && node.op.outputs().0 == 1;
+        needed[i] |= node.carries() && flows && !ends || needed[paths.gathering(id).index()];
     }
     needed
 }
 
-impl<'t> Sweep<'t> {
+impl<'t> Sweep<'_, 't> {
     /// Sends the total cotangent of a node to its inputs, and returns it; of a hooked node, what its hooks made of it.
     fn visit(&mut self, id: NodeId) -> Option<Tensor<'t>> {
         let tape = self.tape;
@@ -152,8 +138,9 @@ impl<'t> Sweep<'t> {
                 let first = NodeId(id.0 - out as u32);
                 let like = |k: usize| Tensor { tape, id: NodeId(first.0 + k as u32) };
                 let total = self.cotangents.remove(&id).and_then(|c| c.total(like(out)));
+                let passed = total.filter(|_| !self.paths.end_at(id));
                 if outputs > 1 {
-                    if let Some(total) = total {
+                    if let Some(total) = passed {
                         self.cotangents.entry(id).or_default().add(total);
                     }
                     if out > 0 {
@@ -161,11 +148,11 @@ impl<'t> Sweep<'t> {
                     }
                 }
                 let g: Vec<_> = match outputs {
-                    1 => vec![total],
+                    1 => vec![passed],
                     _ => (0..outputs).map(|k| self.cotangents.remove(&like(k).id).and_then(|c| c.sum)).collect(),
                 };
                 if g.iter().all(Option::is_none) {
-                    return None;
+                    return total;
                 }
                 let sent = self.send(&node.op, &node.inputs, (0..outputs).map(like).collect(), g);
                 if matches!(node.op, Op::Hook(_)) { sent } else { total }
@@ -184,7 +171,7 @@ impl<'t> Sweep<'t> {
     ) -> Option<Tensor<'t>> {
         if let (Op::Slice { axis, start, step, .. }, Some(g)) = (op, g[0]) {
             let place = Place { start: *start, step: *step };
-            self.cotangents.entry(inputs[0]).or_default().slices.push((*axis, place, g));
+            self.cotangent(inputs[0]).slices.push((*axis, place, g));
             return Some(g);
         }
         let tape = self.tape;
@@ -205,9 +192,13 @@ impl<'t> Sweep<'t> {
                 x.shape(),
                 tape.recorded_at()
             );
-            self.cotangents.entry(input).or_default().add(d);
+            self.cotangent(input).add(d);
         }
         sent.into_iter().next().flatten()
+    }
+
+    fn cotangent(&mut self, id: NodeId) -> &mut Cotangent<'t> {
+        self.cotangents.entry(self.paths.gathering(id)).or_default()
     }
 
     /// Records the nodes of a checkpoint once more, reading what enters it from behind a barrier.

@@ -6,7 +6,6 @@
 use crate::{
     DType, Tensor,
     coefficient::Range,
-    grad::{reaches, reads_whole},
     op::{Place, Segments},
     pass_state::{Action, Allowed, PassConfig, PassState},
     passes::Weighting,
@@ -15,8 +14,9 @@ use crate::{
     scaler::LossScaler,
     store::{Flat, Param, ParamSet, StateId},
     tape::{NodeId, Tape},
+    versions::Read,
 };
-use std::{cell::RefCell, marker::PhantomData, sync::Arc};
+use std::{cell::RefCell, collections::BTreeMap, marker::PhantomData, sync::Arc};
 
 /// Marks gradients multiplied by a loss scale.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +76,7 @@ pub enum Unscaled {}
 pub struct Grads<'t, S = Unscaled> {
     pub(crate) tape: &'t Tape,
     pub(crate) flat: Flat<'t>,
-    /// The arenas as they were where the gradient was taken.
+    /// The arenas, with the parameters that are present as the loss has read them.
     pub(crate) values: Flat<'t>,
     pub(crate) present: ParamSet,
     pub(crate) absent: ParamSet,
@@ -141,51 +141,46 @@ impl<'t, S> Grads<'t, S> {
     pub(crate) fn of(loss: Tensor<'t>, params: &ParamSet) -> Self {
         let tape = loss.tape();
         tape.mark_loss(loss);
-        // What stands for each parameter in the sweep: its slice of the arena, or the arena where the loss reads it whole.
-        let mut stands: Vec<(Param, Tensor<'t>, bool)> = vec![];
-        let mut values = vec![];
-        for arena in params.arenas(&tape.layout) {
-            // A loss recorded before a step reads the parameters as they were then: take the newest value of the arena
-            // that the loss reaches.
-            let versions = tape.versions(arena);
-            let version = *versions.iter().find(|version| reaches(loss, **version)).unwrap_or(&versions[0]);
-            values.push((arena, version));
-            let whole = reads_whole(loss, version);
-            for param in params.iter().filter(|p| tape.layout.param(*p).arena == arena) {
-                stands.push((param, if whole { version } else { tape.param_within(param, version) }, whole));
+        let paths = tape.paths_to_params(loss);
+        let reads = tape.reads(loss, params, &paths);
+        let found = loss.grad_along(&reads.iter().map(|read| read.stand).collect::<Vec<_>>(), &paths);
+        // What a loss reads through several values of the arena has a part of its gradient by each.
+        let mut parts: BTreeMap<Param, Vec<(&Read<'t>, Tensor<'t>)>> = BTreeMap::new();
+        for (read, part) in reads.iter().zip(found).filter_map(|(read, part)| Some((read, part?))) {
+            let known = parts.entry(read.param).or_default();
+            if let Some((other, _)) =
+                known.iter().find(|(other, _)| !tape.is_same_in(read.param, read.version, other.version))
+            {
+                tape.refuse_two_values(other, read);
+            }
+            if known.iter().all(|(other, _)| other.stand.id != read.stand.id) {
+                known.push((read, part));
             }
         }
-        stands.sort_by_key(|(param, ..)| *param);
-        let found = loss.grad_wrt(&stands.iter().map(|(_, stand, _)| *stand).collect::<Vec<_>>());
-        let own = |(&(param, _, whole), g): (&(Param, Tensor<'t>, bool), Option<Tensor<'t>>)| {
-            g.map(|g| if whole { tape.param_within(param, g) } else { g })
-        };
-        let found: Vec<Option<Tensor<'t>>> = stands.iter().zip(found).map(own).collect();
-        let of_param = |wanted: bool| {
-            let pairs = params.iter().zip(&found);
-            pairs.filter(|(_, g)| g.is_some() == wanted).map(|(p, _)| p).collect::<ParamSet>()
-        };
-        let (present, absent) = (of_param(true), of_param(false));
+        let present: ParamSet = parts.keys().copied().collect();
+        let absent: ParamSet = params.iter().filter(|param| !present.contains(*param)).collect();
         tape.inner.borrow_mut().unreached.extend(absent.iter());
         let gather = |arena| {
             let decl = tape.layout.state(arena);
-            let mut parts = vec![];
-            for (param, g) in params.iter().zip(&found) {
-                let place = tape.layout.param(param);
-                if let Some(g) = g.filter(|_| place.arena == arena) {
-                    parts.push((Place { start: place.offset, step: 1 }, g.reshape([g.numel()])));
-                }
+            let mut places = vec![];
+            for (param, parts) in parts.iter().filter(|(param, _)| tape.layout.param(**param).arena == arena) {
+                let (start, len) = tape.layout.place(*param);
+                let own =
+                    |(_, part): &(_, Tensor<'t>)| if part.numel() == len { *part } else { part.slice(0, start, len) };
+                let total = parts.iter().map(own).reduce(|sum, part| sum + part).expect("it is present");
+                places.push((Place { start, step: 1 }, total));
             }
             let len = decl.shape.numel();
-            if parts.is_empty() {
+            if places.is_empty() {
                 return (arena, tape.full([len], 0.0, decl.dtype));
             }
-            (arena, Tensor::assemble(&parts, 0, len))
+            (arena, Tensor::assemble(&places, 0, len))
         };
         let scope = tape.child_scope(tape.current_scope(), "backward", None);
-        let gathered = || Flat::new(params.arenas(&tape.layout).into_iter().map(gather).collect());
-        let flat = tape.at_caller(|| tape.in_scope(scope, gathered));
-        let (values, scaler) = (Flat::new(values), LossScaler::none());
+        let arenas = params.arenas(&tape.layout);
+        let flat = tape.at_caller(|| tape.in_scope(scope, || Flat::new(arenas.iter().map(|a| gather(*a)).collect())));
+        let values = Flat::new(arenas.iter().map(|arena| (*arena, tape.as_read(*arena, &parts))).collect());
+        let scaler = LossScaler::none();
         let (verdict, weight, generators, assigned) = (None, None, vec![], vec![]);
         let history = History::born(tape, scaler, &present);
         history.borrow_mut().loss = Some(loss.id);

@@ -13,8 +13,8 @@
 //! 6. A hook of a parameter sees the gradient of one sweep, before it is added to anything;
 //!    [`crate::Accumulator::on_accumulated`] sees the running sum after the addition.
 //! 7. [`Tensor::grad_wrt`] runs the former, and not the latter: it adds to nothing.
-//! 8. A parameter that is used twice has one gradient, and its hook one call. What has no gradient has no call. A hook is
-//!    part of what was recorded, so none is ever removed.
+//! 8. A parameter that is used twice has one gradient, and its hook one call, also where other parameters are stepped in
+//!    between. What has no gradient has no call. A hook is part of what was recorded, so none is ever removed.
 //! 9. What a hook records is differentiated like all else; one that gives back a constant ends the gradient's way.
 //! 10. Hooks run within the sweep: what they see is of one micro-batch and one replica, and still scaled where the loss
 //!     is. A clip there is not the clip of the whole gradient ([`crate::Pitfall::P7`]), and a norm logged there not the
@@ -174,14 +174,13 @@ impl Tape {
         let (mut seen, mut open) = (std::collections::HashSet::new(), vec![x.id]);
         while let Some(id) = open.pop() {
             let node = &nodes[id.index()];
-            let carries = node.dtype.is_float() || matches!(node.op, Op::Custom { .. });
-            if !carries || !seen.insert(id) {
+            if !node.carries() || !seen.insert(id) {
                 continue;
             }
             if matches!(node.op, Op::Input(_) | Op::State(_)) {
                 return true;
             }
-            open.extend(&node.inputs[..node.op.differentiable_inputs(node.inputs.len())]);
+            open.extend(node.differentiated());
         }
         false
     }

@@ -51,6 +51,7 @@ mod simplify;
 mod store;
 mod tape;
 mod tensor;
+mod versions;
 mod vjp;
 mod window;
 

@@ -159,7 +159,9 @@ pub trait Optimizer {
                 members: tape.layout.members(arena),
                 updates,
             });
-            new_params.push((arena, gate(present.keep(new, p), p)));
+            let new = gate(present.keep(new, p), p);
+            tape.note_update(new, p, grads.present().iter().filter(|p| self.states().params.contains(*p)).collect());
+            new_params.push((arena, new));
             for ((id, old), new) in ids.iter().zip(old).zip(new_old) {
                 new_states.push((*id, gate(present.keep(new, old), old)));
             }

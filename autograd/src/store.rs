@@ -63,6 +63,12 @@ impl Layout {
         &self.params[param.0 as usize]
     }
 
+    /// Where a parameter's segment starts in its arena, and its length.
+    pub(crate) fn place(&self, param: Param) -> (usize, usize) {
+        let decl = self.param(param);
+        (decl.offset, decl.shape.numel())
+    }
+
     /// All states, in the order of declaration.
     pub fn states(&self) -> impl Iterator<Item = (StateId, &StateDecl)> {
         self.states.iter().enumerate().map(|(i, decl)| (StateId(i as u32), decl))

@@ -12,6 +12,7 @@ use crate::{
     program::{InputDecl, Pass, Program, TapDecl},
     random::fnv1a,
     store::{Flat, Layout, Param, ParamSet, StateId},
+    versions::Versions,
     window::Event,
 };
 use std::{
@@ -73,6 +74,19 @@ pub struct Node {
     pub site: &'static Location<'static>,
 }
 
+impl Node {
+    /// The inputs that gradients flow on to.
+    pub(crate) fn differentiated(&self) -> &[NodeId] {
+        &self.inputs[..self.op.differentiable_inputs(self.inputs.len())]
+    }
+
+    /// Whether gradients flow through it. A rule with several outputs runs when the sweep reaches the first, whatever its
+    /// type.
+    pub(crate) fn carries(&self) -> bool {
+        self.dtype.is_float() || matches!(self.op, Op::Custom { .. })
+    }
+}
+
 /// A stretch of the tape that the reverse sweep recomputes instead of reading.
 pub(crate) type Checkpoint = Range<u32>;
 
@@ -89,15 +103,14 @@ pub(crate) struct Inner {
     pub half: bool,
     inputs: Vec<InputDecl>,
     states: BTreeMap<StateId, NodeId>,
-    /// Every value that a state has been given, in order.
-    assigned: Vec<(StateId, NodeId)>,
-    rebound: Vec<BTreeMap<StateId, NodeId>>,
+    pub rebound: Vec<BTreeMap<StateId, NodeId>>,
+    pub versions: Versions,
     pub param_hooks: HashMap<Param, HookId>,
     pub unreached: Vec<Param>,
     pub taps: Vec<TapDecl>,
     /// The taps that may be errors.
     pub alarms: Vec<Alarm>,
-    passes: Vec<Pass>,
+    pub passes: Vec<Pass>,
     /// What runs will do to windows of accumulators, and the losses whose gradients go into each.
     pub events: Vec<(Event, &'static Location<'static>)>,
     pub accumulated: Vec<(StateId, NodeId)>,
@@ -351,7 +364,7 @@ impl Tape {
         let site = self.site();
         let mut inner = self.inner.borrow_mut();
         inner.states.insert(state, id);
-        inner.assigned.push((state, id));
+        inner.versions.assigned.push((state, id, site));
         inner.facts.assign(state, site);
     }
 
@@ -367,40 +380,6 @@ impl Tape {
     pub(crate) fn scale_is_noted(&self, scale: StateId) -> bool {
         let id = self.state(scale).id;
         self.inner.borrow().scaled_by.get(&scale).is_none_or(|noted| *noted == id)
-    }
-
-    /// The value of a parameter, a slice of its arena's latest value.
-    #[track_caller]
-    pub fn param(&self, param: Param) -> Tensor<'_> {
-        let raw = self.param_within(param, self.state(self.layout.param(param).arena));
-        let hook = self.inner.borrow().param_hooks.get(&param).copied();
-        hook.map_or(raw, |hook| self.push(Op::Hook(hook), &[raw]))
-    }
-
-    /// A parameter as a value of its arena has it, before hooks: what its gradient is taken with respect to.
-    #[track_caller]
-    pub(crate) fn param_within<'t>(&'t self, param: Param, arena: Tensor<'t>) -> Tensor<'t> {
-        let decl = self.layout.param(param);
-        arena.slice(0, decl.offset, decl.shape.numel()).reshape(&decl.shape)
-    }
-
-    /// The values that an arena has had on this tape, the one in force first, then from the latest to the first.
-    #[track_caller]
-    pub(crate) fn versions(&self, arena: StateId) -> Vec<Tensor<'_>> {
-        let decl = self.layout.state(arena);
-        let first = self.push_typed(Op::State(arena), [].into(), (decl.shape.clone(), decl.dtype));
-        let assigned: Vec<NodeId> = {
-            let inner = self.inner.borrow();
-            inner.assigned.iter().rev().filter(|(state, _)| *state == arena).map(|(_, id)| *id).collect()
-        };
-        let earlier = assigned.into_iter().map(|id| Tensor { tape: self, id });
-        let mut versions = vec![self.state(arena)];
-        for version in earlier.chain([first]) {
-            if versions.iter().all(|known| known.id != version.id) {
-                versions.push(version);
-            }
-        }
-        versions
     }
 
     /// The latest values of the arenas that hold some parameters.
@@ -426,6 +405,9 @@ impl Tape {
     }
 
     /// Runs `f` with other values for whole arenas: a model on updated parameters, for gradients through an update.
+    ///
+    /// [`Tensor::grad`] within `f` is by these values, and goes no further back; after it, of what `f` has returned, it goes
+    /// through these values to the parameters that they were computed from.
     ///
     /// # Panics
     /// If a value does not have its arena's shape and type.

@@ -10,6 +10,7 @@ use crate::{
     op::{Binary, Op, Place, Reduce, Segments, Unary},
     store::ParamSet,
     tape::{NodeId, Tape},
+    versions::Paths,
 };
 use std::{fmt, ops, sync::Arc};
 
@@ -176,8 +177,16 @@ impl<'t> Tensor<'t> {
     /// Records the gradient of this scalar with respect to parameters: one flat vector per arena, and the set of
     /// parameters that the loss reaches.
     ///
+    /// A parameter may be read before and after a step of other parameters, as those of a generator are whose samples a
+    /// discriminator is trained on first. It has one value, and its gradient is the sum of what flows to all reads. Nothing
+    /// flows on through a step, or through an assignment of parameters, to what was there before: for gradients through an
+    /// update see [`crate::Optimizer::update`] and [`Tape::with_params`].
+    ///
     /// # Panics
-    /// If this is not a float scalar.
+    /// If this is not a float scalar. If it reads a parameter of the set at two values, before and after a change of the
+    /// parameter: the message has the lines of both reads and of the change. An assignment of an arena, or other values
+    /// within [`Tape::with_params`], count as a change of each of its parameters, unless [`crate::Optimizer::update`] has
+    /// made them.
     #[track_caller]
     pub fn grad(self, params: &ParamSet) -> Grads<'t, Unscaled> {
         Grads::of(self, params)
@@ -185,16 +194,25 @@ impl<'t> Tensor<'t> {
 
     /// Records the gradient of this scalar with respect to some tensors. `None`: it does not depend on that one.
     ///
+    /// What [`Tape::param`] has given stands for all reads of that value, before and after steps of other parameters; where
+    /// several of them are given, each stands for itself.
+    ///
     /// # Panics
     /// If this is not a float scalar.
     #[track_caller]
     pub fn grad_wrt(self, wrt: &[Tensor<'t>]) -> Vec<Option<Tensor<'t>>> {
+        self.grad_along(wrt, &self.tape.paths(self, wrt))
+    }
+
+    /// As [`Tensor::grad_wrt`], along some paths only.
+    #[track_caller]
+    pub(crate) fn grad_along(self, wrt: &[Tensor<'t>], paths: &Paths) -> Vec<Option<Tensor<'t>>> {
         let (shape, dtype) = (self.shape(), self.dtype());
         assert!(
             shape.rank() == 0 && dtype.is_float(),
             "grad: a gradient is taken of a float scalar, not of {dtype}{shape}: reduce it, or use `vjp`"
         );
-        self.vjp(self.ones_like(), wrt)
+        sweep(self.tape, &[(self, self.ones_like())], wrt, paths)
     }
 
     /// Records the vector-Jacobian product: the cotangents of `wrt`, given this tensor's.
@@ -211,7 +229,7 @@ impl<'t> Tensor<'t> {
             self.dtype(),
             self.shape()
         );
-        sweep(self.tape, &[(self, cotangent)], wrt)
+        sweep(self.tape, &[(self, cotangent)], wrt, &self.tape.paths(self, wrt))
     }
 
     /// The same value, as a constant to the reverse sweep.

@@ -24,7 +24,7 @@ pub use gpu::{gpu, gpu_options, gpus, gpus_of_halves, has_timestamps, separate_g
 pub use gradcheck::{Domain, Gradcheck, Setting};
 pub use model::{Linear, Mlp};
 pub use optimizer::{AnyOptimizer, MakeOptimizer, Step};
-pub use properties::{Around, Failure, Property, hold, properties};
+pub use properties::{Around, Failure, Property, hold, lossy_steps, properties};
 pub use run::{Machine, Outputs, Point, named, reference};
 pub use sound::sound;
 pub use training::{Training, Update, agree, tape, training};

@@ -6,6 +6,7 @@ use wgrad::testing::{Kind, Recipe, recipe};
 use wgrad_tests::{
     Property,
     fuzz::{Found, Fuzz, Tried, silence_panics},
+    lossy_steps,
 };
 
 fn sound() -> Property {
@@ -53,6 +54,16 @@ fn a_planted_fault_is_found_shrunk_and_found_again() {
     let (tried, found) = fuzz(planted, first.seed, 1, LONG);
     assert_eq!((found[0].seed, &found[0].failure), (first.seed, &first.failure));
     assert_eq!(tried.tapes[0], ("no_tape_has_fifty_steps", 10), "one round");
+}
+
+/// The fault: a gradient by the newest value of the parameters alone that the loss reads.
+#[test]
+fn a_gradient_that_loses_what_was_read_before_a_step_is_found_and_shrunk() {
+    silence_panics();
+    let (_, found) = fuzz(|| vec![lossy_steps()], 1, 1, LONG);
+    let [found] = &found[..] else { panic!("{found:?}") };
+    let case = &found.failure.case;
+    assert!(case.matches("Step {").count() <= 1 && case.matches("Interlude {").count() == 1, "{case}");
 }
 
 #[test]

@@ -339,3 +339,62 @@ fn a_slope_that_rounding_hides_is_refused_not_passed() {
         assert!(matches!(far, Err(GradcheckError::TooCoarse { .. })), "{far:?}");
     }
 }
+
+/// `x^2 k + k`, and some of what checkers weigh results with, under a rule that is wrong.
+fn with_constants<'t>(x: Tensor<'t>, k: f64) -> Tensor<'t> {
+    let weights = |x: Tensor<'t>| ((x.tape().iota(3).cast(DType::F64) * 0.7 + 0.3).cos() * 0.5 + 1.0) * k;
+    let table = |x: Tensor<'t>| x.tape().table(&[k, 1.0, 0.5], DType::F64);
+    x.tape().custom_vjp(
+        &[x],
+        |x| vec![x[0].square() * k + k + weights(x[0]) + table(x[0]) * x[0]],
+        |v| vec![v.cotangents[0].map(|g| g * v.inputs[0] * 3.0)],
+    )[0]
+}
+
+#[test]
+fn constants_in_common_with_the_checker_are_not_blamed() {
+    for check in [modes()[0].clone(), modes()[1].clone(), Gradcheck::new().second_order()] {
+        for k in [1.0, 0.0, 0.5, 2.0, 0.7, 0.3, -1.0] {
+            let found =
+                assert_rejects(&check, &mut session(), &[vector(&[0.5, -0.25, 0.75])], |x| with_constants(x[0], k));
+            assert_eq!(found.op(), Some("custom"), "{k}: {found}");
+        }
+    }
+}
+
+#[test]
+fn what_a_rule_has_in_common_with_the_rest_of_a_function_is_not_blamed() {
+    let x = [vector(&[0.5, -0.25]), vector(&[0.75, 0.5])];
+    for check in modes() {
+        // The square within is the one without.
+        let found = assert_rejects(&check, &mut session(), &x, |x| {
+            let wrong = x[0].tape().custom_vjp(
+                &[x[0]],
+                |x| vec![x[0].square().sin()],
+                |v| vec![v.cotangents[0].map(|g| g * v.inputs[0])],
+            )[0];
+            wrong * x[0].square()
+        });
+        assert_eq!(found.op(), Some("custom"), "{found}");
+        // A rule that is right beside one that is not.
+        let found = assert_rejects(&check, &mut session(), &x, |x| {
+            let right = x[0].tape().custom_vjp(
+                &[x[0]],
+                |x| vec![x[0].square().sin()],
+                |v| vec![v.cotangents[0].map(|g| g * v.inputs[0].square().cos() * v.inputs[0] * 2.0)],
+            )[0];
+            right * x[0].square() + x[0].square().exp() * x[1].on_grad(|g| g * 0.5)
+        });
+        assert_eq!((found.op(), &found.input), (Some("hook"), &Source::Input(1)), "{found}");
+        // What is no argument has no gradient.
+        let found = assert_rejects(&check, &mut session(), &x, |x| {
+            let hidden = x[1].sin();
+            x[0].tape().custom_vjp(
+                &[x[0]],
+                |x| vec![x[0] * hidden],
+                |v| vec![v.cotangents[0].map(|g| g * v.outputs[0] / v.inputs[0])],
+            )[0]
+        });
+        assert_eq!((found.op(), &found.input), (Some("custom"), &Source::Input(1)), "{found}");
+    }
+}

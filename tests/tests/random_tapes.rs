@@ -31,6 +31,7 @@ properties! {
     gradients_and_curvature_agree_with_finite_differences
     rounding_to_f32_passes_gradients_through
     rounding_to_f16_passes_gradients_through
+    gradients_across_steps_are_whole_or_refused
     plans_of_square_tapes_are_right
     the_cpu_runs_square_tapes
     plans_of_segmented_tapes_are_right

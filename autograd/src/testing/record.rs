@@ -60,12 +60,31 @@ impl Recipe {
     /// Records the recipe over given leaves (states, parameters, values of a larger program), which have the shapes and
     /// type of the recipe's own.
     pub fn record_over<'t>(&self, leaves: &[Tensor<'t>], mode: Mode) -> Recorded<'t> {
+        self.record_in_parts(leaves, mode, &[], |_| vec![])
+    }
+
+    /// As [`Recipe::record_over`], in parts: before the step at each of some positions (ascending, at most the number of
+    /// steps), `between` is told how many parts there have been, less one, and may record what it likes. What it returns,
+    /// each with the number of a leaf, steps from there on may read beside the leaf, and in its place.
+    pub fn record_in_parts<'t>(
+        &self,
+        leaves: &[Tensor<'t>],
+        mode: Mode,
+        positions: &[usize],
+        mut between: impl FnMut(usize) -> Vec<(usize, Tensor<'t>)>,
+    ) -> Recorded<'t> {
         let tape = leaves[0].tape();
-        let leaf = |(i, &x): (usize, &Tensor<'t>)| Entry { x, key: 1 + i as u8, bound: 2.0, used: false };
-        let pool = leaves.iter().enumerate().map(leaf).collect();
+        let leaf = |(i, x): (usize, Tensor<'t>)| Entry { x, key: 1 + i as u8, bound: 2.0, used: false };
+        let pool = leaves.iter().copied().enumerate().map(leaf).collect();
         let mut player =
             Player { tape, dtype: self.dtype, mode, pool, picked: vec![], branches: vec![], frozen: vec![] };
-        player.play(&self.steps);
+        let mut start = 0;
+        for (part, &position) in positions.iter().enumerate() {
+            player.play(&self.steps[start..position]);
+            player.pool.extend(between(part).into_iter().map(leaf));
+            start = position;
+        }
+        player.play(&self.steps[start..]);
         let unused: Vec<Tensor<'t>> = player.pool.iter().filter(|e| !e.used).map(|e| e.x).collect();
         let loss = player.loss(&unused);
         Recorded { loss, unused, leaves: leaves.to_vec(), branches: player.branches, frozen: player.frozen }

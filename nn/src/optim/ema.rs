@@ -66,7 +66,7 @@ impl Ema {
             for &(arena, average) in &self.averages {
                 let (p, old) = (tape.state(arena), tape.state(average));
                 let mean = old * self.config.decay + p * (1.0 - self.config.decay);
-                let new = stepped.select(first.select(p, mean), old);
+                let new = stepped.select(first.select(p, mean), old).detach();
                 tape.assign(average, new);
                 outputs.push(new);
             }

@@ -7,6 +7,7 @@ mod plans;
 mod recipes;
 mod segments;
 mod squares;
+mod steps;
 mod wgpu;
 
 pub(crate) use devices::CASTS;
@@ -15,6 +16,7 @@ use proptest::{
     test_runner::{TestCaseResult, TestError, TestRunner},
 };
 use std::fmt;
+pub use steps::lossy_steps;
 
 /// What is done around each check: it may be counted, or left out.
 pub type Around<'a> = &'a dyn Fn(&dyn Fn() -> TestCaseResult) -> TestCaseResult;
@@ -90,6 +92,7 @@ pub fn properties() -> Vec<Property> {
         plans::properties(),
         devices::properties(),
         gradients::properties(),
+        steps::properties(),
         squares::properties(),
         segments::properties(),
         recipes::properties(),

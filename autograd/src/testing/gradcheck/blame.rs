@@ -9,18 +9,11 @@ use super::{
     differences::{Verdict, direction},
     dot,
     error::Order,
+    moved::{MOVED, answerable, moving},
     one_hot,
     subject::{Recorded, Subject, shifted},
 };
-use crate::{
-    Array, DType, NodeId, Program, Session, Tape, Tensor,
-    op::{InputId, Op},
-    program::{InputDecl, TapDecl},
-    tape::Node,
-};
-
-/// The input that stands for the node that is moved.
-const MOVED: &str = "the node that is moved";
+use crate::{Array, DType, NodeId, Program, Session, Tape, Tensor, op::Op, tape::Node};
 
 /// How many elements of a node are tried where a kink is near the node's random direction.
 const SINGLE: usize = 16;
@@ -34,8 +27,8 @@ impl Gradcheck {
         order: Order,
     ) -> Result<Option<Suspect>, GradcheckError> {
         let tape = Tape::new(session.layout().clone());
-        let Recorded { value, .. } = subject.record(&tape, order)?;
-        let nodes: Vec<NodeId> = carriers(&tape, value.id);
+        let Recorded { value, leaves } = subject.record(&tape, order)?;
+        let nodes: Vec<NodeId> = carriers(&tape, &leaves, value.id);
         let tensors: Vec<Tensor<'_>> = nodes.iter().map(|&id| Tensor { tape: &tape, id }).collect();
         let cotangents = value.grad_wrt(&tensors);
         let end = value.id;
@@ -94,25 +87,23 @@ impl Gradcheck {
     }
 }
 
-/// The inputs of a node that have something to do with its gradient: those that gradients flow to, and the one that
-/// `Detach` stops them from.
-fn differentiated(node: &Node) -> &[NodeId] {
-    match node.op {
-        Op::Detach => &node.inputs,
-        _ => &node.inputs[..node.op.differentiable_inputs(node.inputs.len())],
+/// The float nodes through which a value's gradient by some leaves flows, or should, in the order of the tape. What a
+/// composition with a rule of its own records is not among them: the rule stands for it. Nor is what does not depend on
+/// the leaves, such as a constant that the function has in common with the checker.
+fn carriers(tape: &Tape, leaves: &[Tensor<'_>], value: NodeId) -> Vec<NodeId> {
+    let nodes = &tape.inner.borrow().nodes[..=value.index()];
+    let answerable: Vec<Vec<NodeId>> = nodes.iter().map(|node| answerable(nodes, node)).collect();
+    let mut depends = vec![false; nodes.len()];
+    for (i, node) in nodes.iter().enumerate() {
+        let on_leaf = leaves.iter().any(|leaf| leaf.id.index() == i);
+        depends[i] = node.dtype.is_float() && (on_leaf || answerable[i].iter().any(|input| depends[input.index()]));
     }
-}
-
-/// The float nodes through which a value's gradient flows, or should, in the order of the tape. What a composition with
-/// a rule of its own records is not among them: the rule stands for it.
-fn carriers(tape: &Tape, value: NodeId) -> Vec<NodeId> {
-    let mut carries = vec![false; value.index() + 1];
+    let mut carries = vec![false; nodes.len()];
     carries[value.index()] = true;
-    for i in (0..=value.index()).rev() {
-        let node = tape.node(NodeId(i as u32));
-        carries[i] &= node.dtype.is_float();
+    for i in (0..nodes.len()).rev() {
+        carries[i] &= depends[i];
         if carries[i] {
-            differentiated(&node).iter().for_each(|input| carries[input.index()] = true);
+            answerable[i].iter().for_each(|input| carries[input.index()] = true);
         }
     }
     (0..=value.0).map(NodeId).filter(|id| carries[id.index()]).collect()
@@ -124,27 +115,9 @@ fn consumer(program: &Program, carriers: &[NodeId], wrong: NodeId) -> NodeId {
     if matches!(program.node(wrong).op, Op::Hook(_)) {
         return wrong;
     }
-    let reads = |id: &&NodeId| differentiated(program.node(**id)).contains(&wrong);
+    let reads = |id: &&NodeId| answerable(&program.nodes, program.node(**id)).contains(&wrong);
     let foreign = |id: &NodeId| matches!(program.node(*id).op, Op::Custom { .. } | Op::Detach);
     let readers: Vec<NodeId> = carriers.iter().filter(reads).copied().collect();
     let suspect = readers.iter().find(|id| foreign(id)).or(readers.first());
     *suspect.expect("a node that carries a gradient has a consumer that does")
-}
-
-/// A program that taps the value and reads one node from an input instead.
-fn moving(program: &Program, moved: NodeId, value: NodeId) -> Program {
-    let mut inputs = program.inputs.clone();
-    let Node { shape, dtype, scope, site, .. } = program.node(moved).clone();
-    let op = Op::Input(InputId(inputs.len() as u32));
-    inputs.push(InputDecl { name: MOVED.into(), shape: shape.clone(), dtype });
-    // The input comes first, and all others one place later.
-    let to = |id: &NodeId| if *id == moved { NodeId(0) } else { NodeId(id.0 + 1) };
-    let mut nodes = vec![Node { op, inputs: [].into(), shape, dtype, scope, site }];
-    nodes.extend(program.nodes.iter().map(|node| match node.op {
-        // Gradients go to the original, so the original is what counts.
-        Op::Recomputed => Node { op: Op::Detach, inputs: [to(&node.inputs[0])].into(), ..node.clone() },
-        _ => Node { inputs: node.inputs.iter().map(to).collect(), ..node.clone() },
-    }));
-    let taps = vec![TapDecl { name: "value".into(), node: to(&value), site: program.node(value).site }];
-    Program { nodes, inputs, taps, passes: vec![], commits: vec![], ..program.clone() }
 }

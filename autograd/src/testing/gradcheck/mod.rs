@@ -21,6 +21,7 @@ mod blame;
 mod decisions;
 mod differences;
 mod error;
+mod moved;
 mod negative;
 mod subject;
 
