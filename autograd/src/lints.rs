@@ -503,11 +503,22 @@ fn square_of(program: &Program, id: NodeId) -> bool {
         Op::Binary(Binary::Mul | Binary::Div) if is(1, |c| c != 0.0) => square_of(program, x[0]),
         Op::Binary(Binary::Max) if is(1, |c| c == 0.0) => square_of(program, x[0]),
         // As in a variance: the mean square less the square of the mean.
-        Op::Binary(Binary::Sub) => square_of(program, x[0]) && square_of(program, x[1]),
+        Op::Binary(Binary::Sub) => square_of(program, x[0]) && square_of(program, kept(program, x[1])),
         Op::Select if is(1, |c| c == 0.0) => square_of(program, x[2]),
         Op::Reduce(Reduce::Sum, _) => square_of(program, x[0]),
         _ => false,
     }
+}
+
+/// The value that is kept from above, if it is, as `-max(-x, -c)`.
+fn kept(program: &Program, id: NodeId) -> NodeId {
+    let input = |id: NodeId, wanted: fn(&Op) -> bool| {
+        let node = program.node(moved(program, id));
+        wanted(&node.op).then(|| node.inputs[0])
+    };
+    let negation: fn(&Op) -> bool = |op| matches!(op, Op::Unary(Unary::Neg));
+    let largest = input(id, negation).and_then(|x| input(x, |op| matches!(op, Op::Binary(Binary::Max))));
+    largest.and_then(|x| input(x, negation)).unwrap_or(id)
 }
 
 /// Whether a value is `e^x` divided by something, as in a soft-max.

@@ -51,7 +51,7 @@ pub(crate) fn vjp<'t>(
             Unary::Erf => g * (x[0].normal_pdf() * (4.0 * PI.sqrt()) * x[0].normal_pdf()),
             Unary::Sigmoid => g * (y * (-x[0]).sigmoid()),
             Unary::NormalCdf => g * x[0].normal_pdf(),
-            Unary::NormalPdf => -(g * (x[0] * y)),
+            Unary::NormalPdf => -(g * (x[0].clamp(-64.0, 64.0) * y)), // Beyond, the density is 0.
             Unary::Gated(gate) => g * tape.push(Op::Unary(Unary::GatedSlope(*gate)), &[x[0]]),
             Unary::GatedSlope(gate) => g * x[0].gated_curvature(*gate),
             Unary::IsFinite => return vec![None],

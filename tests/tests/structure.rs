@@ -176,7 +176,7 @@ fn the_kernels_of_a_decoder_are_linear_in_depth_for_any_number_of_buffers() {
 #[test]
 fn updates_of_small_states_share_kernels() {
     const STATES: usize = 60;
-    for (buffers, most) in [(8, 7 * STATES), (24, STATES)] {
+    for (buffers, most) in [(8, 7 * STATES), (24, 3 * STATES)] {
         let mut store = Store::new();
         let zeros = Array::new([16], vec![0f32; 16]);
         let ids: Vec<_> = (0..STATES)

@@ -202,7 +202,8 @@ impl<'t> Tensor<'t> {
         let d_base = power * flat.and(power.equals(0.0)).select(one, self).pow(less);
         let d_base = match uniform(lost) {
             Some(0.0) => d_base,
-            _ => d_base * (lost * base.abs().log() + 1.0),
+            // Of an infinity, nothing is lost.
+            _ => d_base * (lost * self.is_finite().select(base, one).abs().log() + 1.0),
         };
         [d_base, flat.select(zero, y * base.log())]
     }
