@@ -138,6 +138,7 @@ impl Tape {
     /// per sweep.
     #[track_caller]
     pub fn on_param_grad(&self, param: Param, hook: impl for<'a> Fn(Tensor<'a>) -> Tensor<'a> + 'static) {
+        self.layout.param(param);
         let known = self.inner.borrow().param_hooks.get(&param).copied();
         let mut fns = known.map_or(HookFns::default(), |id| self.inner.borrow().hooks[id.0 as usize].clone());
         fns.push(0, move |g, []| hook(g));
@@ -155,7 +156,7 @@ impl Tape {
                 replaced
             })
         });
-        retained.iter().for_each(|name| self.tap(name, total));
+        retained.iter().for_each(|name| self.tap_each(name, total));
         total
     }
 
@@ -261,7 +262,7 @@ impl<'t> Tensor<'t> {
 
     /// Shows the gradient of this tensor to the host, as a tap of this name: use the tensor that is returned. It is the
     /// gradient after all of the tensor's hooks, those registered later too. Each reverse sweep that reaches the tensor
-    /// taps once; [`crate::Taps::get`] has that of the first.
+    /// taps once: the second as `<name>#2`.
     ///
     /// The gradient of a parameter is at hand as it is: [`crate::Grads::get`].
     ///

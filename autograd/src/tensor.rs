@@ -5,6 +5,7 @@
 
 use crate::{
     DType, Shape,
+    call::Call,
     grad::sweep,
     grads::{Grads, Unscaled},
     op::{Binary, Op, Place, Reduce, Segments, Unary},
@@ -114,7 +115,7 @@ macro_rules! binary_methods {
         $(#[$doc])*
         #[track_caller]
         pub fn $name(self, other: impl Into<Operand<'t>>) -> Self {
-            self.binary(Binary::$op, other.into().like(self))
+            self.called(stringify!($name), other.into(), Binary::$op)
         }
     )* } };
 }
@@ -180,10 +181,9 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn grad_wrt(self, wrt: &[Tensor<'t>]) -> Vec<Option<Tensor<'t>>> {
         let (shape, dtype) = (self.shape(), self.dtype());
-        assert!(
-            shape.rank() == 0 && dtype.is_float(),
-            "grad: a gradient is taken of a float scalar, not of {dtype}{shape}: reduce it, or use `vjp`"
-        );
+        self.tape.require(shape.rank() == 0 && dtype.is_float(), "grad", &[self], || {
+            "a gradient is taken of a float scalar: reduce it, or use `vjp`".into()
+        });
         self.vjp(self.ones_like(), wrt)
     }
 
@@ -193,14 +193,18 @@ impl<'t> Tensor<'t> {
     /// If the cotangent's shape or type is not this tensor's.
     #[track_caller]
     pub fn vjp(self, cotangent: Tensor<'t>, wrt: &[Tensor<'t>]) -> Vec<Option<Tensor<'t>>> {
-        assert!(
-            cotangent.shape() == self.shape() && cotangent.dtype() == self.dtype(),
-            "vjp: a cotangent of {}{} for a tensor of {}{}",
-            cotangent.dtype(),
-            cotangent.shape(),
-            self.dtype(),
-            self.shape()
-        );
+        self.tape.own(cotangent, "vjp");
+        for x in wrt {
+            self.tape.own(*x, "grad");
+        }
+        let fits = cotangent.shape() == self.shape() && cotangent.dtype() == self.dtype();
+        self.tape.require(fits, "vjp", &[self], || {
+            format!(
+                "a cotangent of {}{}, and must be of the tensor's shape and type",
+                cotangent.dtype(),
+                cotangent.shape()
+            )
+        });
         sweep(self.tape, &[(self, cotangent)], wrt)
     }
 
@@ -218,6 +222,24 @@ impl<'t> Tensor<'t> {
 
     // Elementwise.
 
+    /// A binary op under the name of a function.
+    #[track_caller]
+    fn called(self, name: &'static str, other: Operand<'t>, op: Binary) -> Self {
+        let (_call, other) = self.call_with(name, other);
+        self.binary(op, other)
+    }
+
+    /// Begins a function of this tensor and an operand, and gives that as a tensor.
+    #[track_caller]
+    pub(crate) fn call_with(self, name: &'static str, other: impl Into<Operand<'t>>) -> (Call<'t>, Self) {
+        let other = other.into();
+        let call = match other {
+            Operand::Value(_) => self.tape.call(name, &[self]),
+            Operand::Tensor(other) => self.tape.call(name, &[self, other]),
+        };
+        (call, other.like(self))
+    }
+
     #[track_caller]
     pub(crate) fn binary(self, op: Binary, other: Tensor<'t>) -> Self {
         let (a, b) = self.broadcast_with(other, op.name());
@@ -228,8 +250,7 @@ impl<'t> Tensor<'t> {
     fn broadcast_with(self, other: Tensor<'t>, op: &str) -> (Self, Self) {
         let (a, b) = (self.shape(), other.shape());
         let Some(shape) = a.broadcast(&b) else {
-            let line = self.tape.recorded_at();
-            panic!("{op} of {}{a} and {}{b}: the shapes do not broadcast{line}", self.dtype(), other.dtype())
+            panic!("{}", self.tape.refusal(op, &[self, other], "the shapes do not broadcast"))
         };
         (self.broadcast_to(&shape), other.broadcast_to(&shape))
     }
@@ -237,6 +258,7 @@ impl<'t> Tensor<'t> {
     /// `self ? a : b`, elementwise, for a bool tensor. The branch not taken has gradient exactly 0.
     #[track_caller]
     pub fn select(self, a: Tensor<'t>, b: Tensor<'t>) -> Self {
+        let _call = self.tape.call("select", &[self, a, b]);
         let (a, b) = a.broadcast_with(b, "select");
         let (condition, a) = self.broadcast_with(a, "select");
         self.tape.push(Op::Select, &[condition, a, b.broadcast_to(a.shape())])
@@ -322,7 +344,7 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn transpose(self) -> Self {
         let rank = self.rank();
-        assert!(rank >= 2, "transpose of {}{}: needs two dimensions", self.dtype(), self.shape());
+        self.tape.require(rank >= 2, "transpose", &[self], || "needs two dimensions".into());
         let mut order: Vec<usize> = (0..rank).collect();
         order.swap(rank - 2, rank - 1);
         self.permute(&order)
@@ -335,11 +357,8 @@ impl<'t> Tensor<'t> {
         if from == to {
             return self;
         }
-        assert!(
-            from.broadcast(&to).is_some_and(|both| both == to),
-            "broadcast of {}{from} to {to}: it does not repeat to that",
-            self.dtype()
-        );
+        let repeats = from.broadcast(&to).is_some_and(|both| both == to);
+        self.tape.require(repeats, "broadcast_to", &[self], || format!("it does not repeat to {to}"));
         let mut aligned = vec![1; to.rank() - from.rank()];
         aligned.extend(from.iter());
         let x = self.reshape(aligned);
@@ -362,6 +381,7 @@ impl<'t> Tensor<'t> {
     /// One position of an axis, which disappears.
     #[track_caller]
     pub fn index(self, axis: usize, position: usize) -> Self {
+        let _call = self.tape.call("index", &[self]);
         let shape = self.shape();
         self.slice(axis, position, 1).reshape(shape.without(&[axis]))
     }
@@ -373,6 +393,7 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn concat(parts: &[Tensor<'t>], axis: usize) -> Self {
         assert!(!parts.is_empty(), "concat: of nothing");
+        let _call = parts[0].tape.call("concat", parts);
         let mut start = 0;
         let placed: Vec<(Place, Tensor<'t>)> = parts
             .iter()
@@ -388,6 +409,8 @@ impl<'t> Tensor<'t> {
     /// Joins tensors of one shape along a new leading axis.
     #[track_caller]
     pub fn stack(parts: &[Tensor<'t>]) -> Self {
+        assert!(!parts.is_empty(), "stack: of nothing");
+        let _call = parts[0].tape.call("stack", parts);
         let mut lifted = Vec::with_capacity(parts.len());
         for x in parts {
             lifted.push(x.reshape([&[1], &x.shape()[..]].concat()));
@@ -398,6 +421,7 @@ impl<'t> Tensor<'t> {
     /// Zeros before and after, along an axis.
     #[track_caller]
     pub fn pad(self, axis: usize, before: usize, after: usize) -> Self {
+        let _call = self.tape.call("pad", &[self]);
         let extent = self.shape().get(axis).copied().unwrap_or(0);
         Self::assemble(&[(Place { start: before, step: 1 }, self)], axis, before + extent + after)
     }
@@ -460,18 +484,13 @@ impl<'t> Tensor<'t> {
     /// left and a column on the right, and has no dimension in the result.
     #[track_caller]
     pub fn matmul(self, other: Tensor<'t>) -> Self {
+        let _call = self.tape.call("matmul", &[self, other]);
         let (a, b) = (self.shape(), other.shape());
         let (row, column) = (a.rank() == 1, b.rank() == 1);
         if row || column {
             let inner = if column { b[0] } else { b.get(b.rank().wrapping_sub(2)).copied().unwrap_or(0) };
             let fits = a.last() == Some(&inner);
-            assert!(
-                fits,
-                "matmul of {}{a} and {}{b}: the inner extents differ{}",
-                self.dtype(),
-                other.dtype(),
-                self.tape.recorded_at()
-            );
+            self.tape.require(fits, "matmul", &[self, other], || "the inner extents differ".into());
         }
         let left = if row { self.unsqueeze(0) } else { self };
         let right = if column { other.unsqueeze(1) } else { other };
@@ -483,6 +502,7 @@ impl<'t> Tensor<'t> {
     /// `self` times the transpose of `other`: for weights stored `[out, in]`.
     #[track_caller]
     pub fn matmul_t(self, other: Tensor<'t>) -> Self {
+        let _call = self.tape.call("matmul_t", &[self, other]);
         self.matmul_broadcast(other, true)
     }
 
@@ -503,8 +523,7 @@ impl<'t> Tensor<'t> {
             return self.matmul_with(other, false, tb);
         }
         let Some(batch) = Shape::from(&a[..ra - 2]).broadcast(&Shape::from(&b[..rb - 2])) else {
-            let line = self.tape.recorded_at();
-            panic!("matmul of {}{a} and {}{b}: the batches do not broadcast{line}", self.dtype(), other.dtype())
+            panic!("{}", self.tape.refusal("matmul", &[self, other], "the batches do not broadcast"))
         };
         let lifted = |matrix: &[usize]| Shape::from([&batch[..], matrix].concat());
         let (x, y) = (self.broadcast_to(lifted(&a[ra - 2..])), other.broadcast_to(lifted(&b[rb - 2..])));
@@ -525,13 +544,14 @@ macro_rules! operators {
             type Output = Tensor<'t>;
             #[track_caller]
             fn $method(self, other: R) -> Tensor<'t> {
-                self.binary(Binary::$op, other.into().like(self))
+                self.called(stringify!($method), other.into(), Binary::$op)
             }
         }
         impl<'t> ops::$trait<Tensor<'t>> for f64 {
             type Output = Tensor<'t>;
             #[track_caller]
             fn $method(self, other: Tensor<'t>) -> Tensor<'t> {
+                let _call = other.tape.call(stringify!($method), &[other]);
                 other.tape.scalar(self, other.dtype()).binary(Binary::$op, other)
             }
         }
@@ -552,7 +572,7 @@ impl ops::Not for Tensor<'_> {
     type Output = Self;
     #[track_caller]
     fn not(self) -> Self {
-        assert!(self.dtype() == DType::Bool, "not of {}{}: needs bools", self.dtype(), self.shape());
+        self.tape.require(self.dtype() == DType::Bool, "not", &[self], || "needs bools".into());
         self.equals(0.0)
     }
 }

@@ -171,7 +171,7 @@ fn a_program_of_another_session_is_refused() {
     let (mut mine, ..) = counter();
     let (_, _, foreign) = counter();
     let refused = mine.session.run(&foreign, &[("x", &Array::zeros([2], F32))]);
-    assert!(matches!(refused, Err(Error::ForeignProgram)));
+    assert!(matches!(refused, Err(Error::ForeignProgram { .. })));
 }
 
 #[test]

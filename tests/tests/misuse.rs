@@ -177,7 +177,7 @@ fn a_program_over_another_store_is_refused() {
     let t = tape(&store);
     t.tap("p", t.param(p));
     let mut machine = Machine::poisoned(1, Store::new());
-    assert!(matches!(machine.session.compile(t.finish()), Err(Error::ForeignProgram)));
+    assert!(matches!(machine.session.compile(t.finish()), Err(Error::ForeignProgram { .. })));
 }
 
 #[test]

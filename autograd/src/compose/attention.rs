@@ -41,24 +41,21 @@ impl<'t> Tensor<'t> {
     /// If the shapes or types do not fit.
     #[track_caller]
     pub fn attention(self, keys: Tensor<'t>, values: Tensor<'t>, options: &Attention<'t>) -> Self {
-        self.tape.at_caller(|| {
-            let plain = options.mask.is_none() && options.dropout.is_none();
-            if plain && self.tape.autocasts(self, keys).is_none() {
-                return fused::attention(Scores::new(options.causal, options.scale_of(self)), self, keys, values);
-            }
-            let weights = self.attention_weights(keys, options);
-            let weights = options.dropout.map_or(weights, |(p, rng)| weights.dropout(p, rng));
-            let (v, r) = (values.shape(), keys.rank());
-            assert!(
-                v.rank() == r && v[..r - 1] == keys.shape()[..r - 1],
-                "attention: values of {}{v} for keys of {}{}{}",
-                values.dtype(),
-                keys.dtype(),
-                keys.shape(),
-                self.tape.recorded_at()
-            );
-            weights.attend(values)
-        })
+        let _call = self.tape.call("attention", &[self, keys, values]);
+        let plain = options.mask.is_none() && options.dropout.is_none();
+        if plain && self.tape.autocasts(self, keys).is_none() {
+            return fused::attention(Scores::new(options.causal, options.scale_of(self)), self, keys, values);
+        }
+        let weights = self.attention_weights(keys, options);
+        let weights = if let Some((p, rng)) = options.dropout { weights.dropout(p, rng) } else { weights };
+        let (v, r) = (values.shape(), keys.rank());
+        self.tape.require(
+            v.rank() == r && v[..r - 1] == keys.shape()[..r - 1],
+            "attention",
+            &[self, keys, values],
+            || format!("values of {v} for keys of {}", keys.shape()),
+        );
+        weights.attend(values)
     }
 
     /// The product of weights `[.., heads, queries, keys]` with values that fit.
@@ -83,6 +80,7 @@ impl<'t> Tensor<'t> {
     /// As [`Tensor::attention`].
     #[track_caller]
     pub fn attention_weights(self, keys: Tensor<'t>, options: &Attention<'t>) -> Self {
+        let _call = self.tape.call("attention_weights", &[self, keys]);
         self.attention_scores(keys, options).weights().0
     }
 
@@ -106,7 +104,7 @@ impl<'t> Tensor<'t> {
     /// As [`Tensor::attention`].
     #[track_caller]
     pub fn attention_scores(self, keys: Tensor<'t>, options: &Attention<'t>) -> Self {
-        self.tape.at_caller(|| {
+        let _call = self.tape.call("attention_scores", &[self, keys]);
         let (tape, q, k) = (self.tape, self.shape(), keys.shape());
         let r = q.rank();
         let fits = r >= 3
@@ -114,14 +112,11 @@ impl<'t> Tensor<'t> {
             && q[..r - 3] == k[..r - 3]
             && (q[r - 3] == k[r - 3] || k[r - 3] > 0 && q[r - 3].is_multiple_of(k[r - 3]))
             && q[r - 1] == k[r - 1];
-        assert!(
-            fits && self.dtype() == keys.dtype(),
-            "attention of {}{q} to {}{k}: needs queries [.., heads, queries, width] and keys [.., kv_heads, keys, width] \
-             of one type, with heads a multiple of kv_heads{}",
-            self.dtype(),
-            keys.dtype(),
-            tape.recorded_at()
-        );
+        tape.require(fits && self.dtype() == keys.dtype(), "attention_scores", &[self, keys], || {
+            "needs queries [.., heads, queries, width] and keys [.., kv_heads, keys, width] of one type, with heads a \
+             multiple of kv_heads"
+                .into()
+        });
         let (queries, count) = (q[r - 2], k[r - 2]);
         let shape = q.with(r - 1, count);
         let mut scores = (self * options.scale_of(self)).shared(keys).matmul_t(keys).reshape(&shape);
@@ -132,14 +127,10 @@ impl<'t> Tensor<'t> {
         }
         tape.mark(scores, Mark::Attention);
         let Some(mask) = options.mask else { return scores };
-        assert!(
-            mask.shape().broadcast(&shape).is_some_and(|both| both == shape),
-            "attention: a mask of {}{} for scores of {shape}{}",
-            mask.dtype(),
-            mask.shape(),
-            tape.recorded_at()
-        );
+        let masks = mask.shape().broadcast(&shape).is_some_and(|both| both == shape);
+        tape.require(masks, "attention_scores", &[self, keys], || {
+            format!("a mask of {}{} for scores of {shape}", mask.dtype(), mask.shape())
+        });
         if mask.dtype() == DType::Bool { mask.select(scores, never) } else { scores + mask }
-        })
     }
 }

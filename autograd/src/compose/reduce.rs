@@ -12,8 +12,12 @@ impl<'t> Tensor<'t> {
     }
 
     /// The number of elements in the given axes.
+    #[track_caller]
     pub(super) fn extent(self, axes: &[usize]) -> f64 {
         let shape = self.shape();
+        for axis in axes {
+            self.tape.require(*axis < shape.rank(), "extent", &[self], || format!("there is no axis {axis}"));
+        }
         axes.iter().map(|&a| shape[a]).product::<usize>() as f64
     }
 
@@ -26,6 +30,7 @@ impl<'t> Tensor<'t> {
     /// The mean of all elements; NaN of none.
     #[track_caller]
     pub fn mean(self) -> Self {
+        let _call = self.tape.call("mean", &[self]);
         self.mean_axes(&self.axes())
     }
 
@@ -51,19 +56,15 @@ impl<'t> Tensor<'t> {
     /// If the elements are not floats: integers have no mean of their type.
     #[track_caller]
     pub fn mean_axes(self, axes: &[usize]) -> Self {
-        assert!(
-            self.dtype().is_float(),
-            "mean of {}{}: cast it to floats first{}",
-            self.dtype(),
-            self.shape(),
-            self.tape.recorded_at()
-        );
+        let _call = self.tape.call("mean_axes", &[self]);
+        self.tape.require(self.dtype().is_float(), "mean_axes", &[self], || "cast it to floats first".into());
         (self.cast(self.wide()).sum_axes(axes) / self.extent(axes)).cast(self.dtype())
     }
 
     /// The variance over some axes, which disappear: the mean squared distance from the mean (divided by n).
     #[track_caller]
     pub fn var_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("var_axes", &[self]);
         let x = self.cast(self.wide());
         let mean = x.mean_axes(axes).unreduce(axes, &self.shape());
         (x - mean).square().mean_axes(axes).cast(self.dtype())
@@ -73,6 +74,7 @@ impl<'t> Tensor<'t> {
     /// the unbiased estimate of the variance. NaN or infinite where `n` is no larger.
     #[track_caller]
     pub fn var_axes_with(self, axes: &[usize], correction: f64) -> Self {
+        let _call = self.tape.call("var_axes_with", &[self]);
         let n = self.extent(axes);
         if n > 0.0 && n <= correction {
             let text = format!(
@@ -94,12 +96,14 @@ impl<'t> Tensor<'t> {
     /// The smallest element.
     #[track_caller]
     pub fn min(self) -> Self {
+        let _call = self.tape.call("min", &[self]);
         self.min_axes(&self.axes())
     }
 
     /// The minimum over some axes, which disappear. Equal minima share the gradient.
     #[track_caller]
     pub fn min_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("min_axes", &[self]);
         self.reversed().max_axes(axes).reversed()
     }
 
@@ -107,6 +111,7 @@ impl<'t> Tensor<'t> {
     /// alone gets the gradient.
     #[track_caller]
     pub fn max_with_index(self, axis: usize) -> (Self, Self) {
+        let _call = self.tape.call("max_with_index", &[self]);
         let (index, kept) = (self.argmax(axis), self.shape().with(axis, 1));
         (self.gather(index.reshape(kept), axis).reshape(index.shape()), index)
     }
@@ -114,6 +119,7 @@ impl<'t> Tensor<'t> {
     /// The index of the first smallest element along an axis (u32).
     #[track_caller]
     pub fn argmin(self, axis: usize) -> Self {
+        let _call = self.tape.call("argmin", &[self]);
         self.reversed().argmax(axis)
     }
 
@@ -126,12 +132,14 @@ impl<'t> Tensor<'t> {
     /// Bool scalar: whether no element is NaN or infinite; true of none.
     #[track_caller]
     pub fn all_finite(self) -> Self {
+        let _call = self.tape.call("all_finite", &[self]);
         !(!self.is_finite()).max()
     }
 
     /// The inner product of two tensors of one shape.
     #[track_caller]
     pub fn dot(self, other: Tensor<'t>) -> Self {
+        let _call = self.tape.call("dot", &[self, other]);
         (self * other).sum()
     }
 
@@ -146,12 +154,14 @@ impl<'t> Tensor<'t> {
     /// `log(sum(e^x))` along an axis, which disappears.
     #[track_caller]
     pub fn logsumexp(self, axis: usize) -> Self {
+        let _call = self.tape.call("logsumexp", &[self]);
         self.logsumexp_axes(&[axis])
     }
 
     /// `log(sum(e^x))` over some axes, which disappear. It overflows nowhere.
     #[track_caller]
     pub fn logsumexp_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("logsumexp_axes", &[self]);
         let mut axes = axes.to_vec();
         axes.sort_unstable();
         let (e, shift) = self.cast(self.wide()).shifted_exp(&axes);
@@ -170,12 +180,14 @@ impl<'t> Tensor<'t> {
     /// `x - logsumexp(x)` along an axis.
     #[track_caller]
     pub fn log_softmax(self, axis: usize) -> Self {
+        let _call = self.tape.call("log_softmax", &[self]);
         self - self.logsumexp(axis).unreduce(&[axis], &self.shape())
     }
 
     /// `e^x / sum(e^x)` along an axis.
     #[track_caller]
     pub fn softmax(self, axis: usize) -> Self {
+        let _call = self.tape.call("softmax", &[self]);
         let (e, _) = self.cast(self.wide()).shifted_exp(&[axis]);
         (e * e.sum_axes(&[axis]).recip().unreduce(&[axis], &self.shape())).cast(self.dtype())
     }

@@ -118,8 +118,14 @@ impl<'t> Grads<'t, Unscaled> {
     pub fn agc(self, agc: impl Into<Agc<'t>>) -> Self {
         const NAME: &str = "agc";
         let agc = agc.into();
-        check_bound(NAME, "clipping", agc.clipping);
+        check_bound(self.tape, NAME, "clipping", agc.clipping);
         check_norm(NAME, agc.p, &[("eps", agc.eps), ("div_eps", agc.div_eps)]);
+        for params in agc.unit_dims.iter().map(|(params, _)| params).chain([&agc.exclude]) {
+            self.tape.layout.check(params);
+        }
+        for param in self.present.iter().filter(|param| !agc.exclude.contains(*param)) {
+            agc.dims(&self, param);
+        }
         self.note_floor(NAME, "eps", agc.eps);
         if agc.exclude.is_empty() {
             let text = "agc leaves no parameter out, but its paper leaves out the output layer; `exclude` it";
@@ -162,7 +168,7 @@ impl<'t> Grads<'t, Unscaled> {
     pub fn agc_per_tensor(self, clip_factor: impl Into<Operand<'t>>, eps: f64, param_eps: f64) -> Self {
         const NAME: &str = "agc_per_tensor";
         let factor = clip_factor.into();
-        check_bound(NAME, "clip_factor", factor);
+        check_bound(self.tape, NAME, "clip_factor", factor);
         check_norm(NAME, 2.0, &[("eps", eps), ("param_eps", param_eps)]);
         self.note_floor(NAME, "param_eps", param_eps);
         let text = "agc_per_tensor clips all parameters, and the paper leaves the output layer out; use `agc` and `exclude` it";

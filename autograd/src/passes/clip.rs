@@ -9,6 +9,7 @@ use crate::{
     alarm::Bad,
     grads::{Grads, Unscaled},
     pitfall::{Pitfall, Severity},
+    tape::Tape,
 };
 use std::fmt;
 
@@ -68,8 +69,8 @@ impl<'t> ClipNorm<'t> {
     }
 
     #[track_caller]
-    fn check(&self, pass: &str) {
-        check_bound(pass, "max_norm", self.max_norm);
+    fn check(&self, tape: &Tape, pass: &str) {
+        check_bound(tape, pass, "max_norm", self.max_norm);
         check_norm(pass, self.p, &[("eps", self.eps)]);
     }
 
@@ -187,7 +188,7 @@ impl<'t> Grads<'t, Unscaled> {
     pub fn clip_by_global_norm(mut self, clip: impl Into<ClipNorm<'t>>) -> Self {
         const NAME: &str = "clip_by_global_norm";
         let clip = clip.into();
-        clip.check(NAME);
+        clip.check(self.tape, NAME);
         let policy = self.policy(clip.non_finite);
         let (flat, values) = self.pass(NAME, &clip.parameters(), |flat| {
             let norm = self.p_norm(clip.p);

@@ -81,7 +81,8 @@ impl<'t> ClipGroups<'t> {
         check_norm(name, self.p.unwrap_or(2.0), &[("eps", self.eps.unwrap_or(1e-6))]);
         let path = |param: Param| &grads.tape.layout.param(param).path;
         for (i, (params, max_norm)) in self.groups.iter().enumerate() {
-            check_bound(name, "max_norm", *max_norm);
+            check_bound(grads.tape, name, "max_norm", *max_norm);
+            grads.tape.layout.check(params);
             assert!(
                 max_norm.value() != Some(f64::INFINITY),
                 "{name}: a bound of infinity: leave the group out instead"
@@ -176,7 +177,7 @@ impl<'t> Grads<'t, Unscaled> {
     pub fn clip_by_block_rms(self, threshold: impl Into<Operand<'t>>) -> Self {
         const NAME: &str = "clip_by_block_rms";
         let threshold = threshold.into();
-        check_bound(NAME, "threshold", threshold);
+        check_bound(self.tape, NAME, "threshold", threshold);
         assert!(threshold.value() != Some(0.0), "{NAME}: threshold is 0, and must be above");
         let (flat, clipped) = self.pass(NAME, &[("threshold", threshold.to_string())], |flat| {
             let mut count = self.tape.scalar(0.0, DType::U32);

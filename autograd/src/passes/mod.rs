@@ -32,6 +32,7 @@ use crate::{
     grads::Grads,
     pass_state::Action,
     store::{Flat, ParamSet},
+    tape::Tape,
 };
 
 impl<'t, S> Grads<'t, S> {
@@ -80,20 +81,27 @@ impl<'t, S> Grads<'t, S> {
         !(!finite).any_over_ranks()
     }
 
-    /// Taps a value of a pass, as `<pass>/<name>`.
+    /// Taps a value of a pass, as `<pass>/<name>`; of a second such pass, as `<pass>/<name>#2`.
     #[track_caller]
     fn tap_of(&self, pass: &'static str, name: &str, value: Tensor<'t>) {
-        self.tape.tap(&format!("{pass}/{name}"), value);
+        self.tape.tap_each(&format!("{pass}/{name}"), value);
     }
 }
 
 /// Checks a threshold: a number of at least 0, which may be infinite, or a scalar tensor.
 #[track_caller]
-fn check_bound(pass: &str, name: &str, bound: Operand<'_>) {
+fn check_bound(tape: &Tape, pass: &str, name: &str, bound: Operand<'_>) {
     match bound {
         Operand::Value(v) => assert!(v >= 0.0, "{pass}: {name} is {v}, and must be at least 0"),
-        Operand::Tensor(m) => assert!(m.rank() == 0, "{pass}: {name} has shape {}, and must be a scalar", m.shape()),
+        Operand::Tensor(m) => check_scalar(tape, pass, name, m),
     }
+}
+
+/// Checks a number that is given as a tensor: a scalar of the same tape.
+#[track_caller]
+fn check_scalar(tape: &Tape, pass: &str, name: &str, value: Tensor<'_>) {
+    tape.own(value, pass);
+    assert!(value.rank() == 0, "{pass}: {name} has shape {}, and must be a scalar", value.shape());
 }
 
 /// Checks the order of a norm and what is added to norms.

@@ -1,6 +1,6 @@
 //! Passes that treat elements one by one: clipping by value, and scaling the gradients of some parameters.
 
-use super::units::Units;
+use super::{check_scalar, units::Units};
 use crate::{
     DType, Operand,
     grads::{Grads, Unscaled},
@@ -42,8 +42,9 @@ impl<'t, S> Grads<'t, S> {
     #[track_caller]
     pub fn scale_grad(self, params: &ParamSet, factor: impl Into<Operand<'t>>) -> Self {
         let factor = factor.into();
+        self.tape.layout.check(params);
         if let Operand::Tensor(factor) = factor {
-            assert!(factor.rank() == 0, "scale_grad: the factor has shape {}, and must be a scalar", factor.shape());
+            check_scalar(self.tape, "scale_grad", "the factor", factor);
         }
         let chosen = params.iter().filter(|param| self.present.contains(*param)).collect();
         let parameters = [("params", params.len().to_string()), ("factor", factor.to_string())];

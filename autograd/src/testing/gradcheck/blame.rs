@@ -39,9 +39,9 @@ impl Gradcheck {
         let tensors: Vec<Tensor<'_>> = nodes.iter().map(|&id| Tensor { tape: &tape, id }).collect();
         let cotangents = value.grad_wrt(&tensors);
         let end = value.id;
-        for (x, g) in tensors.iter().zip(&cotangents) {
-            tape.tap("value", *x);
-            tape.tap("cotangent", g.unwrap_or(x.zeros_like()));
+        for (i, (x, g)) in tensors.iter().zip(&cotangents).enumerate() {
+            tape.tap(&format!("value{i}"), *x);
+            tape.tap(&format!("cotangent{i}"), g.unwrap_or(x.zeros_like()));
         }
         let mut program = tape.finish();
         program.commits.clear();
@@ -136,7 +136,7 @@ fn moving(program: &Program, moved: NodeId, value: NodeId) -> Program {
     let mut inputs = program.inputs.clone();
     let Node { shape, dtype, scope, site, .. } = program.node(moved).clone();
     let op = Op::Input(InputId(inputs.len() as u32));
-    inputs.push(InputDecl { name: MOVED.into(), shape: shape.clone(), dtype });
+    inputs.push(InputDecl { name: MOVED.into(), shape: shape.clone(), dtype, site });
     // The input comes first, and all others one place later.
     let to = |id: &NodeId| if *id == moved { NodeId(0) } else { NodeId(id.0 + 1) };
     let mut nodes = vec![Node { op, inputs: [].into(), shape, dtype, scope, site }];
