@@ -280,6 +280,7 @@ impl<'t> ScaledLoss<'t> {
     pub fn grad(self, params: &ParamSet) -> Grads<'t, Scaled> {
         let tape = self.loss.tape;
         tape.layout.check(params);
+        self.loss.check_loss();
         let scaled = self.scaler != LossScaler::none();
         let site = tape.site();
         let grads = tape.in_scaled_sweep(scaled, || tape.at_site(site, || Grads::of(self.scaled, params)));

@@ -180,10 +180,7 @@ impl<'t> Tensor<'t> {
     /// If this is not a float scalar.
     #[track_caller]
     pub fn grad_wrt(self, wrt: &[Tensor<'t>]) -> Vec<Option<Tensor<'t>>> {
-        let (shape, dtype) = (self.shape(), self.dtype());
-        self.tape.require(shape.rank() == 0 && dtype.is_float(), "grad", &[self], || {
-            "a gradient is taken of a float scalar: reduce it, or use `vjp`".into()
-        });
+        self.check_loss();
         self.vjp(self.ones_like(), wrt)
     }
 
@@ -206,6 +203,14 @@ impl<'t> Tensor<'t> {
             )
         });
         sweep(self.tape, &[(self, cotangent)], wrt)
+    }
+
+    /// Refuses what no gradient is taken of.
+    #[track_caller]
+    pub(crate) fn check_loss(self) {
+        self.tape.require(self.rank() == 0 && self.dtype().is_float(), "grad", &[self], || {
+            "a gradient is taken of a float scalar: reduce it, or use `vjp`".into()
+        });
     }
 
     /// The same value, as a constant to the reverse sweep.
@@ -287,18 +292,21 @@ impl<'t> Tensor<'t> {
     /// The sum over some axes, which disappear.
     #[track_caller]
     pub fn sum_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("sum_axes", &[self]);
         self.reduce(Reduce::Sum, axes)
     }
 
     /// The maximum over some axes, which disappear. Equal maxima share the gradient.
     #[track_caller]
     pub fn max_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("max_axes", &[self]);
         self.reduce(Reduce::Max, axes)
     }
 
     /// The Euclidean norm over some axes, which disappear: see [`Tensor::norm`].
     #[track_caller]
     pub fn norm_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("norm_axes", &[self]);
         if axes.is_empty() { self.abs() } else { self.reduce(Reduce::Norm, axes) }
     }
 
@@ -457,18 +465,21 @@ impl<'t> Tensor<'t> {
     /// One sum per segment of a flat vector.
     #[track_caller]
     pub fn segment_sum(self, segments: &Arc<Segments>) -> Self {
+        let _call = self.tape.call("segment_sum", &[self]);
         self.tape.push(Op::SegmentReduce(Reduce::Sum, segments.clone()), &[self])
     }
 
     /// The maximum of each segment of a flat vector. Equal maxima share the gradient.
     #[track_caller]
     pub fn segment_max(self, segments: &Arc<Segments>) -> Self {
+        let _call = self.tape.call("segment_max", &[self]);
         self.tape.push(Op::SegmentReduce(Reduce::Max, segments.clone()), &[self])
     }
 
     /// The Euclidean norm of each segment of a flat vector: see [`Tensor::norm`].
     #[track_caller]
     pub fn segment_norm(self, segments: &Arc<Segments>) -> Self {
+        let _call = self.tape.call("segment_norm", &[self]);
         self.tape.push(Op::SegmentReduce(Reduce::Norm, segments.clone()), &[self])
     }
 

@@ -146,6 +146,7 @@ impl<'t> Tensor<'t> {
     /// The Euclidean norm of all elements, which overflows only if the norm itself does; its gradient at 0 is 0.
     #[track_caller]
     pub fn norm(self) -> Self {
+        let _call = self.tape.call("norm", &[self]);
         self.norm_axes(&self.axes())
     }
 

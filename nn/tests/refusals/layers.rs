@@ -67,7 +67,10 @@ fn feed_forward(b: Builder<'_>) -> FeedForward {
 fn block(b: Builder<'_>) -> TransformerBlock {
     let (init, residual_init) = (ONES, ONES);
     let (attention, place) = (config(), wgrad_nn::NormPlace::Pre);
-    TransformerBlock::new(b, &BlockConfig { attention, hidden: 8, activation: Activation::Relu, place, init, residual_init })
+    TransformerBlock::new(
+        b,
+        &BlockConfig { attention, hidden: 8, activation: Activation::Relu, place, init, residual_init },
+    )
 }
 
 fn gpt(b: Builder<'_>) -> Gpt {

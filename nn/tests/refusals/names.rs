@@ -73,7 +73,8 @@ fn a_run_is_given_each_input_once_in_its_size() {
     for part in ["\"x\"", "f32[2, 3]", "f32[4, 3]", "run_cached", &at] {
         assert!(error.contains(part), "{error} does not say {part}");
     }
-    let error = session.run(&step, &[("x", &Array::zeros([2, 3], DType::U32))]).expect_err("of another type").to_string();
+    let error =
+        session.run(&step, &[("x", &Array::zeros([2, 3], DType::U32))]).expect_err("of another type").to_string();
     assert!(error.contains("u32[2, 3]") && error.contains(&at), "{error}");
     let error = session.run(&step, &[]).expect_err("missing").to_string();
     assert!(error.contains("\"x\" is missing") && error.contains(&at), "{error}");
@@ -86,8 +87,9 @@ fn trained(f: impl for<'t> Fn(&wgrad_nn::Inputs<'t>, Tensor<'t>) -> Tensor<'t> +
     let layer = Linear::new(Builder::new(&mut store, 0), 3, 4, &Init::Zeros);
     let params = store.params();
     let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
-    let loss = move |batch: &wgrad_nn::Inputs<'_>| f(batch, layer.forward(batch.get("x"))).into();
-    let trainer = Trainer::new(&mut store, &params, sgd, TrainerConfig::default(), loss);
+    let trainer = Trainer::new(&mut store, &params, sgd, TrainerConfig::default(), move |batch| {
+        f(batch, layer.forward(batch.get("x"))).into()
+    });
     (trainer, session(store))
 }
 
@@ -102,7 +104,10 @@ fn a_trainer_blames_the_line_of_the_loss_or_the_batch() {
     trainer.step(&mut session, &[("x", &x), ("target", &target)]).expect("fits");
     // It is the data that lacks something now.
     let error = trainer.step(&mut session, &[("x", &x)]).expect_err("without a target");
-    assert!(matches!(&error, Error::MissingInput { name, site, .. } if name == "target" && site.line() == asks), "{error}");
+    assert!(
+        matches!(&error, Error::MissingInput { name, site, .. } if name == "target" && site.line() == asks),
+        "{error}"
+    );
     trainer.step(&mut session, &[("x", &x), ("target", &target)]).expect("the trainer goes on");
     let short = Array::zeros([2], DType::F32);
     let refused = refusal(|| trainer.step(&mut session, &[("x", &x), ("target", &short)]));
