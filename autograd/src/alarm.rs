@@ -88,7 +88,7 @@ impl Tape {
         pitfall: Option<Pitfall>,
         site: &'static Location<'static>,
     ) {
-        self.tap(name, value);
+        self.tap_each(name, value);
         let inner = &mut *self.inner.borrow_mut();
         inner.alarms.push(Alarm { tap: inner.taps.len() - 1, bad, what, pitfall, site });
     }

@@ -1,7 +1,7 @@
 //! Coefficients of passes and optimizers: bounds, factors, rates and scales. A number out of its range is refused while it
 //! is recorded. Of a tensor only a run can tell: the step is not taken then, and the run says so.
 
-use crate::{DType, Operand, Tensor, grads::Grads};
+use crate::{DType, Operand, Tape, Tensor, grads::Grads};
 use std::fmt;
 
 /// The numbers that a coefficient may be; NaN is none.
@@ -58,6 +58,16 @@ impl fmt::Display for Range {
     }
 }
 
+impl Tape {
+    /// Refuses a number that is given as a tensor, unless it is a scalar of this tape.
+    #[track_caller]
+    pub(crate) fn check_scalar(&self, pass: &str, name: &str, x: Tensor<'_>) {
+        self.own(x, pass);
+        let shape = x.shape();
+        assert!(shape.rank() == 0, "{pass}: {name} has shape {shape}, and must be a scalar{}", self.recorded_at());
+    }
+}
+
 impl<'t, S> Grads<'t, S> {
     /// Takes a coefficient: every one that may be a tensor goes through here. Refuses a number out of its range. Of a scalar
     /// tensor, joins to the verdict that it is within, and taps it as `<pass>/<name>`, so that a run says where it was not.
@@ -74,8 +84,7 @@ impl<'t, S> Grads<'t, S> {
             }
             Operand::Tensor(x) => x,
         };
-        let shape = x.shape();
-        assert!(shape.rank() == 0, "{pass}: {name} has shape {shape}, and must be a scalar{}", tape.recorded_at());
+        tape.check_scalar(pass, name, x);
         let judged = &mut self.history.get_mut().coefficients;
         if judged.contains(&(x.id, range)) {
             return;

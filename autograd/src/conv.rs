@@ -139,6 +139,7 @@ impl<'t> Tensor<'t> {
     /// If the shapes or types do not fit each other, or the kernel is larger than the padded image.
     #[track_caller]
     pub fn conv2d(self, weight: Tensor<'t>, conv: Conv2d) -> Self {
+        let _call = self.tape.call("conv2d", &[self, weight]);
         if let Some(half) = self.tape.autocasts(self, weight) {
             return self.cast(half).conv2d(weight.cast(half), conv).cast(DType::F32);
         }
@@ -151,14 +152,11 @@ impl<'t> Tensor<'t> {
     /// As [`Tensor::conv2d`].
     #[track_caller]
     pub fn conv1d(self, weight: Tensor<'t>, stride: usize, padding: usize, dilation: usize, groups: usize) -> Self {
+        let _call = self.tape.call("conv1d", &[self, weight]);
         let (x, w) = (self.shape(), weight.shape());
-        assert!(
-            x.rank() == 3 && w.rank() == 3,
-            "conv1d of {}{x} and {}{w}: needs signals [batch, channels, length] and weights [out, channels, kernel]{}",
-            self.dtype(),
-            weight.dtype(),
-            self.tape.recorded_at()
-        );
+        self.tape.require(x.rank() == 3 && w.rank() == 3, "conv1d", &[self, weight], || {
+            "needs signals [batch, channels, length] and weights [out, channels, kernel]".into()
+        });
         let conv = Conv2d { stride: [1, stride], padding: [0, padding], dilation: [1, dilation], groups };
         let y = self.reshape([x[0], x[1], 1, x[2]]).conv2d(weight.reshape([w[0], w[1], 1, w[2]]), conv);
         let shape = y.shape();

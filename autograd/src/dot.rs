@@ -43,8 +43,8 @@ impl Program {
         }
         for (state, node) in self.commits() {
             let name = escape(&self.layout().state(*state).name);
-            writeln!(out, "  s{} [label = \"{name}\", shape = cylinder];", state.0)?;
-            writeln!(out, "  n{} -> s{} [style = dashed];", node.index(), state.0)?;
+            writeln!(out, "  s{} [label = \"{name}\", shape = cylinder];", state.index())?;
+            writeln!(out, "  n{} -> s{} [style = dashed];", node.index(), state.index())?;
         }
         writeln!(out, "}}")
     }

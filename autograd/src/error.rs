@@ -9,7 +9,7 @@ use std::panic::Location;
 #[non_exhaustive]
 pub enum Error {
     /// A run was started without one of the program's inputs.
-    #[error("input {name:?} is not set: the program wants {dtype}{shape}")]
+    #[error("input {name:?} is missing: the program wants {dtype}{shape} (recorded at {site})")]
     MissingInput {
         /// The input.
         name: String,
@@ -17,6 +17,14 @@ pub enum Error {
         dtype: DType,
         /// Its shape.
         shape: Shape,
+        /// The line that recorded the input.
+        site: &'static Location<'static>,
+    },
+    /// A run was given two values for one input.
+    #[error("input {name:?} is given twice")]
+    InputTwice {
+        /// The name.
+        name: String,
     },
     /// A run was given an input that the program does not have.
     #[error("the program has no input {name:?}: it has {known}")]
@@ -27,7 +35,7 @@ pub enum Error {
         known: String,
     },
     /// Data of another shape or type than declared.
-    #[error("{what} wants {want_dtype}{want}, but was given {have_dtype}{have}")]
+    #[error("{what} wants {want_dtype}{want}, but was given {have_dtype}{have}{}", site.map_or(String::new(), recorded_for_one_size))]
     Mismatch {
         /// The input or state.
         what: String,
@@ -39,6 +47,8 @@ pub enum Error {
         have_dtype: DType,
         /// The shape given.
         have: Shape,
+        /// The line that recorded it, of an input.
+        site: Option<&'static Location<'static>>,
     },
     /// An i64 that does not fit into u32.
     #[error("the integer {value} does not fit into u32")]
@@ -69,8 +79,15 @@ pub enum Error {
         second: &'static Location<'static>,
     },
     /// A program of another session, or over another store.
-    #[error("this program was recorded for another session or another store")]
-    ForeignProgram,
+    #[error(
+        "this program was compiled by another session, or not at all: it is over {recorded}; this session, over {session}"
+    )]
+    ForeignProgram {
+        /// The store that the program was recorded over.
+        recorded: String,
+        /// The store of the session.
+        session: String,
+    },
     /// A known mistake that only a run can show. Nothing was run, and no state has changed.
     #[error("{pitfall} ({subject}{})", site.map_or(String::new(), |site| format!(", recorded at {site}")))]
     Pitfall {
@@ -120,6 +137,14 @@ pub enum Error {
     /// What a backend reports.
     #[error("{0}")]
     Backend(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// The end of a message about an input.
+fn recorded_for_one_size(site: &Location<'_>) -> String {
+    format!(
+        ": a program is for the shapes and types that it is recorded with; `Session::run_cached` records one for each \
+         (recorded at {site})"
+    )
 }
 
 /// The result of a session's calls.

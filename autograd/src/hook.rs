@@ -146,6 +146,7 @@ impl Tape {
     /// per sweep.
     #[track_caller]
     pub fn on_param_grad(&self, param: Param, hook: impl for<'a> Fn(Tensor<'a>) -> Tensor<'a> + 'static) {
+        self.layout.param(param);
         let known = self.inner.borrow().param_hooks.get(&param).copied();
         let mut fns = known.map_or(HookFns::default(), |id| self.inner.borrow().hooks[id.0 as usize].clone());
         fns.push(0, move |g, []| hook(g));
@@ -163,7 +164,7 @@ impl Tape {
                 replaced
             })
         });
-        retained.iter().for_each(|name| self.tap(name, total));
+        retained.iter().for_each(|name| self.tap_each(name, total));
         total
     }
 
@@ -231,20 +232,11 @@ impl Tape {
 }
 
 impl<'t> Tensor<'t> {
-    /// What `f` records of this tensor over some axes, with a gradient rule, known by a name, that loses fewer digits than
-    /// those of the steps.
+    /// The first of the outputs that were recorded of this tensor over some axes, with a gradient rule for all of them, known
+    /// by a name, that loses fewer digits than those of the steps.
     #[track_caller]
-    pub(crate) fn composed(
-        self,
-        name: &'static str,
-        axes: &[usize],
-        f: impl FnOnce(&[usize]) -> Vec<Self>,
-        rule: OwnRule,
-    ) -> Vec<Self> {
-        self.tape.at_caller(|| {
-            let outputs = f(axes);
-            self.tape.with_rule(self.tape.own_rule(name, axes, rule), &[self], &outputs)
-        })
+    pub(crate) fn composed(self, name: &'static str, axes: &[usize], outputs: &[Self], rule: OwnRule) -> Self {
+        self.tape.with_rule(self.tape.own_rule(name, axes, rule), &[self], outputs)[0]
     }
 
     /// Registers a hook on the gradient of this tensor: use the tensor that is returned. In each reverse sweep the hook
@@ -284,7 +276,7 @@ impl<'t> Tensor<'t> {
 
     /// Shows the gradient of this tensor to the host, as a tap of this name: use the tensor that is returned. It is the
     /// gradient after all of the tensor's hooks, those registered later too. Each reverse sweep that reaches the tensor
-    /// taps once; [`crate::Taps::get`] has that of the first.
+    /// taps once: the second as `<name>#2`.
     ///
     /// The gradient of a parameter is at hand as it is: [`crate::Grads::get`].
     ///

@@ -53,11 +53,17 @@ impl OptimizerStates {
     pub fn declare(store: &mut Store, params: &ParamSet, name: &str, flat: &[&str], segmental: &[&str]) -> Self {
         let arenas = params.arenas(store.layout());
         let mut per_arena: Vec<(StateId, Vec<StateId>)> = arenas.into_iter().map(|arena| (arena, vec![])).collect();
-        let mut add = |declared: Vec<(StateId, StateId)>| {
-            per_arena.iter_mut().zip(declared).for_each(|((_, states), (_, state))| states.push(state));
-        };
-        flat.iter().for_each(|kind| add(store.like_arenas(&format!("{name}/{kind}"), params)));
-        segmental.iter().for_each(|kind| add(store.like_segments(&format!("{name}/{kind}"), params)));
+        // Loops, not closures: a name that is taken is refused at the caller's line.
+        let mut declared = vec![];
+        for kind in flat {
+            declared.push(store.like_arenas(&format!("{name}/{kind}"), params));
+        }
+        for kind in segmental {
+            declared.push(store.like_segments(&format!("{name}/{kind}"), params));
+        }
+        for kind in declared {
+            per_arena.iter_mut().zip(kind).for_each(|((_, states), (_, state))| states.push(state));
+        }
         let counter = store.state(&format!("{name}/updates"), &Array::new([], vec![0u32]));
         Self { params: params.clone(), counter, per_arena }
     }
@@ -133,21 +139,22 @@ pub trait Optimizer {
     #[track_caller]
     fn update<'t>(&self, params: &Flat<'t>, grads: &Grads<'t, Unscaled>, states: &Flat<'t>) -> (Flat<'t>, Flat<'t>) {
         let tape = grads.tape();
-        let value = |flat: &Flat<'t>, id: StateId| {
-            flat.get(id).unwrap_or_else(|| panic!("update: no value for {:?}", tape.layout.state(id).name))
-        };
+        tape.layout.state(self.states().counter);
         let verdict = grads.verdict();
         let gate = |new: Tensor<'t>, old: Tensor<'t>| verdict.map_or(new, |verdict| verdict.select(new, old));
-        let updates = value(states, self.states().counter);
+        let updates = given(tape, states, self.states().counter);
         let largest = grads.history.borrow().largest;
         let (mut new_params, mut new_states) = (vec![], vec![]);
         for &(arena, g) in grads.flat().parts() {
-            let p = value(params, arena);
+            let p = given(tape, params, arena);
             let Some(ids) = self.states().of(arena) else {
                 new_params.push((arena, p));
                 continue;
             };
-            let old: Vec<Tensor<'t>> = ids.iter().map(|&id| value(states, id)).collect();
+            let mut old = Vec::with_capacity(ids.len());
+            for id in ids {
+                old.push(given(tape, states, *id));
+            }
             let present = Presence::of(grads, &self.states().params, arena);
             let (new, new_old) = self.rule(Rule {
                 arena,
@@ -182,6 +189,7 @@ pub trait Optimizer {
     fn step(&self, grads: Grads<'_, Unscaled>) {
         let grads = self.judge(grads);
         let tape = grads.tape();
+        tape.layout.state(self.states().counter);
         grads.apply(Action::Step);
         grads.check_origin();
         tape.note_step(&grads, self.name());
@@ -210,6 +218,14 @@ pub trait Optimizer {
             all().map(|(_, value)| *value).collect()
         });
     }
+}
+
+/// The value that an update is given for a state.
+#[track_caller]
+fn given<'t>(tape: &'t Tape, values: &Flat<'t>, state: StateId) -> Tensor<'t> {
+    let Some(value) = values.get(state) else { panic!("update: no value for {:?}", tape.layout.state(state).name) };
+    tape.fitting("update:", state, value);
+    value
 }
 
 impl<O: Optimizer + ?Sized> Optimizer for Box<O> {

@@ -1,7 +1,7 @@
 //! A recorded program: plain data, without the closures that recorded it.
 
 use crate::{
-    DType, Shape,
+    DType, Error, Shape,
     alarm::Alarm,
     lints::{Drawing, Lint},
     op::Op,
@@ -14,18 +14,27 @@ use std::{ops::Range, panic::Location, sync::Arc};
 /// A declared input.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InputDecl {
-    /// Its name.
+    /// Its name, unique in the program.
     pub name: String,
     /// Its shape.
     pub shape: Shape,
     /// Its element type.
     pub dtype: DType,
+    /// The caller's line.
+    pub site: &'static Location<'static>,
+}
+
+impl InputDecl {
+    /// The error of a run without it.
+    pub fn missing(&self) -> Error {
+        Error::MissingInput { name: self.name.clone(), dtype: self.dtype, shape: self.shape.clone(), site: self.site }
+    }
 }
 
 /// A value that is delivered to the host after each run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TapDecl {
-    /// Its name.
+    /// Its name, unique in the program.
     pub name: String,
     /// The value.
     pub node: NodeId,

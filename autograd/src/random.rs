@@ -201,7 +201,7 @@ impl Rng {
             DType::F16 => 11,
             DType::F32 => 24,
             DType::F64 => 32,
-            _ => panic!("uniform: {dtype} has no numbers between 0 and 1"),
+            _ => panic!("{}", tape.refusal("uniform", &[], &format!("{dtype} has no numbers between 0 and 1"))),
         };
         let bits = self.bits(tape, shape);
         // A shift by division, which is exact on u32; what is left has no more digits than the type.
@@ -216,7 +216,8 @@ impl Rng {
     /// If the type is not a float, or as [`Rng::bits`].
     #[track_caller]
     pub fn normal<'t>(self, tape: &'t Tape, shape: impl Into<Shape>, dtype: DType) -> Tensor<'t> {
-        assert!(dtype.is_float(), "normal: {dtype} has no numbers between 0 and 1");
+        let _call = tape.call("normal", &[]);
+        tape.require(dtype.is_float(), "normal", &[], || format!("{dtype} has no numbers between 0 and 1"));
         let (shape, wide) = (shape.into(), if dtype == DType::F16 { DType::F32 } else { dtype });
         let (u, v) = (self.uniform(tape, &shape, wide), self.uniform(tape, shape, wide));
         // 1 - u is exact, and never 0.
@@ -230,7 +231,8 @@ impl Rng {
     /// If `p` is not between 0 and 1, or as [`Rng::bits`].
     #[track_caller]
     pub fn bernoulli<'t>(self, tape: &'t Tape, p: f64, shape: impl Into<Shape>) -> Tensor<'t> {
-        assert!((0.0..=1.0).contains(&p), "bernoulli: {p} is not a probability");
+        let _call = tape.call("bernoulli", &[]);
+        tape.require((0.0..=1.0).contains(&p), "bernoulli", &[], || format!("{p} is not a probability"));
         // Of 31 bits, so that u32 holds the threshold of p = 1.
         (self.bits(tape, shape) / 2.0).less((p * 2f64.powi(31)).round())
     }

@@ -127,10 +127,11 @@ impl LossScaler {
         while room < f32::MAX && (room.next_up() * factor).is_finite() {
             room = room.next_up();
         }
-        let mut state = |kind: &str, value: Array| store.state(&format!("{name}/{kind}"), &value);
-        let scale = state("scale", Array::new([], vec![init as f32]));
-        let tracker = state("growth_tracker", Array::zeros([], DType::I32));
-        let [judged, found] = ["judged", "found_inf"].map(|kind| state(kind, Array::zeros([], DType::Bool)));
+        let no = Array::zeros([], DType::Bool);
+        let scale = store.state(&format!("{name}/scale"), &Array::new([], vec![init as f32]));
+        let tracker = store.state(&format!("{name}/growth_tracker"), &Array::zeros([], DType::I32));
+        let judged = store.state(&format!("{name}/judged"), &no);
+        let found = store.state(&format!("{name}/found_inf"), &no);
         let room = room.into();
         let dynamic = Dynamic { growth, backoff, interval, min_scale, room, scale, tracker, judged, found };
         Self { scale: Scale::Dynamic(dynamic) }
@@ -240,6 +241,7 @@ impl LossScaler {
     #[track_caller]
     pub fn update(self, tape: &Tape) {
         let Some(d) = self.as_dynamic() else { return };
+        tape.layout.state(d.scale);
         tape.event(Event::ScalerUpdate(d.scale));
         let [scale, tracker, judged, found] = [d.scale, d.tracker, d.judged, d.found].map(|state| tape.state(state));
         let parameters = [
@@ -291,6 +293,8 @@ impl<'t> ScaledLoss<'t> {
     #[track_caller]
     pub fn grad(self, params: &ParamSet) -> Grads<'t, Scaled> {
         let tape = self.loss.tape;
+        tape.layout.check(params);
+        self.loss.check_loss();
         let scaled = self.scaler != LossScaler::none();
         let site = tape.site();
         let grads = tape.in_scaled_sweep(scaled, || tape.at_site(site, || Grads::of(self.scaled, params)));

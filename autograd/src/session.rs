@@ -82,7 +82,8 @@ impl Step {
     }
 }
 
-/// The tapped values of one run.
+/// The tapped values of one run. Of passes of one kind that a program has several of, the first taps `<pass>/<name>`, the
+/// second `<pass>/<name>#2`: see [`Tape::tap_each`].
 #[derive(Clone, Debug)]
 pub struct Taps {
     /// The run's number, from 0 on, counted by the session.
@@ -91,7 +92,7 @@ pub struct Taps {
 }
 
 impl Taps {
-    /// The first value tapped under a name.
+    /// The value tapped under a name.
     pub fn get(&self, name: &str) -> Option<&Array> {
         self.values.iter().find(|(n, _)| **n == *name).map(|(_, value)| value)
     }
@@ -195,7 +196,7 @@ impl Session {
             self.layout.states().map(|(id, _)| id).filter(|id| self.layout.is_arena(*id)).collect();
         let mut hash = FNV_OFFSET;
         for arena in arenas {
-            hash = self.backend.read(self.buffers[arena.0 as usize])?.hashed(hash);
+            hash = self.backend.read(self.buffers[arena.index()])?.hashed(hash);
         }
         match agree(&mut *self.collective, [hash])? {
             [true] => Ok(()),
@@ -229,11 +230,11 @@ impl Session {
     /// Compiles a recorded program.
     ///
     /// # Errors
-    /// [`Error::ForeignProgram`] if it was recorded over a store that declares other states, [`Error::OtherRanks`] if for
+    /// [`Error::ForeignProgram`] if it was recorded over another store, [`Error::OtherRanks`] if for
     /// another number of ranks; if the device cannot run it.
     pub fn compile(&mut self, mut program: Program) -> Result<Step> {
-        if program.layout() != &self.layout {
-            return Err(Error::ForeignProgram);
+        if !self.layout.serves(program.layout()) {
+            return Err(self.foreign(&program));
         }
         let (recorded, ranks) = (program.ranks(), self.ranks());
         if recorded != ranks {
@@ -304,6 +305,10 @@ impl Session {
         self.forget_dropped();
     }
 
+    fn foreign(&self, program: &Program) -> Error {
+        Error::ForeignProgram { recorded: program.layout().owner(), session: self.layout.owner() }
+    }
+
     /// Frees what belongs to steps that have been dropped.
     fn forget_dropped(&mut self) {
         let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
@@ -344,7 +349,7 @@ impl Session {
     /// Enqueues one run of a program, with all its inputs by name. Returns the run's number.
     ///
     /// # Errors
-    /// If an input is missing, unknown, or of another shape or type; if the program is another session's; if the run
+    /// If an input is missing, unknown, given twice, or of another shape or type; if the program is another session's; if the run
     /// fails. No state has changed then. [`Error::Pitfall`] if it is known to be a mistake. [`Error::Late`], once and with
     /// nothing run, if an earlier run has shown that something is wrong: a loss that is not finite
     /// ([`crate::Grads::check_loss`]), a norm ([`crate::NonFinite::Error`]), too many skipped steps in a row
@@ -352,7 +357,7 @@ impl Session {
     /// all of them run the program, and the error of one is an error of all.
     pub fn run(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<u64> {
         if step.session != self.id {
-            return Err(Error::ForeignProgram);
+            return Err(self.foreign(step));
         }
         let mut made = (0, false);
         let result = self.run_counted(step, inputs, &mut made);
@@ -375,11 +380,12 @@ impl Session {
         }
         let mut data: Vec<&Data> = Vec::with_capacity(step.inputs().len());
         for decl in step.inputs() {
-            let Some((_, array)) = inputs.iter().find(|(name, _)| *name == decl.name) else {
-                let (name, dtype, shape) = (decl.name.clone(), decl.dtype, decl.shape.clone());
-                return Err(Error::MissingInput { name, dtype, shape });
-            };
-            check(|| format!("input {:?}", decl.name), (&decl.shape, decl.dtype), array)?;
+            let mut given = inputs.iter().filter(|(name, _)| *name == decl.name);
+            let (_, array) = given.next().ok_or_else(|| decl.missing())?;
+            if given.next().is_some() {
+                return Err(Error::InputTwice { name: decl.name.clone() });
+            }
+            check(|| format!("input {:?}", decl.name), (&decl.shape, decl.dtype), array, Some(decl.site))?;
             data.push(array.data());
         }
         self.compare_ranks(step, &mut made.1)?;
@@ -460,7 +466,7 @@ impl Session {
     /// lost.
     pub fn watch(&mut self, step: &Step) -> Result<bool> {
         if step.session != self.id {
-            return Err(Error::ForeignProgram);
+            return Err(self.foreign(step));
         }
         self.backend.watch(step.executable.id)
     }
@@ -473,7 +479,7 @@ impl Session {
     /// [`Error::ForeignProgram`] if the program is another session's.
     pub fn kernel_times(&mut self, step: &Step) -> Result<Vec<Vec<f64>>> {
         if step.session != self.id {
-            return Err(Error::ForeignProgram);
+            return Err(self.foreign(step));
         }
         Ok(self.backend.times(step.executable.id))
     }
@@ -524,15 +530,23 @@ impl Session {
     ///
     /// # Errors
     /// If the device is lost, or a run has failed.
+    ///
+    /// # Panics
+    /// If the state is another store's.
+    #[track_caller]
     pub fn read(&mut self, state: StateId) -> Result<Array> {
-        let data = self.backend.read(self.buffers[state.0 as usize])?;
-        Ok(Array::new(&self.layout.state(state).shape, data))
+        let decl = self.layout.state(state);
+        Ok(Array::new(&decl.shape, self.backend.read(self.buffers[state.index()])?))
     }
 
     /// Waits for the device and copies a parameter to the host.
     ///
     /// # Errors
     /// If the device is lost, or a run has failed.
+    ///
+    /// # Panics
+    /// If the parameter is another store's.
+    #[track_caller]
     pub fn read_param(&mut self, param: Param) -> Result<Array> {
         let decl = self.layout.param(param).clone();
         let arena = self.read(decl.arena)?;
@@ -543,24 +557,32 @@ impl Session {
     ///
     /// # Errors
     /// If the shape or type differs, which leaves the state as it was; if the device is lost.
+    ///
+    /// # Panics
+    /// If the state is another store's.
+    #[track_caller]
     pub fn write(&mut self, state: StateId, value: &Array) -> Result<()> {
         let decl = self.layout.state(state);
-        check(|| format!("state {:?}", decl.name), (&decl.shape, decl.dtype), value)?;
+        check(|| format!("state {:?}", decl.name), (&decl.shape, decl.dtype), value, None)?;
         self.windows.forget(state);
-        self.backend.write(self.buffers[state.0 as usize], value.data())
+        self.backend.write(self.buffers[state.index()], value.data())
     }
 
     /// Replaces a parameter's value.
     ///
     /// # Errors
     /// If the shape or type differs, which leaves the parameter as it was; if the device is lost.
+    ///
+    /// # Panics
+    /// If the parameter is another store's.
+    #[track_caller]
     pub fn write_param(&mut self, param: Param, value: &Array) -> Result<()> {
         let decl = self.layout.param(param).clone();
         let dtype = self.layout.state(decl.arena).dtype;
-        check(|| format!("parameter {:?}", decl.path), (&decl.shape, dtype), value)?;
-        let mut arena = self.backend.read(self.buffers[decl.arena.0 as usize])?;
+        check(|| format!("parameter {:?}", decl.path), (&decl.shape, dtype), value, None)?;
+        let mut arena = self.backend.read(self.buffers[decl.arena.index()])?;
         arena.overwrite(decl.offset, value.data());
-        self.backend.write(self.buffers[decl.arena.0 as usize], &arena)
+        self.backend.write(self.buffers[decl.arena.index()], &arena)
     }
 
     /// Computes one value, once: records, compiles, runs and forgets a program.
@@ -595,7 +617,12 @@ fn fresh_id() -> u64 {
 }
 
 /// Compares data with a declaration.
-fn check(what: impl Fn() -> String, (shape, dtype): (&Shape, crate::DType), have: &Array) -> Result<()> {
+fn check(
+    what: impl Fn() -> String,
+    (shape, dtype): (&Shape, crate::DType),
+    have: &Array,
+    site: Option<&'static Location<'static>>,
+) -> Result<()> {
     if have.shape() == shape && have.dtype() == dtype {
         return Ok(());
     }
@@ -605,5 +632,6 @@ fn check(what: impl Fn() -> String, (shape, dtype): (&Shape, crate::DType), have
         want: shape.clone(),
         have_dtype: have.dtype(),
         have: have.shape().clone(),
+        site,
     })
 }

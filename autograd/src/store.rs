@@ -1,25 +1,29 @@
 //! The store: everything that outlives a step. Parameters lie one after another in arenas, one flat vector per dtype.
 
-use crate::{Array, DType, Data, Shape, Tensor, op::Segments};
+use crate::{
+    Array, DType, Data, Shape, Tensor,
+    handle::{Handle, StoreId},
+    op::Segments,
+};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Segments of an arena start at multiples of this many elements; the padding between them is zero, always.
 pub const ALIGN: usize = 128;
 
-/// Names a state of a store.
+/// Names a state of one store. Another store refuses it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct StateId(pub(crate) u32);
+pub struct StateId(Handle);
 
 impl StateId {
     /// Its position in the order of declaration.
     pub fn index(self) -> usize {
-        self.0 as usize
+        self.0.index()
     }
 }
 
-/// Names a parameter of a store.
+/// Names a parameter of one store. Another store refuses it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Param(pub(crate) u32);
+pub struct Param(Handle);
 
 /// A declared state.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,22 +49,62 @@ pub struct ParamDecl {
     pub offset: usize,
 }
 
-/// What a store declares, without the values.
+/// What a store declares, without the values. Two are equal if they are of the same store.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Layout {
-    states: Vec<StateDecl>,
-    params: Vec<ParamDecl>,
+    /// `None` of a tape that is over no store.
+    store: Option<StoreId>,
+    states: Vec<(StateId, StateDecl)>,
+    params: Vec<(Param, ParamDecl)>,
 }
 
 impl Layout {
     /// A state's declaration.
+    ///
+    /// # Panics
+    /// If the state is another store's.
+    #[track_caller]
     pub fn state(&self, state: StateId) -> &StateDecl {
-        &self.states[state.0 as usize]
+        let here = self.states.get(state.index());
+        match here {
+            Some((id, decl)) if *id == state => decl,
+            _ => state.0.refuse("state", self.store, here.map(|(id, _)| id.0)),
+        }
     }
 
     /// A parameter's declaration.
+    ///
+    /// # Panics
+    /// If the parameter is another store's.
+    #[track_caller]
     pub fn param(&self, param: Param) -> &ParamDecl {
-        &self.params[param.0 as usize]
+        let here = self.params.get(param.0.index());
+        match here {
+            Some((id, decl)) if *id == param => decl,
+            _ => param.0.refuse("parameter", self.store, here.map(|(id, _)| id.0)),
+        }
+    }
+
+    /// Refuses parameters of another store.
+    ///
+    /// # Panics
+    /// If there is one among them.
+    #[track_caller]
+    pub fn check(&self, params: &ParamSet) {
+        for param in params.iter() {
+            self.param(param);
+        }
+    }
+
+    /// Whether what is recorded over these declarations means the same over others: they are of the same store, or there are
+    /// none.
+    pub(crate) fn serves(&self, other: &Self) -> bool {
+        self == other || self.states.is_empty() && other.states.is_empty()
+    }
+
+    /// The store, for messages.
+    pub(crate) fn owner(&self) -> String {
+        self.store.map_or("no store".into(), |store| store.to_string())
     }
 
     /// Where a parameter's segment starts in its arena, and its length.
@@ -71,23 +115,28 @@ impl Layout {
 
     /// All states, in the order of declaration.
     pub fn states(&self) -> impl Iterator<Item = (StateId, &StateDecl)> {
-        self.states.iter().enumerate().map(|(i, decl)| (StateId(i as u32), decl))
+        self.states.iter().map(|(id, decl)| (*id, decl))
     }
 
     /// All parameters, in the order of declaration.
     pub fn params(&self) -> impl Iterator<Item = (Param, &ParamDecl)> {
-        self.params.iter().enumerate().map(|(i, decl)| (Param(i as u32), decl))
+        self.params.iter().map(|(id, decl)| (*id, decl))
     }
 
     /// Whether a state is an arena of parameters.
     pub fn is_arena(&self, state: StateId) -> bool {
-        self.params.iter().any(|p| p.arena == state)
+        self.params.iter().any(|(_, p)| p.arena == state)
     }
 
     /// The segments of an arena, in the order of its parameters.
+    ///
+    /// # Panics
+    /// As [`Layout::state`].
+    #[track_caller]
     pub fn segments(&self, arena: StateId) -> Arc<Segments> {
-        let ranges = self.params.iter().filter(|p| p.arena == arena).map(|p| (p.offset, p.shape.numel()));
-        Arc::new(Segments { total: self.state(arena).shape.numel(), ranges: ranges.collect() })
+        let total = self.state(arena).shape.numel();
+        let members = self.params.iter().filter(|(_, p)| p.arena == arena);
+        Arc::new(Segments { total, ranges: members.map(|(_, p)| (p.offset, p.shape.numel())).collect() })
     }
 
     /// The parameters of an arena, in the order of its segments.
@@ -124,7 +173,12 @@ impl ParamSet {
     }
 
     /// The arenas that hold the members, ascending.
+    ///
+    /// # Panics
+    /// If a member is another store's.
+    #[track_caller]
     pub fn arenas(&self, layout: &Layout) -> Vec<StateId> {
+        layout.check(self);
         let mut arenas: Vec<StateId> = self.iter().map(|p| layout.param(p).arena).collect();
         arenas.sort_unstable();
         arenas.dedup();
@@ -188,18 +242,29 @@ impl<'t> Flat<'t> {
 /// let count = store.state("count", &Array::scalar(0.0));
 /// # let _ = (weight, count);
 /// ```
-#[derive(Default)]
 pub struct Store {
+    id: StoreId,
     layout: Layout,
     values: Vec<Data>,
     arenas: BTreeMap<DType, StateId>,
     closed: bool,
 }
 
+impl Default for Store {
+    #[track_caller]
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Store {
-    /// An empty store.
+    /// An empty store. What it declares is its own: handles of one store mean nothing to another, though both declare the
+    /// same.
+    #[track_caller]
     pub fn new() -> Self {
-        Self::default()
+        let id = StoreId::fresh();
+        let layout = Layout { store: Some(id), ..Layout::default() };
+        Self { id, layout, values: vec![], arenas: BTreeMap::new(), closed: false }
     }
 
     /// Declares a state with its first value.
@@ -208,11 +273,12 @@ impl Store {
     /// If the name is taken.
     #[track_caller]
     pub fn state(&mut self, name: &str, value: &Array) -> StateId {
-        assert!(self.layout.states.iter().all(|s| s.name != name), "state {name:?} is declared twice");
+        assert!(self.layout.states().all(|(_, s)| s.name != name), "state {name:?} is declared twice");
         let decl = StateDecl { name: name.into(), shape: value.shape().clone(), dtype: value.dtype() };
-        self.layout.states.push(decl);
+        let id = StateId(Handle::new(self.id, self.values.len(), name));
+        self.layout.states.push((id, decl));
         self.values.push(value.data().clone());
-        StateId(self.values.len() as u32 - 1)
+        id
     }
 
     /// Declares a parameter with its first value, in the arena of its dtype.
@@ -222,7 +288,7 @@ impl Store {
     /// declared already.
     #[track_caller]
     pub fn param(&mut self, path: &str, value: &Array) -> Param {
-        assert!(self.layout.params.iter().all(|p| p.path != path), "parameter {path:?} is declared twice");
+        assert!(self.layout.params().all(|(_, p)| p.path != path), "parameter {path:?} is declared twice");
         assert!(!path.contains(':'), "parameter {path:?}: a path is made of names joined by `/`, without colons");
         assert!(value.dtype().is_float(), "parameter {path:?}: {} has no gradient", value.dtype());
         let narrow = value.dtype() == DType::F16;
@@ -232,17 +298,18 @@ impl Store {
         );
         assert!(!self.closed, "parameter {path:?}: declare all parameters before the optimizer");
         let dtype = value.dtype();
-        let arena = self.arenas.get(&dtype).copied().unwrap_or_else(|| {
-            let arena = self.state(&format!("params/{dtype}"), &Array::zeros([0], dtype));
-            self.arenas.insert(dtype, arena);
-            arena
-        });
-        let store = &mut self.values[arena.0 as usize];
-        let offset = store.len();
-        store.append_padded(value.data(), ALIGN);
-        self.layout.states[arena.0 as usize].shape = [store.len()].into();
-        self.layout.params.push(ParamDecl { path: path.into(), shape: value.shape().clone(), arena, offset });
-        Param(self.layout.params.len() as u32 - 1)
+        let arena = match self.arenas.get(&dtype) {
+            Some(arena) => *arena,
+            None => self.state(&format!("params/{dtype}"), &Array::zeros([0], dtype)),
+        };
+        self.arenas.insert(dtype, arena);
+        let values = &mut self.values[arena.index()];
+        let offset = values.len();
+        values.append_padded(value.data(), ALIGN);
+        self.layout.states[arena.index()].1.shape = [values.len()].into();
+        let id = Param(Handle::new(self.id, self.layout.params.len(), path));
+        self.layout.params.push((id, ParamDecl { path: path.into(), shape: value.shape().clone(), arena, offset }));
+        id
     }
 
     /// All parameters declared so far.

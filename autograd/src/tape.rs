@@ -6,6 +6,7 @@
 use crate::{
     Array, DType, Shape, Tensor,
     alarm::Alarm,
+    call::Named,
     hook::{HookFns, OwnRule, Probe, RuleFn},
     lints::{Drawing, Facts},
     op::{HookId, InputId, Op, RuleId, Typed},
@@ -97,7 +98,9 @@ pub(crate) struct Inner {
     pub scopes: Vec<Scope>,
     scope_ids: HashMap<Scope, ScopeId>,
     scope: Option<ScopeId>,
-    site: Option<&'static Location<'static>>,
+    pub site: Option<&'static Location<'static>>,
+    /// The function that is being recorded.
+    pub named: Option<Named>,
     pub autocast: Option<DType>,
     /// Whether anything was computed in half precision because of it.
     pub half: bool,
@@ -147,6 +150,25 @@ pub struct Tape {
     pub(crate) layout: Arc<Layout>,
     pub(crate) ranks: usize,
     pub(crate) inner: RefCell<Inner>,
+}
+
+/// A scope that is being recorded in, until this is dropped: see [`Tape::enter`].
+#[must_use = "the scope ends where this is dropped"]
+pub struct Entered<'t> {
+    tape: &'t Tape,
+    before: Option<ScopeId>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.tape.inner.borrow_mut().scope = self.before;
+    }
+}
+
+impl fmt::Debug for Entered<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entered").field("before", &self.before).finish_non_exhaustive()
+    }
 }
 
 impl Default for Tape {
@@ -228,13 +250,10 @@ impl Tape {
             Ok((shape, dtype)) => {
                 // A signed size, as pointers are: more would wrap in the arithmetic of strides.
                 let bytes = shape.iter().try_fold(dtype.size() as isize, |n, &d| n.checked_mul(d.try_into().ok()?));
-                assert!(bytes.is_some(), "{}: {dtype}{shape} is larger than memory can be", op.name());
+                self.require(bytes.is_some(), op.name(), x, || format!("{dtype}{shape} is larger than memory can be"));
                 self.push_typed(op, x.iter().map(|x| x.id).collect(), (shape, dtype))
             }
-            Err(why) => {
-                let inputs: Vec<String> = typed.iter().map(|(shape, dtype)| format!("{dtype}{shape}")).collect();
-                panic!("{} of {}: {why}{}", op.name(), inputs.join(" and "), self.recorded_at())
-            }
+            Err(why) => panic!("{}", self.refusal(op.name(), x, &why)),
         }
     }
 
@@ -274,13 +293,14 @@ impl Tape {
     #[track_caller]
     pub fn scalar(&self, value: f64, dtype: DType) -> Tensor<'_> {
         let exact = dtype.is_float() || Array::new([], vec![value]).cast(dtype).item(0) == value;
-        assert!(exact, "constant {value}: {dtype} does not hold it{}", self.recorded_at());
+        self.require(exact, &format!("constant {value}"), &[], || format!("{dtype} does not hold it"));
         self.push_typed(Op::Const(value.to_bits()), [].into(), (Shape::scalar(), dtype))
     }
 
     /// A tensor filled with one value.
     #[track_caller]
     pub fn full(&self, shape: impl Into<Shape>, value: f64, dtype: DType) -> Tensor<'_> {
+        let _call = self.call("full", &[]);
         self.scalar(value, dtype).broadcast_to(shape)
     }
 
@@ -292,7 +312,9 @@ impl Tape {
     pub fn table(&self, values: &[f64], dtype: DType) -> Tensor<'_> {
         let held = Array::new([values.len()], values.to_vec()).cast(dtype).to_f64();
         let lost = values.iter().zip(held).find(|(value, held)| !dtype.is_float() && **value != *held);
-        assert!(lost.is_none(), "table: {dtype} does not hold {}{}", lost.map_or(0.0, |(v, _)| *v), self.recorded_at());
+        self.require(lost.is_none(), "table", &[], || {
+            format!("{dtype} does not hold {}", lost.map_or(0.0, |(lost, _)| *lost))
+        });
         let bits = values.iter().map(|value| value.to_bits()).collect();
         self.push_typed(Op::Table(bits), [].into(), ([values.len()].into(), dtype))
     }
@@ -303,27 +325,35 @@ impl Tape {
         self.push(Op::Iota(len), &[])
     }
 
-    /// Host data that each run supplies under this name. Asking again for the same input gives the same node.
+    /// Host data that each run supplies under this name.
     ///
     /// # Panics
-    /// If the name was declared before with another shape or type.
+    /// If the tape has an input of this name already: what is to be the same data is the same tensor.
     #[track_caller]
     pub fn input(&self, name: &str, shape: impl Into<Shape>, dtype: DType) -> Tensor<'_> {
+        let (shape, site) = (shape.into(), self.site());
+        let first = self.inner.borrow().inputs.iter().find(|i| i.name == name).map(|i| i.site);
+        if let Some(first) = first {
+            let at = self.recorded_at();
+            panic!("input {name:?} of {dtype}{shape}: the name is taken, at {first}: use that tensor again{at}");
+        }
+        let id = {
+            let inputs = &mut self.inner.borrow_mut().inputs;
+            inputs.push(InputDecl { name: name.into(), shape: shape.clone(), dtype, site });
+            InputId(inputs.len() as u32 - 1)
+        };
+        self.push_typed(Op::Input(id), [].into(), (shape, dtype))
+    }
+
+    /// As [`Tape::input`], or the input of this name.
+    #[cfg(feature = "testing")]
+    pub(crate) fn shared_input(&self, name: &str, shape: impl Into<Shape>, dtype: DType) -> Tensor<'_> {
         let shape = shape.into();
         let known = self.inner.borrow().inputs.iter().position(|i| i.name == name);
-        let id = known.unwrap_or_else(|| {
-            let mut inner = self.inner.borrow_mut();
-            inner.inputs.push(InputDecl { name: name.into(), shape: shape.clone(), dtype });
-            inner.inputs.len() - 1
-        });
-        let declared = self.inner.borrow().inputs[id].clone();
-        assert!(
-            declared.shape == shape && declared.dtype == dtype,
-            "input {name:?}: declared as {}{} before, and now as {dtype}{shape}",
-            declared.dtype,
-            declared.shape
-        );
-        self.push_typed(Op::Input(InputId(id as u32)), [].into(), (shape, dtype))
+        match known {
+            Some(known) => self.push_typed(Op::Input(InputId(known as u32)), [].into(), (shape, dtype)),
+            None => self.input(name, shape, dtype),
+        }
     }
 
     /// An input with the shape and type of an array.
@@ -413,8 +443,11 @@ impl Tape {
     /// If a value does not have its arena's shape and type.
     #[track_caller]
     pub fn with_params<'t, R>(&'t self, values: &Flat<'t>, f: impl FnOnce() -> R) -> R {
-        let fit = |&(arena, value): &(StateId, Tensor<'t>)| (arena, self.fitting("with_params:", arena, value));
-        let bindings = values.parts().iter().map(fit).collect();
+        // A loop, not a closure: what does not fit is refused at the caller's line.
+        let mut bindings = BTreeMap::new();
+        for &(arena, value) in values.parts() {
+            bindings.insert(arena, self.fitting("with_params:", arena, value));
+        }
         self.inner.borrow_mut().rebound.push(bindings);
         let result = f();
         self.inner.borrow_mut().rebound.pop();
@@ -425,14 +458,25 @@ impl Tape {
 
     /// Records what `f` does under a name.
     pub fn scoped<R>(&self, name: &str, f: impl FnOnce() -> R) -> R {
-        let scope = self.child_scope(self.current_scope(), name, None);
-        self.in_scope(scope, f)
+        let _scope = self.enter(name);
+        f()
+    }
+
+    /// As [`Tape::scoped`], of all that is recorded until the result is dropped: what is refused there names the line of
+    /// who calls a `#[track_caller]` function, which it does not within a closure.
+    pub fn enter(&self, name: &str) -> Entered<'_> {
+        self.entered(self.child_scope(self.current_scope(), name, None))
     }
 
     /// Records what `f` does as turn `turn` of a loop of this name; the printer folds turns that are alike.
     pub fn scoped_turn<R>(&self, name: &str, turn: usize, f: impl FnOnce() -> R) -> R {
-        let scope = self.child_scope(self.current_scope(), name, Some(turn));
-        self.in_scope(scope, f)
+        let _scope = self.enter_turn(name, turn);
+        f()
+    }
+
+    /// As [`Tape::scoped_turn`], until the result is dropped: see [`Tape::enter`].
+    pub fn enter_turn(&self, name: &str, turn: usize) -> Entered<'_> {
+        self.entered(self.child_scope(self.current_scope(), name, Some(turn)))
     }
 
     pub(crate) fn current_scope(&self) -> ScopeId {
@@ -453,10 +497,12 @@ impl Tape {
     }
 
     pub(crate) fn in_scope<R>(&self, scope: ScopeId, f: impl FnOnce() -> R) -> R {
-        let before = self.inner.borrow_mut().scope.replace(scope);
-        let result = f();
-        self.inner.borrow_mut().scope = before;
-        result
+        let _scope = self.entered(scope);
+        f()
+    }
+
+    fn entered(&self, scope: ScopeId) -> Entered<'_> {
+        Entered { tape: self, before: self.inner.borrow_mut().scope.replace(scope) }
     }
 
     /// Records contractions of f32 tensors in half precision (Micikevicius et al. 2018, "Mixed precision training"):
@@ -508,30 +554,41 @@ impl Tape {
         casts.then_some(half)
     }
 
-    /// Attributes what `f` records to another source line: for what records on behalf of somebody.
-    pub fn at_site<R>(&self, site: &'static Location<'static>, f: impl FnOnce() -> R) -> R {
-        let before = self.inner.borrow_mut().site.replace(site);
-        let result = f();
-        self.inner.borrow_mut().site = before;
-        result
-    }
-
-    /// Attributes what `f` records to the caller's line, unless it is being attributed to another already.
-    #[track_caller]
-    pub(crate) fn at_caller<R>(&self, f: impl FnOnce() -> R) -> R {
-        let site = self.inner.borrow().site.unwrap_or(Location::caller());
-        self.at_site(site, f)
-    }
-
     // What a program shows of itself.
 
     /// Delivers the value to the host after each run, under this name, without waiting for it.
+    ///
+    /// # Panics
+    /// If something is tapped under this name already; if the value is another tape's.
     #[track_caller]
     pub fn tap(&self, name: &str, value: Tensor<'_>) {
         let node = self.own(value, "tap");
         let site = Location::caller();
+        if let Some(first) = self.tapped(name) {
+            panic!("tap {name:?}: the name is taken, at {first}: give each its own (recorded at {site})");
+        }
         self.note_scaled_tap(name, site);
         self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node, site });
+    }
+
+    /// As [`Tape::tap`], for what may be recorded several times, as a hook is that several sweeps run: the first is tapped
+    /// under the name, the second as `<name>#2`.
+    ///
+    /// # Panics
+    /// If the value is another tape's.
+    #[track_caller]
+    pub fn tap_each(&self, name: &str, value: Tensor<'_>) {
+        let (mut free, mut count) = (name.to_string(), 1);
+        while self.tapped(&free).is_some() {
+            count += 1;
+            free = format!("{name}#{count}");
+        }
+        self.tap(&free, value);
+    }
+
+    /// Where something is tapped under this name.
+    fn tapped(&self, name: &str) -> Option<&'static Location<'static>> {
+        self.inner.borrow().taps.iter().find(|tap| tap.name == name).map(|tap| tap.site)
     }
 
     /// Forgets what has been tapped so far.

@@ -4,7 +4,9 @@
 //! shapes or types do not fit, naming the op.
 
 use crate::{
-    DType, Shape, f16,
+    DType, Shape,
+    call::Call,
+    f16,
     grad::sweep,
     grads::{Grads, Unscaled},
     op::{Binary, Op, Place, Reduce, Segments, Unary},
@@ -127,7 +129,7 @@ macro_rules! binary_methods {
         $(#[$doc])*
         #[track_caller]
         pub fn $name(self, other: impl Into<Operand<'t>>) -> Self {
-            self.binary(Binary::$op, other.into().like(self))
+            self.called(stringify!($name), other.into(), Binary::$op)
         }
     )* } };
 }
@@ -207,11 +209,7 @@ impl<'t> Tensor<'t> {
     /// As [`Tensor::grad_wrt`], along some paths only.
     #[track_caller]
     pub(crate) fn grad_along(self, wrt: &[Tensor<'t>], paths: &Paths) -> Vec<Option<Tensor<'t>>> {
-        let (shape, dtype) = (self.shape(), self.dtype());
-        assert!(
-            shape.rank() == 0 && dtype.is_float(),
-            "grad: a gradient is taken of a float scalar, not of {dtype}{shape}: reduce it, or use `vjp`"
-        );
+        self.check_loss();
         sweep(self.tape, &[(self, self.ones_like())], wrt, paths)
     }
 
@@ -221,15 +219,27 @@ impl<'t> Tensor<'t> {
     /// If the cotangent's shape or type is not this tensor's.
     #[track_caller]
     pub fn vjp(self, cotangent: Tensor<'t>, wrt: &[Tensor<'t>]) -> Vec<Option<Tensor<'t>>> {
-        assert!(
-            cotangent.shape() == self.shape() && cotangent.dtype() == self.dtype(),
-            "vjp: a cotangent of {}{} for a tensor of {}{}",
-            cotangent.dtype(),
-            cotangent.shape(),
-            self.dtype(),
-            self.shape()
-        );
+        self.tape.own(cotangent, "vjp");
+        for x in wrt {
+            self.tape.own(*x, "grad");
+        }
+        let fits = cotangent.shape() == self.shape() && cotangent.dtype() == self.dtype();
+        self.tape.require(fits, "vjp", &[self], || {
+            format!(
+                "a cotangent of {}{}, and must be of the tensor's shape and type",
+                cotangent.dtype(),
+                cotangent.shape()
+            )
+        });
         sweep(self.tape, &[(self, cotangent)], wrt, &self.tape.paths(self, wrt))
+    }
+
+    /// Refuses what no gradient is taken of.
+    #[track_caller]
+    pub(crate) fn check_loss(self) {
+        self.tape.require(self.rank() == 0 && self.dtype().is_float(), "grad", &[self], || {
+            "a gradient is taken of a float scalar: reduce it, or use `vjp`".into()
+        });
     }
 
     /// The same value, as a constant to the reverse sweep.
@@ -249,7 +259,29 @@ impl<'t> Tensor<'t> {
     /// `self^other`; `0^0` is 1, with gradient 0.
     #[track_caller]
     pub fn pow(self, other: impl Into<Operand<'t>>) -> Self {
-        self.arithmetic(Binary::Pow, other.into(), false)
+        self.arithmetic("pow", Binary::Pow, other.into(), false)
+    }
+
+    /// A binary op under the name of a function.
+    #[track_caller]
+    fn called(self, name: &'static str, other: Operand<'t>, op: Binary) -> Self {
+        let (_call, other) = self.call_with(name, other);
+        self.binary(op, other)
+    }
+
+    /// Begins a function of this tensor and an operand, and gives that as a tensor.
+    #[track_caller]
+    pub(crate) fn call_with(self, name: &'static str, other: impl Into<Operand<'t>>) -> (Call<'t>, Self) {
+        let other = other.into();
+        (self.call_on(name, other), other.like(self))
+    }
+
+    #[track_caller]
+    fn call_on(self, name: &'static str, other: Operand<'t>) -> Call<'t> {
+        match other {
+            Operand::Value(_) => self.tape.call(name, &[self]),
+            Operand::Tensor(other) => self.tape.call(name, &[self, other]),
+        }
     }
 
     #[track_caller]
@@ -260,9 +292,10 @@ impl<'t> Tensor<'t> {
 
     /// Arithmetic with a tensor or a number, which is on the left of what is `swapped`.
     #[track_caller]
-    fn arithmetic(self, op: Binary, other: Operand<'t>, swapped: bool) -> Self {
+    fn arithmetic(self, name: &'static str, op: Binary, other: Operand<'t>, swapped: bool) -> Self {
+        let _call = self.call_on(name, other);
         if self.dtype() == DType::F16 && other.is_no_half() {
-            return self.cast(DType::F32).arithmetic(op, other, swapped).cast(DType::F16);
+            return self.cast(DType::F32).arithmetic(name, op, other, swapped).cast(DType::F16);
         }
         let other = other.like(self);
         if swapped { other.binary(op, self) } else { self.binary(op, other) }
@@ -272,8 +305,7 @@ impl<'t> Tensor<'t> {
     fn broadcast_with(self, other: Tensor<'t>, op: &str) -> (Self, Self) {
         let (a, b) = (self.shape(), other.shape());
         let Some(shape) = a.broadcast(&b) else {
-            let line = self.tape.recorded_at();
-            panic!("{op} of {}{a} and {}{b}: the shapes do not broadcast{line}", self.dtype(), other.dtype())
+            panic!("{}", self.tape.refusal(op, &[self, other], "the shapes do not broadcast"))
         };
         (self.broadcast_to(&shape), other.broadcast_to(&shape))
     }
@@ -281,6 +313,7 @@ impl<'t> Tensor<'t> {
     /// `self ? a : b`, elementwise, for a bool tensor. The branch not taken has gradient exactly 0.
     #[track_caller]
     pub fn select(self, a: Tensor<'t>, b: Tensor<'t>) -> Self {
+        let _call = self.tape.call("select", &[self, a, b]);
         let (a, b) = a.broadcast_with(b, "select");
         let (condition, a) = self.broadcast_with(a, "select");
         self.tape.push(Op::Select, &[condition, a, b.broadcast_to(a.shape())])
@@ -309,18 +342,21 @@ impl<'t> Tensor<'t> {
     /// The sum over some axes, which disappear.
     #[track_caller]
     pub fn sum_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("sum_axes", &[self]);
         self.reduce(Reduce::Sum, axes)
     }
 
     /// The maximum over some axes, which disappear. Equal maxima share the gradient.
     #[track_caller]
     pub fn max_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("max_axes", &[self]);
         self.reduce(Reduce::Max, axes)
     }
 
     /// The Euclidean norm over some axes, which disappear: see [`Tensor::norm`].
     #[track_caller]
     pub fn norm_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("norm_axes", &[self]);
         if axes.is_empty() { self.abs() } else { self.reduce(Reduce::Norm, axes) }
     }
 
@@ -366,7 +402,7 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn transpose(self) -> Self {
         let rank = self.rank();
-        assert!(rank >= 2, "transpose of {}{}: needs two dimensions", self.dtype(), self.shape());
+        self.tape.require(rank >= 2, "transpose", &[self], || "needs two dimensions".into());
         let mut order: Vec<usize> = (0..rank).collect();
         order.swap(rank - 2, rank - 1);
         self.permute(&order)
@@ -379,11 +415,8 @@ impl<'t> Tensor<'t> {
         if from == to {
             return self;
         }
-        assert!(
-            from.broadcast(&to).is_some_and(|both| both == to),
-            "broadcast of {}{from} to {to}: it does not repeat to that",
-            self.dtype()
-        );
+        let repeats = from.broadcast(&to).is_some_and(|both| both == to);
+        self.tape.require(repeats, "broadcast_to", &[self], || format!("it does not repeat to {to}"));
         let mut aligned = vec![1; to.rank() - from.rank()];
         aligned.extend(from.iter());
         let x = self.reshape(aligned);
@@ -406,6 +439,7 @@ impl<'t> Tensor<'t> {
     /// One position of an axis, which disappears.
     #[track_caller]
     pub fn index(self, axis: usize, position: usize) -> Self {
+        let _call = self.tape.call("index", &[self]);
         let shape = self.shape();
         self.slice(axis, position, 1).reshape(shape.without(&[axis]))
     }
@@ -417,6 +451,7 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn concat(parts: &[Tensor<'t>], axis: usize) -> Self {
         assert!(!parts.is_empty(), "concat: of nothing");
+        let _call = parts[0].tape.call("concat", parts);
         let mut start = 0;
         let placed: Vec<(Place, Tensor<'t>)> = parts
             .iter()
@@ -432,6 +467,8 @@ impl<'t> Tensor<'t> {
     /// Joins tensors of one shape along a new leading axis.
     #[track_caller]
     pub fn stack(parts: &[Tensor<'t>]) -> Self {
+        assert!(!parts.is_empty(), "stack: of nothing");
+        let _call = parts[0].tape.call("stack", parts);
         let mut lifted = Vec::with_capacity(parts.len());
         for x in parts {
             lifted.push(x.reshape([&[1], &x.shape()[..]].concat()));
@@ -442,6 +479,7 @@ impl<'t> Tensor<'t> {
     /// Zeros before and after, along an axis.
     #[track_caller]
     pub fn pad(self, axis: usize, before: usize, after: usize) -> Self {
+        let _call = self.tape.call("pad", &[self]);
         let extent = self.shape().get(axis).copied().unwrap_or(0);
         Self::assemble(&[(Place { start: before, step: 1 }, self)], axis, before + extent + after)
     }
@@ -477,18 +515,21 @@ impl<'t> Tensor<'t> {
     /// One sum per segment of a flat vector.
     #[track_caller]
     pub fn segment_sum(self, segments: &Arc<Segments>) -> Self {
+        let _call = self.tape.call("segment_sum", &[self]);
         self.tape.push(Op::SegmentReduce(Reduce::Sum, segments.clone()), &[self])
     }
 
     /// The maximum of each segment of a flat vector. Equal maxima share the gradient.
     #[track_caller]
     pub fn segment_max(self, segments: &Arc<Segments>) -> Self {
+        let _call = self.tape.call("segment_max", &[self]);
         self.tape.push(Op::SegmentReduce(Reduce::Max, segments.clone()), &[self])
     }
 
     /// The Euclidean norm of each segment of a flat vector: see [`Tensor::norm`].
     #[track_caller]
     pub fn segment_norm(self, segments: &Arc<Segments>) -> Self {
+        let _call = self.tape.call("segment_norm", &[self]);
         self.tape.push(Op::SegmentReduce(Reduce::Norm, segments.clone()), &[self])
     }
 
@@ -504,18 +545,13 @@ impl<'t> Tensor<'t> {
     /// left and a column on the right, and has no dimension in the result.
     #[track_caller]
     pub fn matmul(self, other: Tensor<'t>) -> Self {
+        let _call = self.tape.call("matmul", &[self, other]);
         let (a, b) = (self.shape(), other.shape());
         let (row, column) = (a.rank() == 1, b.rank() == 1);
         if row || column {
             let inner = if column { b[0] } else { b.get(b.rank().wrapping_sub(2)).copied().unwrap_or(0) };
             let fits = a.last() == Some(&inner);
-            assert!(
-                fits,
-                "matmul of {}{a} and {}{b}: the inner extents differ{}",
-                self.dtype(),
-                other.dtype(),
-                self.tape.recorded_at()
-            );
+            self.tape.require(fits, "matmul", &[self, other], || "the inner extents differ".into());
         }
         let left = if row { self.unsqueeze(0) } else { self };
         let right = if column { other.unsqueeze(1) } else { other };
@@ -527,6 +563,7 @@ impl<'t> Tensor<'t> {
     /// `self` times the transpose of `other`: for weights stored `[out, in]`.
     #[track_caller]
     pub fn matmul_t(self, other: Tensor<'t>) -> Self {
+        let _call = self.tape.call("matmul_t", &[self, other]);
         self.matmul_broadcast(other, true)
     }
 
@@ -547,8 +584,7 @@ impl<'t> Tensor<'t> {
             return self.matmul_with(other, false, tb);
         }
         let Some(batch) = Shape::from(&a[..ra - 2]).broadcast(&Shape::from(&b[..rb - 2])) else {
-            let line = self.tape.recorded_at();
-            panic!("matmul of {}{a} and {}{b}: the batches do not broadcast{line}", self.dtype(), other.dtype())
+            panic!("{}", self.tape.refusal("matmul", &[self, other], "the batches do not broadcast"))
         };
         let lifted = |matrix: &[usize]| Shape::from([&batch[..], matrix].concat());
         let (x, y) = (self.broadcast_to(lifted(&a[ra - 2..])), other.broadcast_to(lifted(&b[rb - 2..])));
@@ -569,14 +605,14 @@ macro_rules! operators {
             type Output = Tensor<'t>;
             #[track_caller]
             fn $method(self, other: R) -> Tensor<'t> {
-                self.arithmetic(Binary::$op, other.into(), false)
+                self.arithmetic(stringify!($method), Binary::$op, other.into(), false)
             }
         }
         impl<'t> ops::$trait<Tensor<'t>> for f64 {
             type Output = Tensor<'t>;
             #[track_caller]
             fn $method(self, other: Tensor<'t>) -> Tensor<'t> {
-                other.arithmetic(Binary::$op, self.into(), true)
+                other.arithmetic(stringify!($method), Binary::$op, self.into(), true)
             }
         }
     )* };
@@ -596,7 +632,7 @@ impl ops::Not for Tensor<'_> {
     type Output = Self;
     #[track_caller]
     fn not(self) -> Self {
-        assert!(self.dtype() == DType::Bool, "not of {}{}: needs bools", self.dtype(), self.shape());
+        self.tape.require(self.dtype() == DType::Bool, "not", &[self], || "needs bools".into());
         self.equals(0.0)
     }
 }

@@ -36,10 +36,7 @@ pub fn run(program: &Program, states: &[Data], inputs: &[(&str, &Array)]) -> Res
             Op::Input(id) => {
                 let decl = &program.inputs()[id.0 as usize];
                 let given = inputs.iter().find(|(name, _)| *name == decl.name);
-                given.map(|(_, array)| array.to_f64()).ok_or_else(|| {
-                    let (name, dtype, shape) = (decl.name.clone(), decl.dtype, decl.shape.clone());
-                    Error::MissingInput { name, dtype, shape }
-                })?
+                given.map(|(_, array)| array.to_f64()).ok_or_else(|| decl.missing())?
             }
             Op::State(id) => {
                 let (position, _) =

@@ -2,7 +2,7 @@
 
 use crate::reference::{Outcome, binary, eval, indices, reduce, round, unary};
 use wgrad::{
-    Array, DType, Data, Error, Node, Program, Result, Shape,
+    Array, DType, Data, Node, Program, Result, Shape,
     op::Segments,
     plan::{Body, Home, Instr, Kernel, Kind, Level, MatMul, Operand, Plan},
     random,
@@ -26,10 +26,7 @@ pub fn run(plan: &Plan, program: &Program, states: &[Data], inputs: &[(&str, &Ar
             Home::Input(i) => {
                 let decl = &program.inputs()[i];
                 let given = inputs.iter().find(|(name, _)| *name == decl.name);
-                given.map(|(_, array)| array.to_f64()).ok_or_else(|| {
-                    let (name, dtype, shape) = (decl.name.clone(), decl.dtype, decl.shape.clone());
-                    Error::MissingInput { name, dtype, shape }
-                })?
+                given.map(|(_, array)| array.to_f64()).ok_or_else(|| decl.missing())?
             }
         });
     }

@@ -78,25 +78,25 @@ impl MultiHeadAttention {
             x.dtype()
         );
         let (batch, time) = (shape[0], shape[1]);
-        x.tape().scoped("attention", || {
-            let all = self.qkv.forward(x);
-            let head = |i: usize| {
-                let part = all.slice(2, i * width, width);
-                part.reshape([batch, time, heads, width / heads]).swap_axes(1, 2)
-            };
-            let (q, k) = match &self.qk_norm {
-                Some([q_norm, k_norm]) => (q_norm.forward(head(0)), k_norm.forward(head(1))),
-                None => (head(0), head(1)),
-            };
-            let options = Attention {
-                causal: self.config.causal,
-                scale: Some(1.0 / ((width / heads) as f64).sqrt() / self.config.temperature),
-                dropout: self.config.dropout.and_then(|dropout| dropout.of_weights(training)),
-                ..Attention::default()
-            };
-            q.attention_scores(k, &options).probe("scores");
-            let y = q.attention(k, head(2), &options).swap_axes(1, 2).reshape(shape);
-            Dropout::optional(self.config.dropout, self.proj.forward(y), training)
-        })
+        let _call = x.tape().call("attention", &[x]);
+        let _scope = x.tape().enter("attention");
+        let all = self.qkv.forward(x);
+        let head = |i: usize| {
+            let part = all.slice(2, i * width, width);
+            part.reshape([batch, time, heads, width / heads]).swap_axes(1, 2)
+        };
+        let (q, k) = match &self.qk_norm {
+            Some([q_norm, k_norm]) => (q_norm.forward(head(0)), k_norm.forward(head(1))),
+            None => (head(0), head(1)),
+        };
+        let options = Attention {
+            causal: self.config.causal,
+            scale: Some(1.0 / ((width / heads) as f64).sqrt() / self.config.temperature),
+            dropout: self.config.dropout.and_then(|dropout| dropout.of_weights(training)),
+            ..Attention::default()
+        };
+        q.attention_scores(k, &options).probe("scores");
+        let y = q.attention(k, head(2), &options).swap_axes(1, 2).reshape(shape);
+        Dropout::optional(self.config.dropout, self.proj.forward(y), training)
     }
 }

@@ -95,7 +95,11 @@ impl<'s> Builder<'s> {
     #[track_caller]
     fn draw(&self, name: &str, count: usize, shape: &Shape, init: &Init) -> Vec<f64> {
         let mut random = generator(self.seed, &self.join(name), 0);
-        (0..count).flat_map(|_| init.sample(shape, &mut random)).collect()
+        let mut values = Vec::with_capacity(count * shape.numel());
+        for _ in 0..count {
+            values.extend(init.sample(shape, &mut random));
+        }
+        values
     }
 
     /// Declares a parameter with given first values, row-major, rounded to the builder's type.

@@ -50,7 +50,7 @@ impl Dropout {
     /// As [`Dropout::forward`] of a dropout that there may be.
     #[track_caller]
     pub(crate) fn optional<'t>(dropout: Option<Self>, x: Tensor<'t>, training: bool) -> Tensor<'t> {
-        dropout.map_or(x, |dropout| dropout.forward(x, training))
+        if let Some(dropout) = dropout { dropout.forward(x, training) } else { x }
     }
 
     /// Probability and source, for what drops within an operation; `None` where it does nothing.

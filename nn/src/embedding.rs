@@ -24,6 +24,8 @@ impl Embedding {
     /// If the indices are not u32.
     #[track_caller]
     pub fn forward<'t>(&self, index: Tensor<'t>) -> Tensor<'t> {
-        index.tape().param(self.weight).rows(index)
+        let weight = index.tape().param(self.weight);
+        let _call = index.tape().call("embedding", &[weight, index]);
+        weight.rows(index)
     }
 }

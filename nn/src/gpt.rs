@@ -109,8 +109,10 @@ impl Gpt {
         let tokens = Embedding::new(b.at("tokens"), config.vocabulary, width, &init);
         let positions = Embedding::new(b.at("positions"), config.context, width, &init);
         let mut block = b.at("block");
-        let blocks = (0..config.layers).map(|i| TransformerBlock::new(block.at(&i.to_string()), &config.block()));
-        let blocks = blocks.collect();
+        let mut blocks = Vec::with_capacity(config.layers);
+        for i in 0..config.layers {
+            blocks.push(TransformerBlock::new(block.at(&i.to_string()), &config.block()));
+        }
         let norm = (config.place == NormPlace::Pre).then(|| LayerNorm::new(b.at("norm"), width));
         let head = (!config.tied).then(|| Linear::without_bias(b.at("head"), width, config.vocabulary, &init));
         Self { tokens, positions, blocks, norm, head, config: config.clone() }
@@ -123,6 +125,7 @@ impl Gpt {
     /// If the symbols have another shape or type, or there are more positions than the context has.
     #[track_caller]
     pub fn forward<'t>(&self, symbols: Tensor<'t>, training: bool) -> Tensor<'t> {
+        let _call = symbols.tape().call("gpt", &[symbols]);
         self.forward_embedded(self.embed(symbols), training)
     }
 
@@ -133,6 +136,7 @@ impl Gpt {
     /// As [`Gpt::forward`]; if what comes before has another shape or type.
     #[track_caller]
     pub fn forward_after<'t>(&self, before: Tensor<'t>, symbols: Tensor<'t>, training: bool) -> Tensor<'t> {
+        let _call = symbols.tape().call("gpt", &[before, symbols]);
         self.forward_embedded(Tensor::concat(&[before, self.embed(symbols)], 1), training)
     }
 
@@ -155,12 +159,17 @@ impl Gpt {
         assert!(time <= context, "gpt: {time} positions, where the context has {context}");
         let positions = tape.param(self.positions.weight).slice(0, 0, time);
         let x = Dropout::optional(self.config.dropout, x + positions, training);
-        let blocks = self.blocks.iter().enumerate();
-        let x = blocks.fold(x, |x, (i, block)| {
-            let forward = || block.forward(x, training);
-            tape.scoped_turn("block", i, || if self.config.checkpoint { tape.checkpoint(forward) } else { forward() })
-        });
-        let x = self.norm.as_ref().map_or(x, |norm| norm.forward(x));
+        let mut x = x;
+        for (i, block) in self.blocks.iter().enumerate() {
+            let _scope = tape.enter_turn("block", i);
+            x = match self.config.checkpoint {
+                true => tape.checkpoint(|| block.forward(x, training)),
+                false => block.forward(x, training),
+            };
+        }
+        if let Some(norm) = &self.norm {
+            x = norm.forward(x);
+        }
         match &self.head {
             Some(head) => head.forward(x),
             None => x.matmul_t(tape.param(self.tokens.weight)),

@@ -32,8 +32,9 @@ impl Linear {
     /// If `x` has fewer than two dimensions, another last extent, or another type.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>) -> Tensor<'t> {
-        let tape = x.tape();
-        let y = x.matmul_t(tape.param(self.weight));
+        let (tape, weight) = (x.tape(), x.tape().param(self.weight));
+        let _call = tape.call("linear", &[x, weight]);
+        let y = x.matmul_t(weight);
         match self.bias {
             Some(bias) => y + tape.param(bias),
             None => y,

@@ -20,8 +20,11 @@ impl Mlp {
     #[track_caller]
     pub fn new(mut b: Builder<'_>, widths: &[usize], activation: Activation, init: &Init) -> Self {
         assert!(widths.len() >= 2, "mlp of the widths {widths:?}: needs those of its inputs and of its outputs");
-        let layer = |(i, pair): (usize, &[usize])| Linear::new(b.at(&i.to_string()), pair[0], pair[1], init);
-        Self { layers: widths.windows(2).enumerate().map(layer).collect(), activation }
+        let mut layers = Vec::with_capacity(widths.len() - 1);
+        for (i, pair) in widths.windows(2).enumerate() {
+            layers.push(Linear::new(b.at(&i.to_string()), pair[0], pair[1], init));
+        }
+        Self { layers, activation }
     }
 
     /// Maps `[.., inputs]` to `[.., outputs]`.
@@ -33,10 +36,12 @@ impl Mlp {
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>) -> Tensor<'t> {
         let (last, hidden) = self.layers.split_last().expect("at least one layer");
-        let hidden = hidden
-            .iter()
-            .enumerate()
-            .fold(x, |x, (i, layer)| x.tape().scoped_turn("layer", i, || self.activation.probed(layer.forward(x))));
-        last.forward(hidden)
+        let _call = x.tape().call("mlp", &[x]);
+        let mut h = x;
+        for (i, layer) in hidden.iter().enumerate() {
+            let _scope = x.tape().enter_turn("layer", i);
+            h = self.activation.probed(layer.forward(h));
+        }
+        last.forward(h)
     }
 }

@@ -22,28 +22,28 @@ pub fn omega<'t>(loss: Tensor<'t>, layer: &Recurrent, outputs: &Outputs<'t>) -> 
     let steps = outputs.steps();
     assert!(outputs.is_unrolled(), "omega: needs the outputs of `unrolled`, whose every step has its own error");
     assert!(steps.len() > 1, "omega: an error goes back through at least one time step, and this layer ran one");
-    tape.scoped("omega", || {
-        let errors: Vec<Tensor<'t>> = loss
-            .grad_wrt(&steps)
-            .into_iter()
-            .zip(&steps)
-            .map(|(error, h)| error.unwrap_or_else(|| h.zeros_like()))
-            .collect();
-        let after = |x: Tensor<'t>| x.detach().slice(0, 1, steps.len() - 1);
-        let (error, h) = (after(Tensor::stack(&errors)), after(outputs.stacked()));
-        let slope = match layer.cell {
-            Cell::Tanh => 1.0 - h.square(),
-            Cell::Sigmoid => h * (1.0 - h),
-            Cell::Irnn => h.equals(0.0).select(h.zeros_like(), h.ones_like()),
-            Cell::Lstm | Cell::Gru => {
-                panic!("omega: {} has gates; it is for plain recurrent layers", layer.cell.scope())
-            }
-        };
-        let one_back = (error * slope).matmul(tape.param(layer.weight_hh)).norm_axes(&[2]);
-        let norm = error.norm_axes(&[2]);
-        let silent = norm.equals(0.0);
-        let one = norm.ones_like();
-        let ratio = silent.select(one, one_back) / silent.select(one, norm);
-        (ratio - 1.0).square().mean()
-    })
+    let _call = tape.call("omega", &[loss]);
+    let _scope = tape.enter("omega");
+    let errors: Vec<Tensor<'t>> = loss
+        .grad_wrt(&steps)
+        .into_iter()
+        .zip(&steps)
+        .map(|(error, h)| error.unwrap_or_else(|| h.zeros_like()))
+        .collect();
+    let after = |x: Tensor<'t>| x.detach().slice(0, 1, steps.len() - 1);
+    let (error, h) = (after(Tensor::stack(&errors)), after(outputs.stacked()));
+    let slope = match layer.cell {
+        Cell::Tanh => 1.0 - h.square(),
+        Cell::Sigmoid => h * (1.0 - h),
+        Cell::Irnn => h.equals(0.0).select(h.zeros_like(), h.ones_like()),
+        Cell::Lstm | Cell::Gru => {
+            panic!("omega: {} has gates; it is for plain recurrent layers", layer.cell.scope())
+        }
+    };
+    let one_back = (error * slope).matmul(tape.param(layer.weight_hh)).norm_axes(&[2]);
+    let norm = error.norm_axes(&[2]);
+    let silent = norm.equals(0.0);
+    let one = norm.ones_like();
+    let ratio = silent.select(one, one_back) / silent.select(one, norm);
+    (ratio - 1.0).square().mean()
 }

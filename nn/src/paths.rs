@@ -34,9 +34,10 @@ pub fn select(layout: &Layout, pattern: &str) -> ParamSet {
 /// is computed for what is left out.
 ///
 /// # Panics
-/// If no parameter's path matches.
+/// If no parameter's path matches; if a parameter is another store's.
 #[track_caller]
 pub fn freeze(layout: &Layout, params: &ParamSet, pattern: &str) -> ParamSet {
+    layout.check(params);
     let frozen = select(layout, pattern);
     params.iter().filter(|param| !frozen.contains(*param)).collect()
 }

@@ -151,11 +151,11 @@ impl Recurrent {
     #[track_caller]
     pub fn forward_from<'t>(&self, x: Tensor<'t>, h: Tensor<'t>, memory: Option<Tensor<'t>>) -> Outputs<'t> {
         self.check(x, memory);
-        x.tape().scoped(self.cell.scope(), || {
-            let (h, c) = self.recurrence(x, h, memory).run();
-            let last = |steps: Tensor<'t>| steps.index(0, x.shape()[0] - 1);
-            Outputs { last: last(h), memory: c.map(last), hidden: Hidden::Whole(h) }
-        })
+        let _call = x.tape().call(self.cell.scope(), &[x, h]);
+        let _scope = x.tape().enter(self.cell.scope());
+        let (h, c) = self.recurrence(x, h, memory).run();
+        let last = |steps: Tensor<'t>| steps.index(0, x.shape()[0] - 1);
+        Outputs { last: last(h), memory: c.map(last), hidden: Hidden::Whole(h) }
     }
 
     /// As [`Recurrent::forward`], step by step in primitives: the same values, more slowly. Every step's hidden state is a
@@ -176,11 +176,11 @@ impl Recurrent {
     #[track_caller]
     pub fn unrolled_from<'t>(&self, x: Tensor<'t>, h: Tensor<'t>, memory: Option<Tensor<'t>>) -> Outputs<'t> {
         self.check(x, memory);
-        x.tape().scoped(self.cell.scope(), || {
-            let steps = self.recurrence(x, h, memory).unrolled();
-            let (last, memory) = steps[steps.len() - 1];
-            Outputs { last, memory, hidden: Hidden::Steps(steps.into_iter().map(|(h, _)| h).collect()) }
-        })
+        let _call = x.tape().call(self.cell.scope(), &[x, h]);
+        let _scope = x.tape().enter(self.cell.scope());
+        let steps = self.recurrence(x, h, memory).unrolled();
+        let (last, memory) = steps[steps.len() - 1];
+        Outputs { last, memory, hidden: Hidden::Steps(steps.into_iter().map(|(h, _)| h).collect()) }
     }
 
     /// The state to start from where none is given.

@@ -167,7 +167,7 @@ impl Unit {
     #[track_caller]
     fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
         let y = self.conv.forward(x);
-        self.norm.as_ref().map_or(y, |norm| norm.forward(y, training))
+        if let Some(norm) = &self.norm { norm.forward(y, training) } else { y }
     }
 }
 
@@ -207,16 +207,16 @@ impl ResNetBlock {
 
     #[track_caller]
     fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
-        let tape = x.tape();
-        self.units.iter().enumerate().fold(x, |h, (i, unit)| {
-            tape.scoped_turn("unit", i, || {
-                let mut z = unit.forward(h, training);
-                if self.residual && i + 1 == self.units.len() {
-                    z = z + self.shortcut.as_ref().map_or(x, |unit| unit.forward(x, training));
-                }
-                self.activation.probed(z)
-            })
-        })
+        let mut h = x;
+        for (i, unit) in self.units.iter().enumerate() {
+            let _scope = x.tape().enter_turn("unit", i);
+            let mut z = unit.forward(h, training);
+            if self.residual && i + 1 == self.units.len() {
+                z = z + if let Some(unit) = &self.shortcut { unit.forward(x, training) } else { x };
+            }
+            h = self.activation.probed(z);
+        }
+        h
     }
 }
 
@@ -267,6 +267,7 @@ impl ResNet {
     /// If these are no such images; in training, if batch normalisation is left with one element in a channel.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
+        let _call = x.tape().call("resnet", &[x]);
         self.head.forward(self.features(x, training))
     }
 
@@ -277,13 +278,21 @@ impl ResNet {
     #[track_caller]
     pub fn features<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
         let tape = x.tape();
-        let x = tape.scoped("stem", || self.config.activation.probed(self.stem.forward(x, training)));
-        let x = self.config.stem.pool.map_or(x, |pool| x.max_pool2d(&pool));
-        let blocks = self.blocks.iter().enumerate();
-        let x = blocks.fold(x, |x, (i, block)| {
-            let forward = || block.forward(x, training);
-            tape.scoped_turn("block", i, || if self.config.checkpoint { tape.checkpoint(forward) } else { forward() })
-        });
+        let _call = tape.call("resnet", &[x]);
+        let mut x = {
+            let _scope = tape.enter("stem");
+            self.config.activation.probed(self.stem.forward(x, training))
+        };
+        if let Some(pool) = self.config.stem.pool {
+            x = x.max_pool2d(&pool);
+        }
+        for (i, block) in self.blocks.iter().enumerate() {
+            let _scope = tape.enter_turn("block", i);
+            x = match self.config.checkpoint {
+                true => tape.checkpoint(|| block.forward(x, training)),
+                false => block.forward(x, training),
+            };
+        }
         x.global_avg_pool()
     }
 }

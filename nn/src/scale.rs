@@ -23,6 +23,8 @@ impl Scale {
     /// If `x` is of another type than the factor.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>) -> Tensor<'t> {
-        x * x.tape().param(self.weight)
+        let weight = x.tape().param(self.weight);
+        let _call = x.tape().call("scale", &[x, weight]);
+        x * weight
     }
 }

@@ -46,7 +46,12 @@ impl Row {
 
 impl Summary {
     /// Of all parameters of a store, of which some are trained, and the others frozen.
+    ///
+    /// # Panics
+    /// If a parameter is another store's.
+    #[track_caller]
     pub fn new(layout: &Layout, trained: &ParamSet) -> Self {
+        layout.check(trained);
         let row = |(id, p): (wgrad::Param, &wgrad::ParamDecl)| Row {
             path: p.path.clone(),
             shape: p.shape.clone(),

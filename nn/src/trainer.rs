@@ -10,23 +10,30 @@ use crate::{
 };
 use std::{cell::RefCell, collections::BTreeMap, fmt, panic::Location};
 use wgrad::{
-    Accumulator, Agc, Array, Centralize, DType, DynamicScale, FiniteGuard, Flat, Grads, Lint, LossScaler, Noise,
-    OnGiveUp, Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps, Tensor,
-    Weighting,
+    Accumulator, Agc, Array, Centralize, DType, DynamicScale, FiniteGuard, Flat, Grads, InputDecl, Lint, LossScaler,
+    Noise, OnGiveUp, Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps,
+    Tensor, Weighting,
 };
 
 /// The inputs of a micro-batch on a tape.
 pub struct Inputs<'t> {
     tape: &'t Tape,
     named: Vec<(String, Tensor<'t>)>,
+    /// What has been asked for, and where.
+    asked: RefCell<Asked>,
 }
 
+/// Names of inputs, and the lines that ask for them.
+type Asked = BTreeMap<String, &'static Location<'static>>;
+
 impl<'t> Inputs<'t> {
+    #[track_caller]
     fn declare(tape: &'t Tape, arrays: &[(&str, &Array)]) -> Self {
-        Self {
-            tape,
-            named: arrays.iter().map(|(name, array)| (name.to_string(), tape.input_like(name, array))).collect(),
+        let mut named = Vec::with_capacity(arrays.len());
+        for (name, array) in arrays {
+            named.push((name.to_string(), tape.input_like(name, array)));
         }
+        Self { tape, named, asked: RefCell::default() }
     }
 
     /// The tape.
@@ -37,12 +44,16 @@ impl<'t> Inputs<'t> {
     /// An input by its name, of the shape and type of the data at hand.
     ///
     /// # Panics
-    /// If the micro-batch has no such input.
+    /// If the micro-batch has no such input, and none before had.
     #[track_caller]
     pub fn get(&self, name: &str) -> Tensor<'t> {
-        let found = self.named.iter().find(|(known, _)| known == name);
-        let known = || self.named.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-        found.unwrap_or_else(|| panic!("trainer: the micro-batch has no input {name:?}: it has {}", known())).1
+        self.asked.borrow_mut().entry(name.into()).or_insert(Location::caller());
+        // Not within a closure: the caller's line is to blame.
+        let Some((_, found)) = self.named.iter().find(|(known, _)| known == name) else {
+            let known: Vec<&str> = self.named.iter().map(|(name, _)| name.as_str()).collect();
+            panic!("trainer: the micro-batch has no input {name:?}: it has {known:?}")
+        };
+        *found
     }
 }
 
@@ -181,6 +192,8 @@ pub struct Trainer {
     passes: Option<PassesFn>,
     after: Option<AfterFn>,
     micro_batches: Vec<Compiled>,
+    /// What the loss has asked for.
+    asked: RefCell<Asked>,
     /// Of a full window, and of one that the data cut short; each with the parameters that micro-batches had reached when
     /// it was recorded, and the number of buffers they had moved.
     updates: [Option<((ParamSet, usize), Step)>; 2],
@@ -209,6 +222,10 @@ impl Trainer {
         loss: impl for<'t> Fn(&Inputs<'t>) -> Loss<'t> + 'static,
     ) -> Self {
         let TrainerConfig { name, accumulate, weighting, .. } = &config;
+        let scaled = config.scale_grad.iter().map(|(params, _)| params);
+        for params in scaled.chain([params, &config.head, optimizer.states().params()]) {
+            store.layout().check(params);
+        }
         assert!(*accumulate > 0, "trainer: accumulate is 0, and must be at least 1");
         let scale_name = format!("{name}/loss_scale");
         let scaler = match (&config.loss_scale, config.precision) {
@@ -219,12 +236,16 @@ impl Trainer {
                 LossScaler::dynamic(store, DynamicScale { name: scale_name, ..DynamicScale::default() })
             }
         };
-        let window = (*accumulate > 1 || *weighting == Weighting::TokenWeighted).then(|| {
+        let window = if *accumulate > 1 || *weighting == Weighting::TokenWeighted {
             let accumulator = Accumulator::new(store, params, &format!("{name}/accumulator"), *weighting);
             let accumulator = accumulator.micro_batches(store, *accumulate);
-            let mut sum = |of: &str| store.state(&format!("{name}/window/{of}"), &Array::zeros([], DType::F32));
-            (accumulator, Window { loss: sum("loss"), weight: sum("weight") })
-        });
+            let zero = Array::zeros([], DType::F32);
+            let loss = store.state(&format!("{name}/window/loss"), &zero);
+            let weight = store.state(&format!("{name}/window/weight"), &zero);
+            Some((accumulator, Window { loss, weight }))
+        } else {
+            None
+        };
         let buffers = Buffers::of(store.layout());
         let mut kept = Kept::default();
         for &buffer in buffers.states().iter().filter(|_| window.is_some()) {
@@ -232,11 +253,18 @@ impl Trainer {
             let copy = store.state(&format!("{name}/window/{}", decl.name), &Array::zeros(decl.shape, decl.dtype));
             kept.states.insert(buffer, copy);
         }
-        let guard =
-            config.give_up.map(|most| FiniteGuard::new(store, &format!("{name}/guard"), Some(most), OnGiveUp::Error));
-        let noise = config.noise.map(|noise| (noise, Rng::new(store, &format!("{name}/noise"), config.seed)));
-        let average = |decay| EmaConfig { name: format!("{name}/ema"), decay };
-        let ema = config.ema.map(|decay| Ema::new(store, params, average(decay)));
+        let guard = match config.give_up {
+            Some(most) => Some(FiniteGuard::new(store, &format!("{name}/guard"), Some(most), OnGiveUp::Error)),
+            None => None,
+        };
+        let noise = match config.noise {
+            Some(noise) => Some((noise, Rng::new(store, &format!("{name}/noise"), config.seed))),
+            None => None,
+        };
+        let ema = match config.ema {
+            Some(decay) => Some(Ema::new(store, params, EmaConfig { name: format!("{name}/ema"), decay })),
+            None => None,
+        };
         let (params, optimizer, loss) = (params.clone(), Box::new(optimizer), Box::new(loss));
         let (micro_batches, updates, present) = (vec![], [None, None], None);
         let site = Location::caller();
@@ -256,6 +284,7 @@ impl Trainer {
             passes: None,
             after: None,
             micro_batches,
+            asked: RefCell::default(),
             updates,
             present,
         }
@@ -308,16 +337,25 @@ impl Trainer {
     /// If the loss is no float scalar; if micro-batches are weighted by tokens and it does not say how many there are.
     #[track_caller]
     pub fn record_micro_batch(&self, tape: &Tape, inputs: &[(&str, &Array)]) {
-        let inputs = Inputs::declare(tape, inputs);
+        self.record_loss(Inputs::declare(tape, inputs));
+    }
+
+    #[track_caller]
+    fn record_loss(&self, inputs: Inputs<'_>) {
+        let tape = inputs.tape;
         let before = self.buffers.remember(tape);
         let loss = match self.config.precision {
             Precision::F32 => (self.loss)(&inputs),
             Precision::F16 => tape.autocast(DType::F16, || (self.loss)(&inputs)),
         };
-        tape.at_site(self.site, || self.record_gradient(loss, before.moved(tape)));
+        {
+            let _call = tape.at(self.site);
+            self.record_gradient(loss, before.moved(tape));
+        }
         if let Some(after) = &self.after {
             after(&inputs);
         }
+        self.asked.borrow_mut().extend(inputs.asked.into_inner());
     }
 
     /// From a micro-batch's loss, and the buffers that it has moved, to the window, or to the parameters.
@@ -449,7 +487,8 @@ impl Trainer {
     /// Runs a micro-batch, and the update if that completes a window. Whether it did.
     ///
     /// # Errors
-    /// As [`Session::record`] and [`Session::run`]. A micro-batch that could not be run is not in the window. Where it is the
+    /// As [`Session::record`] and [`Session::run`]: [`wgrad::Error::MissingInput`] of a micro-batch without an input that
+    /// others had and that the loss asks for. A micro-batch that could not be run is not in the window. Where it is the
     /// update that could not be run the micro-batches stay in the window, and the next step or flush makes it first.
     #[track_caller]
     pub fn step(&mut self, session: &mut Session, inputs: &[(&str, &Array)]) -> Result<bool> {
@@ -525,7 +564,14 @@ impl Trainer {
         let reached = (present, self.kept.moved.borrow().len());
         let update = match &self.updates[usize::from(last)] {
             Some((known, update)) if *known == reached => update.clone(),
-            _ => session.record(|t| t.at_site(self.site, || self.record_update(t, last)))?,
+            _ => {
+                let tape = Tape::for_ranks(session.layout().clone(), session.ranks());
+                {
+                    let _call = tape.at(self.site);
+                    self.record_update(&tape, last);
+                }
+                session.compile(tape.finish())?
+            }
         };
         let (_, update) = self.updates[usize::from(last)].insert((reached, update));
         session.run(update, &[])?;
@@ -547,14 +593,28 @@ impl Trainer {
         Ok(present)
     }
 
+    /// Refuses a micro-batch without an input that the loss asks for, if others had it.
+    fn check_inputs(&self, inputs: &[(&str, &Array)]) -> Result<()> {
+        let asked = self.asked.borrow();
+        let missing = asked.iter().find(|(name, _)| inputs.iter().all(|(given, _)| given != name));
+        let Some((name, site)) = missing else { return Ok(()) };
+        let known = self.micro_batches.iter().flat_map(|(_, step)| step.inputs()).find(|input| input.name == *name);
+        known.map_or(Ok(()), |input| Err(InputDecl { site, ..input.clone() }.missing()))
+    }
+
     /// The program of a micro-batch of these shapes.
     #[track_caller]
     fn micro_batch(&mut self, session: &mut Session, inputs: &[(&str, &Array)]) -> Result<Step> {
+        self.check_inputs(inputs)?;
         let shapes: Vec<(String, Shape, DType)> =
             inputs.iter().map(|(name, array)| (name.to_string(), array.shape().clone(), array.dtype())).collect();
         let compiled = match self.micro_batches.iter().position(|(known, _)| *known == shapes) {
             Some(position) => self.micro_batches.remove(position),
-            None => (shapes, session.record(|t| self.record_micro_batch(t, inputs))?),
+            None => {
+                let tape = Tape::for_ranks(session.layout().clone(), session.ranks());
+                self.record_micro_batch(&tape, inputs);
+                (shapes, session.compile(tape.finish())?)
+            }
         };
         self.micro_batches.truncate(SHAPES - 1);
         self.micro_batches.insert(0, compiled);

@@ -38,10 +38,10 @@ impl FeedForward {
     /// As [`Linear::forward`].
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
-        x.tape().scoped("ffn", || {
-            let y = self.down.forward(self.activation.probed(self.up.forward(x)));
-            Dropout::optional(self.dropout, y, training)
-        })
+        let _call = x.tape().call("feed_forward", &[x]);
+        let _scope = x.tape().enter("ffn");
+        let y = self.down.forward(self.activation.probed(self.up.forward(x)));
+        Dropout::optional(self.dropout, y, training)
     }
 }
 
@@ -110,6 +110,7 @@ impl TransformerBlock {
     /// If `x` has another shape or type.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
+        let _call = x.tape().call("transformer_block", &[x]);
         match self.place {
             NormPlace::Pre => {
                 let x = x + self.attention.forward(self.norm1.forward(x), training);

@@ -71,8 +71,11 @@ impl TwoTower {
     /// As [`ResNet::forward`].
     #[track_caller]
     pub fn encode<'t>(&self, images: Tensor<'t>, training: bool) -> Tensor<'t> {
-        let encode = || self.vision.features(images, training && !self.config.frozen);
-        images.tape().scoped("vision", encode).probe("features")
+        let features = {
+            let _scope = images.tape().enter("vision");
+            self.vision.features(images, training && !self.config.frozen)
+        };
+        features.probe("features")
     }
 
     /// Maps features and the symbols so far, u32 `[batch, time]`, to the logits of the symbols that follow the image and each
@@ -83,10 +86,17 @@ impl TwoTower {
     #[track_caller]
     pub fn describe<'t>(&self, features: Tensor<'t>, symbols: Tensor<'t>, training: bool) -> Tensor<'t> {
         let tape = features.tape();
-        let x = self.norm.as_ref().map_or(features, |norm| norm.forward(features));
-        let x = self.scale.as_ref().map_or(x, |scale| scale.forward(x));
-        let image = tape.scoped("projection", || self.projection.forward(x.probe("x")));
-        tape.scoped("text", || self.text.forward_after(image.unsqueeze(1), symbols, training))
+        let _call = tape.call("two_tower", &[features, symbols]);
+        let mut x = if let Some(norm) = &self.norm { norm.forward(features) } else { features };
+        if let Some(scale) = &self.scale {
+            x = scale.forward(x);
+        }
+        let image = {
+            let _scope = tape.enter("projection");
+            self.projection.forward(x.probe("x"))
+        };
+        let _scope = tape.enter("text");
+        self.text.forward_after(image.unsqueeze(1), symbols, training)
     }
 
     /// Maps images and the symbols so far to logits: what [`TwoTower::describe`] says of what [`TwoTower::encode`] gives.

@@ -74,7 +74,7 @@ impl Point<'_> {
     /// Whether any element of a tapped `branch` is decided by rounding.
     pub fn has_ties(&self) -> bool {
         let near = self.near(NUDGE);
-        let branches = |i: usize| near[i].taps.iter().filter(|(name, ..)| name == "branch");
+        let branches = |i: usize| near[i].taps.iter().filter(|(name, ..)| name.starts_with("branch"));
         (1..near.len()).any(|i| !branches(i).eq(branches(0)))
     }
 

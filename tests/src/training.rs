@@ -142,7 +142,7 @@ impl Training {
         let (states, inputs) = (self.states(), self.inputs(&program));
         let point = Point { program: &program, states: &states, inputs: &inputs };
         let (have, want) = (outputs[0].outcome(), point.reference());
-        let same = |((name, _, have), (.., want)): (&Tap, &Tap)| name != "branch" || have == want;
+        let same = |((name, _, have), (.., want)): (&Tap, &Tap)| !name.starts_with("branch") || have == want;
         if have.taps.iter().zip(&want.taps).all(same) {
             return Ok(());
         }
@@ -170,17 +170,17 @@ impl Training {
         let leaves: Vec<Tensor<'_>> =
             std::iter::once(tape.state(first)).chain(layout.params().map(|(id, _)| tape.param(id))).collect();
         let Recorded { loss, unused, leaves, branches, .. } = self.recipe.record_over(&leaves, mode);
-        branches.iter().for_each(|b| tape.tap("branch", *b));
+        branches.iter().for_each(|b| tape.tap_each("branch", *b));
         let gradients = if self.gradients { loss.grad_wrt(&leaves) } else { vec![None; leaves.len()] };
         if self.gradients {
             tape.tap("loss", loss);
-            gradients.iter().flatten().for_each(|g| tape.tap("gradient", *g));
+            gradients.iter().flatten().for_each(|g| tape.tap_each("gradient", *g));
             let slope = gradients.iter().flatten().map(|g| (*g * 0.3).sin().sum()).reduce(|a, b| a + b);
             if let Some(slope) = slope.filter(|_| self.second) {
-                slope.grad_wrt(&leaves).iter().flatten().for_each(|g| tape.tap("second", *g));
+                slope.grad_wrt(&leaves).iter().flatten().for_each(|g| tape.tap_each("second", *g));
             }
         } else {
-            unused.iter().for_each(|x| tape.tap("value", *x));
+            unused.iter().for_each(|x| tape.tap_each("value", *x));
         }
         self.update(&tape, &store, (first, before), gradients[0]);
         tape.finish()
@@ -216,7 +216,7 @@ pub fn agree(have: &Outcome, want: &Outcome, point: &Point<'_>, tolerance: Toler
     if let Some(((name, shape, _), (_, expected, _))) = pairs().find(|((_, have, _), (_, want, _))| have != want) {
         return Err(format!("{name} has shape {shape} instead of {expected}"));
     }
-    if pairs().any(|((name, _, have), (.., want))| name == "branch" && have != want) {
+    if pairs().any(|((name, _, have), (.., want))| name.starts_with("branch") && have != want) {
         return if tolerance == Tolerance::F64 { ties(have, want, &point.near(NUDGE)) } else { Ok(()) };
     }
     for ((name, _, have), (.., want)) in pairs() {
@@ -232,7 +232,7 @@ pub fn agree(have: &Outcome, want: &Outcome, point: &Point<'_>, tolerance: Toler
 /// Requires of each element of a branch in which two outcomes differ that both values are taken near by.
 fn ties(have: &Outcome, want: &Outcome, near: &[Outcome]) -> Result<(), String> {
     for (tap, ((name, _, have), (.., want))) in have.taps.iter().zip(&want.taps).enumerate() {
-        let differ = (0..want.len()).filter(|&i| name == "branch" && have[i] != want[i]);
+        let differ = (0..want.len()).filter(|&i| name.starts_with("branch") && have[i] != want[i]);
         for i in differ {
             let taken = |value| near.iter().any(|near| near.taps[tap].2[i] == value);
             if !(taken(have[i]) && taken(want[i])) {

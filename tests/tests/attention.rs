@@ -272,7 +272,7 @@ fn heads_stay_where_they_lie() {
         let attended = part(0).attention(part(1), part(2), &Attention { causal: true, ..Attention::default() });
         let y = attended.swap_axes(1, 2).reshape([batch * time, model]).matmul(w);
         t.tap("y", y);
-        (y * weights(y)).sum().grad_wrt(&[x, w]).into_iter().for_each(|g| t.tap("gradient", g.expect("reached")));
+        (y * weights(y)).sum().grad_wrt(&[x, w]).into_iter().for_each(|g| t.tap_each("gradient", g.expect("reached")));
         let program = t.finish();
         let (_, plan) = Machine::new(1, Store::new()).session.plan(&program);
         let copies = |kind: &Kind| matches!(kind, Kind::Loop(body) if body.values.len() == 1);
@@ -318,7 +318,7 @@ fn scores_may_be_large() {
         let [q, k, v] = [("q", 1), ("k", keys), ("v", keys)].map(|(name, rows)| t.input(name, [1, rows, 1], dtype));
         let y = q.attention(k, v, &Attention { scale: Some(1.0), ..Attention::default() });
         t.tap("y", y);
-        y.sum().grad_wrt(&[q, k, v]).into_iter().for_each(|g| t.tap("gradient", g.expect("reached")));
+        y.sum().grad_wrt(&[q, k, v]).into_iter().for_each(|g| t.tap_each("gradient", g.expect("reached")));
         let program = t.finish();
         let line = |i: usize| (first + (last - first) * i as f64 / (keys - 1) as f64) as f32;
         let array = |n: usize, f: &dyn Fn(usize) -> f32| Array::new([1, n, 1], (0..n).map(f).collect::<Vec<f32>>());
@@ -361,7 +361,7 @@ fn checkpointed_attention_is_recomputed() {
         let [q, k, v] = ["q", "k", "v"].map(|name| t.input(name, [2, 4, 3], DType::F64));
         let attend = || q.sin().attention(k, v, &Attention { causal: true, ..Attention::default() }).square();
         let y = if checkpoint { t.checkpoint(attend) } else { attend() };
-        y.sum().grad_wrt(&[q, k, v]).into_iter().for_each(|g| t.tap("gradient", g.expect("reached")));
+        y.sum().grad_wrt(&[q, k, v]).into_iter().for_each(|g| t.tap_each("gradient", g.expect("reached")));
         t.finish()
     };
     let [kept, recomputed] = [false, true].map(gradients);

@@ -79,12 +79,12 @@ fn program(cell: Cell, time: usize, batch: usize, unrolled: bool, checkpoint: bo
     let mut norm = zero;
     for (x, g) in x.iter().zip(loss.grad_wrt(&x)) {
         let g = g.unwrap_or_else(|| x.zeros_like());
-        t.tap("gradient", g);
+        t.tap_each("gradient", g);
         norm = norm + g.square().sum();
     }
     t.tap("norm", norm);
     for (x, g) in x.iter().zip(norm.grad_wrt(&x)) {
-        t.tap("second", g.unwrap_or_else(|| x.zeros_like()));
+        t.tap_each("second", g.unwrap_or_else(|| x.zeros_like()));
     }
     t.finish()
 }
@@ -131,7 +131,7 @@ fn first_derivatives_need_no_decomposition() {
         let (h, c) = recurrence.run();
         let loss = (h * c.unwrap_or(h)).sum();
         let gradients = loss.grad_wrt(&x);
-        gradients.into_iter().for_each(|g| t.tap("gradient", g.expect("reached")));
+        gradients.into_iter().for_each(|g| t.tap_each("gradient", g.expect("reached")));
         let program = t.finish();
         let products = program.nodes().iter().filter(|node| matches!(node.op, Op::MatMul { .. })).count();
         assert_eq!(

@@ -73,7 +73,7 @@ fn a_layer_norm_is_a_row_kernel_and_the_sums_for_its_parameters() {
         let x = [t.input("x", [6, 9], F32), t.input("scale", [9], F32), t.input("shift", [9], F32)];
         let y = layer_norm(x[0], x[1], x[2]);
         t.tap("y", y);
-        y.vjp(t.input("dy", [6, 9], F32), &x).into_iter().for_each(|g| t.tap("gradient", g.expect("reached")));
+        y.vjp(t.input("dy", [6, 9], F32), &x).into_iter().for_each(|g| t.tap_each("gradient", g.expect("reached")));
     });
     assert_eq!(forms(&plan), [Form::Row, Form::Reduce], "{}", plan.describe(&program));
 }

@@ -108,7 +108,7 @@ fn one_tie_excuses_no_other_branch() {
     let (taken, mut near) = (Taken::new(&case), rounded_differently(&case, 1e-15));
     let point = taken.point();
     agree(&near, &point.reference(), &point, Tolerance::F64).expect("a tie");
-    near.taps.iter_mut().rfind(|(name, ..)| name == "branch").expect("a comparison").2[1] = 1.0;
+    near.taps.iter_mut().rfind(|(name, ..)| name.starts_with("branch")).expect("a comparison").2[1] = 1.0;
     assert!(agree(&near, &point.reference(), &point, Tolerance::F64).is_err());
 }
 

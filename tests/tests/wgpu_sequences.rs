@@ -51,7 +51,7 @@ fn program(cell: Cell, extents: [usize; 3], in_order: bool, memories: bool) -> P
         loss = loss + c.sin().sum();
     }
     for g in loss.grad_wrt(&x) {
-        t.tap("gradient", g.expect("the loss depends on it"));
+        t.tap_each("gradient", g.expect("the loss depends on it"));
     }
     t.finish()
 }

@@ -42,28 +42,23 @@ impl<'t> Tensor<'t> {
     /// If the shapes or types do not fit.
     #[track_caller]
     pub fn attention(self, keys: Tensor<'t>, values: Tensor<'t>, options: &Attention<'t>) -> Self {
-        self.tape.at_caller(|| {
-            let (tape, dtype) = (self.tape, self.dtype());
-            if options.mask.is_none() && options.dropout.is_none() {
-                let half = tape.autocasts(self, keys).filter(|_| values.dtype() == dtype);
-                let [q, k, v] = [self, keys, values].map(|x| half.map_or(x, |half| x.cast(half)));
-                return fused::attention(Scores::new(options.causal, options.scale_of(self)), q, k, v).cast(dtype);
-            }
-            let weights = self.attention_scores(keys, options).weights().0;
-            let weights = options.dropout.map_or(weights, |(p, rng)| weights.dropout(p, rng));
-            let (v, r) = (values.shape(), keys.rank());
-            assert!(
-                v.rank() == r && v[..r - 1] == keys.shape()[..r - 1] && values.dtype() == dtype,
-                "attention: values of {}{v} for keys of {}{}{}",
-                values.dtype(),
-                keys.dtype(),
-                keys.shape(),
-                tape.recorded_at()
-            );
-            let attended = || weights.attend(values.cast(self.wide()));
-            let halves = dtype == DType::F16; // Their products are not those that `autocast` is about.
-            if halves { tape.autocast(DType::F32, attended).cast(dtype) } else { attended() }
-        })
+        let _call = self.tape.call("attention", &[self, keys, values]);
+        let (tape, dtype) = (self.tape, self.dtype());
+        if options.mask.is_none() && options.dropout.is_none() {
+            let half = tape.autocasts(self, keys).filter(|_| values.dtype() == dtype);
+            let [q, k, v] = [self, keys, values].map(|x| half.map_or(x, |half| x.cast(half)));
+            return fused::attention(Scores::new(options.causal, options.scale_of(self)), q, k, v).cast(dtype);
+        }
+        let weights = self.attention_scores(keys, options).weights().0;
+        let weights = if let Some((p, rng)) = options.dropout { weights.dropout(p, rng) } else { weights };
+        let (v, r) = (values.shape(), keys.rank());
+        let fits = v.rank() == r && v[..r - 1] == keys.shape()[..r - 1] && values.dtype() == dtype;
+        tape.require(fits, "attention", &[self, keys, values], || {
+            format!("values of {}{v} for keys of {}{}", values.dtype(), keys.dtype(), keys.shape())
+        });
+        let attended = || weights.attend(values.cast(self.wide()));
+        let halves = dtype == DType::F16; // Their products are not those that `autocast` is about.
+        if halves { tape.autocast(DType::F32, attended).cast(dtype) } else { attended() }
     }
 
     /// The product of weights `[.., heads, queries, keys]` with values that fit.
@@ -88,6 +83,7 @@ impl<'t> Tensor<'t> {
     /// As [`Tensor::attention`].
     #[track_caller]
     pub fn attention_weights(self, keys: Tensor<'t>, options: &Attention<'t>) -> Self {
+        let _call = self.tape.call("attention_weights", &[self, keys]);
         self.attention_scores(keys, options).weights().0.cast(self.dtype())
     }
 
@@ -112,7 +108,7 @@ impl<'t> Tensor<'t> {
     /// As [`Tensor::attention`].
     #[track_caller]
     pub fn attention_scores(self, keys: Tensor<'t>, options: &Attention<'t>) -> Self {
-        self.tape.at_caller(|| {
+        let _call = self.tape.call("attention_scores", &[self, keys]);
         let (tape, q, k) = (self.tape, self.shape(), keys.shape());
         let r = q.rank();
         let fits = r >= 3
@@ -120,19 +116,17 @@ impl<'t> Tensor<'t> {
             && q[..r - 3] == k[..r - 3]
             && (q[r - 3] == k[r - 3] || k[r - 3] > 0 && q[r - 3].is_multiple_of(k[r - 3]))
             && q[r - 1] == k[r - 1];
-        assert!(
-            fits && self.dtype() == keys.dtype(),
-            "attention of {}{q} to {}{k}: needs queries [.., heads, queries, width] and keys [.., kv_heads, keys, width] \
-             of one type, with heads a multiple of kv_heads{}",
-            self.dtype(),
-            keys.dtype(),
-            tape.recorded_at()
-        );
+        tape.require(fits && self.dtype() == keys.dtype(), "attention_scores", &[self, keys], || {
+            "needs queries [.., heads, queries, width] and keys [.., kv_heads, keys, width] of one type, with heads a \
+             multiple of kv_heads"
+                .into()
+        });
         let (queries, count) = (q[r - 2], k[r - 2]);
         let shape = q.with(r - 1, count);
         let half = tape.autocasts(self, keys);
         let [wide, k] = [self, keys].map(|x| half.map_or(x, |half| x.cast(half)).cast(self.wide()));
-        let mut scores = tape.autocast(DType::F32, || (wide * options.scale_of(self)).shared(k).matmul_t(k)).reshape(&shape);
+        let mut scores =
+            tape.autocast(DType::F32, || (wide * options.scale_of(self)).shared(k).matmul_t(k)).reshape(&shape);
         let never = tape.full(&shape, f64::NEG_INFINITY, scores.dtype());
         if options.causal {
             let later = tape.iota(queries).unsqueeze(1).less(tape.iota(count));
@@ -140,18 +134,14 @@ impl<'t> Tensor<'t> {
         }
         tape.mark(scores, Mark::Attention);
         let Some(mask) = options.mask else { return scores };
-        assert!(
-            mask.shape().broadcast(&shape).is_some_and(|both| both == shape),
-            "attention: a mask of {}{} for scores of {shape}{}",
-            mask.dtype(),
-            mask.shape(),
-            tape.recorded_at()
-        );
+        let masks = mask.shape().broadcast(&shape).is_some_and(|both| both == shape);
+        tape.require(masks, "attention_scores", &[self, keys], || {
+            format!("a mask of {}{} for scores of {shape}", mask.dtype(), mask.shape())
+        });
         match mask.dtype() {
             DType::Bool => mask.select(scores, never),
             of if of == self.dtype() => scores + mask.cast(scores.dtype()),
             _ => scores + mask,
         }
-        })
     }
 }

@@ -13,31 +13,35 @@ impl<'t> Tensor<'t> {
     /// Bool: `self <= other`; false where either is NaN.
     #[track_caller]
     pub fn less_equal(self, other: impl Into<Operand<'t>>) -> Self {
-        let other = other.into().like(self);
+        let (_call, other) = self.call_with("less_equal", other);
         self.less(other).maximum(self.equals(other))
     }
 
     /// Bool: `self > other`; false where either is NaN.
     #[track_caller]
     pub fn greater(self, other: impl Into<Operand<'t>>) -> Self {
-        other.into().like(self).less(self)
+        let (_call, other) = self.call_with("greater", other);
+        other.less(self)
     }
 
     /// Bool: `self >= other`; false where either is NaN.
     #[track_caller]
     pub fn greater_equal(self, other: impl Into<Operand<'t>>) -> Self {
-        other.into().like(self).less_equal(self)
+        let (_call, other) = self.call_with("greater_equal", other);
+        other.less_equal(self)
     }
 
     /// Bool: `self != other`; true where either is NaN.
     #[track_caller]
     pub fn not_equals(self, other: impl Into<Operand<'t>>) -> Self {
+        let (_call, other) = self.call_with("not_equals", other);
         !self.equals(other)
     }
 
     /// Bool: logical and, of bool tensors.
     #[track_caller]
     pub fn and(self, other: Tensor<'t>) -> Self {
+        let _call = self.tape.call("and", &[self, other]);
         self.select(other, self)
     }
 
@@ -47,7 +51,8 @@ impl<'t> Tensor<'t> {
     /// If either is no bool tensor.
     #[track_caller]
     pub fn or(self, other: Tensor<'t>) -> Self {
-        assert!(self.dtype() == DType::Bool, "or of {}{}: needs bools", self.dtype(), self.shape());
+        let _call = self.tape.call("or", &[self, other]);
+        self.tape.require(self.dtype() == DType::Bool, "or", &[self, other], || "needs bools".into());
         self.maximum(other)
     }
 
@@ -56,13 +61,14 @@ impl<'t> Tensor<'t> {
     /// `x * x`.
     #[track_caller]
     pub fn square(self) -> Self {
+        let _call = self.tape.call("square", &[self]);
         self * self
     }
 
     /// `1 / sqrt(x)`.
     #[track_caller]
     pub fn rsqrt(self) -> Self {
-        self.widened(|x| {
+        self.widened("rsqrt", |x| {
             // By way of the root's slope and the reciprocal's, rounding would be that of seven steps.
             let root = |x: &[Tensor<'t>]| vec![x[0].sqrt().recip()];
             x.tape.custom_vjp(&[x], root, |v| vec![v.cotangents[0].map(|g| g * (v.outputs[0] * -0.5 / v.inputs[0]))])[0]
@@ -73,6 +79,7 @@ impl<'t> Tensor<'t> {
     /// derivative meets `0 * inf`.
     #[track_caller]
     pub fn guarded_sqrt(self) -> Self {
+        let _call = self.tape.call("guarded_sqrt", &[self]);
         let zero = self.equals(0.0);
         zero.select(self.zeros_like(), zero.select(self.ones_like(), self).sqrt())
     }
@@ -80,13 +87,15 @@ impl<'t> Tensor<'t> {
     /// `|x|`; its gradient at 0 is 0.
     #[track_caller]
     pub fn abs(self) -> Self {
+        let _call = self.tape.call("abs", &[self]);
         self.maximum(-self)
     }
 
     /// The smaller of two; NaN if either is; logical and, of bools. A tie sends half of the gradient to each.
     #[track_caller]
     pub fn minimum(self, other: impl Into<Operand<'t>>) -> Self {
-        self.reversed().maximum(other.into().like(self).reversed()).reversed()
+        let (_call, other) = self.call_with("minimum", other);
+        self.reversed().maximum(other.reversed()).reversed()
     }
 
     /// `x` kept between two numbers; NaN stays NaN. The gradient is 0 at the bounds and beyond. An infinite bound is none.
@@ -95,7 +104,8 @@ impl<'t> Tensor<'t> {
     /// If the bounds are in the wrong order, or NaN.
     #[track_caller]
     pub fn clamp(self, low: f64, high: f64) -> Self {
-        assert!(low <= high, "clamp: no number lies between {low} and {high}");
+        let _call = self.tape.call("clamp", &[self]);
+        self.tape.require(low <= high, "clamp", &[self], || format!("no number lies between {low} and {high}"));
         let (tape, shape, dtype, mut x) = (self.tape, self.shape(), self.dtype(), self);
         if low.is_finite() {
             x = self.less_equal(low).select(tape.full(&shape, low, dtype), x);
@@ -110,14 +120,16 @@ impl<'t> Tensor<'t> {
 
     /// What `f` makes of this tensor, halves as f32: they are rounded once, and so are their gradients.
     #[track_caller]
-    fn widened(self, f: impl FnOnce(Self) -> Self) -> Self {
-        self.tape.at_caller(|| f(self.cast(self.wide())).cast(self.dtype()))
+    fn widened(self, name: &'static str, f: impl FnOnce(Self) -> Self) -> Self {
+        let _call = self.tape.call(name, &[self]);
+        self.tape.require(self.dtype().is_float(), name, &[self], || "needs floats".into());
+        f(self.cast(self.wide())).cast(self.dtype())
     }
 
     /// `log(1 + e^x)`, as `max(x, 0) + log(1 + e^-|x|)`: nothing in it, or in its gradient, overflows.
     #[track_caller]
     pub fn softplus(self) -> Self {
-        self.widened(|x| {
+        self.widened("softplus", |x| {
             // Selected, not made of kinks that cancel: at 0 each side has the derivatives of the whole.
             let positive = x.greater(0.0);
             let rest = positive.select(-x, x).exp().log1p();
@@ -128,25 +140,27 @@ impl<'t> Tensor<'t> {
     /// `log(sigmoid(x))`, without underflow.
     #[track_caller]
     pub fn log_sigmoid(self) -> Self {
+        let _call = self.tape.call("log_sigmoid", &[self]);
         -(-self).softplus()
     }
 
     /// `max(x, 0)`; its gradient at 0 is 0, and NaN stays NaN.
     #[track_caller]
     pub fn relu(self) -> Self {
+        let _call = self.tape.call("relu", &[self]);
         self.less_equal(0.0).select(self.zeros_like(), self)
     }
 
     /// `x` where it is positive, `slope * x` elsewhere (Maas et al. 2013); the gradient at 0 is the slope.
     #[track_caller]
     pub fn leaky_relu(self, slope: f64) -> Self {
-        self.widened(|x| x.less_equal(0.0).select(x * slope, x))
+        self.widened("leaky_relu", |x| x.less_equal(0.0).select(x * slope, x))
     }
 
     /// `x` where it is positive, `alpha (e^x - 1)` elsewhere (Clevert et al. 2016); the gradient at 0 is alpha.
     #[track_caller]
     pub fn elu(self, alpha: f64) -> Self {
-        self.widened(|x| {
+        self.widened("elu", |x| {
             let positive = x.greater(0.0);
             positive.select(x, positive.select(x.zeros_like(), x).expm1() * alpha)
         })
@@ -215,7 +229,9 @@ impl<'t> Tensor<'t> {
     /// If `p` is not in [0, 1).
     #[track_caller]
     pub fn dropout(self, p: f64, rng: Rng) -> Self {
-        assert!((0.0..1.0).contains(&p), "dropout: {p} is not a probability below 1");
+        let _call = self.tape.call("dropout", &[self]);
+        let fits = (0.0..1.0).contains(&p);
+        self.tape.require(fits, "dropout", &[self], || format!("{p} is not a probability below 1"));
         rng.bernoulli(self.tape, 1.0 - p, self.shape()).select(self / (1.0 - p), self.zeros_like())
     }
 }

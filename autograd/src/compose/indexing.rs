@@ -10,8 +10,9 @@ impl<'t> Tensor<'t> {
     /// If this is a scalar, or the index is not u32.
     #[track_caller]
     pub fn rows(self, index: Tensor<'t>) -> Self {
+        let _call = self.tape.call("rows", &[self, index]);
         let (shape, at) = (self.shape(), index.shape());
-        assert!(shape.rank() > 0, "rows of {}{shape}: needs a table", self.dtype());
+        self.tape.require(shape.rank() > 0, "rows", &[self, index], || "needs a table".into());
         let width: usize = shape[1..].iter().product();
         let spread = index.reshape([at.numel(), 1]).broadcast_to([at.numel(), width]);
         self.reshape([shape[0], width]).gather(spread, 0).reshape([&at[..], &shape[1..]].concat())
@@ -23,6 +24,7 @@ impl<'t> Tensor<'t> {
     /// As [`Tensor::rows`].
     #[track_caller]
     pub fn embedding(self, index: Tensor<'t>, padding: Option<u32>) -> Self {
+        let _call = self.tape.call("embedding", &[self, index]);
         let rows = self.rows(index);
         let Some(padding) = padding else { return rows };
         let dims = vec![1; rows.rank() - index.rank()];
@@ -36,13 +38,11 @@ impl<'t> Tensor<'t> {
     /// If there is no such axis, or the index is not a vector of u32.
     #[track_caller]
     pub fn index_select(self, axis: usize, index: Tensor<'t>) -> Self {
+        let _call = self.tape.call("index_select", &[self, index]);
         let (shape, at) = (self.shape(), index.shape());
-        assert!(
-            axis < shape.rank() && at.rank() == 1,
-            "index_select of {}{shape} axis {axis} by {}{at}: needs an axis of the tensor, and a vector",
-            self.dtype(),
-            index.dtype()
-        );
+        self.tape.require(axis < shape.rank() && at.rank() == 1, "index_select", &[self, index], || {
+            format!("needs an axis of the tensor, which {axis} must be, and a vector of indices")
+        });
         let dims: Vec<usize> = (0..shape.rank()).map(|d| if d == axis { at[0] } else { 1 }).collect();
         self.gather(index.reshape(dims).broadcast_to(shape.with(axis, at[0])), axis)
     }
@@ -54,8 +54,10 @@ impl<'t> Tensor<'t> {
     /// If the index is of another type, or there are more classes than it can count.
     #[track_caller]
     pub fn one_hot(self, classes: usize, dtype: DType) -> Self {
+        let _call = self.tape.call("one_hot", &[self]);
         let of = self.dtype();
-        assert!(matches!(of, DType::U32 | DType::I32), "one_hot of {of}{}: needs u32 or i32", self.shape());
+        let fits = matches!(of, DType::U32 | DType::I32);
+        self.tape.require(fits, "one_hot", &[self], || "needs u32 or i32".into());
         self.unsqueeze(self.rank()).equals(self.tape.iota(classes).cast(of)).cast(dtype)
     }
 }

@@ -37,15 +37,8 @@ impl Default for CrossEntropy {
 impl<'t> Tensor<'t> {
     #[track_caller]
     fn paired(self, target: Tensor<'t>, what: &str) {
-        assert!(
-            self.shape() == target.shape() && self.dtype() == target.dtype(),
-            "{what} of {}{} and {}{}: the shapes or types differ{}",
-            self.dtype(),
-            self.shape(),
-            target.dtype(),
-            target.shape(),
-            self.tape.recorded_at()
-        );
+        let fits = self.shape() == target.shape() && self.dtype() == target.dtype();
+        self.tape.require(fits, what, &[self, target], || "the shapes or types differ".into());
     }
 
     #[track_caller]
@@ -65,14 +58,12 @@ impl<'t> Tensor<'t> {
     /// If the shapes or types do not fit.
     #[track_caller]
     pub fn cross_entropy(self, targets: Tensor<'t>) -> Self {
+        let _call = self.tape.call("cross_entropy", &[self, targets]);
         let shape = self.shape();
-        assert!(
-            shape.rank() == 2 && *targets.shape() == shape[..1],
-            "cross_entropy of {}{shape} and {}{}: needs logits [rows, classes] and targets [rows]",
-            self.dtype(),
-            targets.dtype(),
-            targets.shape()
-        );
+        let fits = shape.rank() == 2 && *targets.shape() == shape[..1];
+        self.tape.require(fits, "cross_entropy", &[self, targets], || {
+            "needs logits [rows, classes] and targets [rows]".into()
+        });
         self.cross_entropy_with(targets, &CrossEntropy::default())
     }
 
@@ -86,54 +77,49 @@ impl<'t> Tensor<'t> {
     /// If the shapes or types do not fit, or the smoothing is outside [0, 1].
     #[track_caller]
     pub fn cross_entropy_with(self, targets: Tensor<'t>, options: &CrossEntropy) -> Self {
-        self.tape.at_caller(|| {
-            let (shape, of) = (self.shape(), targets.dtype());
-            let CrossEntropy { class_axis: axis, reduction, ignore_index, label_smoothing } = *options;
-            assert!(
-                axis < shape.rank()
-                    && targets.shape() == shape.without(&[axis])
-                    && matches!(of, DType::U32 | DType::I32),
-                "cross_entropy of {}{shape} and {of}{}: needs targets (u32 or i32) of the shape without axis {axis}{}",
-                self.dtype(),
-                targets.shape(),
-                self.tape.recorded_at()
-            );
-            assert!(
-                (0.0..=1.0).contains(&label_smoothing),
-                "cross_entropy: a label smoothing of {label_smoothing}{}",
-                self.tape.recorded_at()
-            );
-            // An index that the targets' type cannot hold is nowhere among them.
-            let holds = |index: &i64| {
-                if of == DType::U32 { u32::try_from(*index).is_ok() } else { i32::try_from(*index).is_ok() }
-            };
-            let ignored = ignore_index.filter(holds).map(|index| targets.equals(index as f64));
-            let known = ignored.map_or(targets, |ignored| ignored.select(targets.zeros_like(), targets));
-            let class = match of {
-                // What is negative is no class: the conversion would make it class 0.
-                DType::I32 => {
-                    let none = self.tape.scalar(f64::from(u32::MAX), DType::U32);
-                    known.less(0.0).select(none.broadcast_to(known.shape()), known.cast(DType::U32))
-                }
-                _ => known,
-            };
-            let log = self.wide_log_softmax(axis);
-            let mut picked = log.gather(class.reshape(shape.with(axis, 1)), axis).reshape(targets.shape());
-            if label_smoothing > 0.0 {
-                picked = picked * (1.0 - label_smoothing) + log.mean_axes(&[axis]) * label_smoothing;
+        let _call = self.tape.call("cross_entropy", &[self, targets]);
+        let (shape, of) = (self.shape(), targets.dtype());
+        let CrossEntropy { class_axis: axis, reduction, ignore_index, label_smoothing } = *options;
+        let fits = axis < shape.rank()
+            && targets.shape() == shape.without(&[axis])
+            && matches!(of, DType::U32 | DType::I32)
+            && self.dtype().is_float();
+        self.tape.require(fits, "cross_entropy", &[self, targets], || {
+            format!("needs logits (floats), and targets (u32 or i32) of their shape without axis {axis}")
+        });
+        self.tape.require((0.0..=1.0).contains(&label_smoothing), "cross_entropy", &[self, targets], || {
+            format!("a label smoothing of {label_smoothing}")
+        });
+        // An index that the targets' type cannot hold is nowhere among them.
+        let holds = |index: &i64| {
+            if of == DType::U32 { u32::try_from(*index).is_ok() } else { i32::try_from(*index).is_ok() }
+        };
+        let ignored = ignore_index.filter(holds).map(|index| targets.equals(index as f64));
+        let known = ignored.map_or(targets, |ignored| ignored.select(targets.zeros_like(), targets));
+        let class = match of {
+            // What is negative is no class: the conversion would make it class 0.
+            DType::I32 => {
+                let none = self.tape.scalar(f64::from(u32::MAX), DType::U32);
+                known.less(0.0).select(none.broadcast_to(known.shape()), known.cast(DType::U32))
             }
-            let Some(ignored) = ignored else { return (-picked.reduced(reduction)).cast(self.dtype()) };
-            let picked = ignored.select(picked.zeros_like(), picked);
-            let reduced = match reduction {
-                Reduction::Mean => {
-                    let count = (!ignored).cast(self.wide()).sum();
-                    self.tape.mark(count, Mark::TokenCount);
-                    picked.sum() / count
-                }
-                other => picked.reduced(other),
-            };
-            (-reduced).cast(self.dtype())
-        })
+            _ => known,
+        };
+        let log = self.wide_log_softmax(axis);
+        let mut picked = log.gather(class.reshape(shape.with(axis, 1)), axis).reshape(targets.shape());
+        if label_smoothing > 0.0 {
+            picked = picked * (1.0 - label_smoothing) + log.mean_axes(&[axis]) * label_smoothing;
+        }
+        let Some(ignored) = ignored else { return (-picked.reduced(reduction)).cast(self.dtype()) };
+        let picked = ignored.select(picked.zeros_like(), picked);
+        let reduced = match reduction {
+            Reduction::Mean => {
+                let count = (!ignored).cast(self.wide()).sum();
+                self.tape.mark(count, Mark::TokenCount);
+                picked.sum() / count
+            }
+            other => picked.reduced(other),
+        };
+        (-reduced).cast(self.dtype())
     }
 
     /// The cross-entropy of logits against probabilities of the same shape, each element a decision of its own:
@@ -144,6 +130,7 @@ impl<'t> Tensor<'t> {
     /// If the shapes or types differ.
     #[track_caller]
     pub fn bce_with_logits(self, targets: Tensor<'t>, reduction: Reduction) -> Self {
+        let _call = self.tape.call("bce_with_logits", &[self, targets]);
         self.paired(targets, "bce_with_logits");
         let (x, y) = (self.cast(self.wide()), targets.cast(self.wide()));
         // Selected, not made of kinks: at 0 each side has the derivatives of the whole.
@@ -158,6 +145,7 @@ impl<'t> Tensor<'t> {
     /// As [`Tensor::mse_with`].
     #[track_caller]
     pub fn mse(self, target: Tensor<'t>) -> Self {
+        let _call = self.tape.call("mse", &[self, target]);
         self.mse_with(target, Reduction::Mean)
     }
 
@@ -167,6 +155,7 @@ impl<'t> Tensor<'t> {
     /// If the types differ, or the shapes: what broadcasts here, as `[n, 1]` and `[n]` do, is a mistake.
     #[track_caller]
     pub fn mse_with(self, target: Tensor<'t>, reduction: Reduction) -> Self {
+        let _call = self.tape.call("mse", &[self, target]);
         self.paired(target, "mse");
         (self.cast(self.wide()) - target.cast(self.wide())).square().reduced(reduction).cast(self.dtype())
     }
@@ -177,14 +166,11 @@ impl<'t> Tensor<'t> {
     /// If the shapes or types do not fit.
     #[track_caller]
     pub fn accuracy(self, targets: Tensor<'t>) -> Self {
+        let _call = self.tape.call("accuracy", &[self, targets]);
         let shape = self.shape();
-        assert!(
-            shape.rank() == 2 && *targets.shape() == shape[..1],
-            "accuracy of {}{shape} and {}{}: needs logits [rows, classes] and targets [rows]",
-            self.dtype(),
-            targets.dtype(),
-            targets.shape()
-        );
+        let fits = shape.rank() == 2 && *targets.shape() == shape[..1];
+        self.tape
+            .require(fits, "accuracy", &[self, targets], || "needs logits [rows, classes] and targets [rows]".into());
         self.argmax(1).equals(targets).cast(DType::F32).mean()
     }
 }

@@ -10,7 +10,7 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn swap_axes(self, a: usize, b: usize) -> Self {
         let rank = self.rank();
-        assert!(a.max(b) < rank, "swap_axes of {}{}: there is no axis {}", self.dtype(), self.shape(), a.max(b));
+        self.tape.require(a.max(b) < rank, "swap_axes", &[self], || format!("there is no axis {}", a.max(b)));
         let mut order: Vec<usize> = (0..rank).collect();
         order.swap(a, b);
         if a == b { self } else { self.permute(&order) }
@@ -23,7 +23,7 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn unsqueeze(self, axis: usize) -> Self {
         let shape = self.shape();
-        assert!(axis <= shape.rank(), "unsqueeze of {}{shape}: there is no place {axis}", self.dtype());
+        self.tape.require(axis <= shape.rank(), "unsqueeze", &[self], || format!("there is no place {axis}"));
         self.reshape([&shape[..axis], &[1], &shape[axis..]].concat())
     }
 
@@ -34,7 +34,8 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn squeeze(self, axis: usize) -> Self {
         let shape = self.shape();
-        assert!(shape.get(axis) == Some(&1), "squeeze of {}{shape}: axis {axis} has no extent of 1", self.dtype());
+        let single = shape.get(axis) == Some(&1);
+        self.tape.require(single, "squeeze", &[self], || format!("axis {axis} has no extent of 1"));
         self.reshape(shape.without(&[axis]))
     }
 
@@ -45,7 +46,7 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn flatten_from(self, axis: usize) -> Self {
         let shape = self.shape();
-        assert!(axis < shape.rank(), "flatten_from of {}{shape}: there is no axis {axis}", self.dtype());
+        self.tape.require(axis < shape.rank(), "flatten_from", &[self], || format!("there is no axis {axis}"));
         self.reshape([&shape[..axis], &[shape[axis..].iter().product()]].concat())
     }
 
@@ -55,9 +56,10 @@ impl<'t> Tensor<'t> {
     /// If there is no such axis.
     #[track_caller]
     pub fn flip(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("flip", &[self]);
         let (shape, mut x) = (self.shape(), self);
         for &axis in axes {
-            assert!(axis < shape.rank(), "flip of {}{shape}: there is no axis {axis}", self.dtype());
+            self.tape.require(axis < shape.rank(), "flip", &[self], || format!("there is no axis {axis}"));
             x = x.slice_step(axis, shape[axis].saturating_sub(1), shape[axis], -1);
         }
         x
@@ -69,8 +71,9 @@ impl<'t> Tensor<'t> {
     /// If there is no such axis, or the type does not hold the value.
     #[track_caller]
     pub fn pad_with(self, axis: usize, before: usize, after: usize, value: f64) -> Self {
+        let _call = self.tape.call("pad_with", &[self]);
         let shape = self.shape();
-        assert!(axis < shape.rank(), "pad of {}{shape}: there is no axis {axis}", self.dtype());
+        self.tape.require(axis < shape.rank(), "pad_with", &[self], || format!("there is no axis {axis}"));
         if value == 0.0 {
             return self.pad(axis, before, after);
         }

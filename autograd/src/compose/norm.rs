@@ -2,6 +2,7 @@
 
 use crate::{
     DType, Tensor,
+    call::Call,
     hook::{OwnRule, Vjp},
     lints::Mark,
     pitfall::{Pitfall, Severity},
@@ -28,19 +29,15 @@ impl<'t> BatchNormed<'t> {
     /// the step from being taken, and them from being assigned, unless they are finite: see [`crate::Grads::skip_unless`].
     #[track_caller]
     pub fn running(&self, mean: Tensor<'t>, var: Tensor<'t>, momentum: f64) -> (Tensor<'t>, Tensor<'t>) {
-        mean.tape().at_caller(|| {
-            assert!(
-                [mean.shape(), var.shape()] == [self.mean.shape(), self.var.shape()],
-                "running: a mean of {} and a variance of {} for {} channels{}",
-                mean.shape(),
-                var.shape(),
-                self.mean.shape(),
-                mean.tape().recorded_at()
-            );
-            let unbiased = self.var.detach() * (self.count / (self.count - 1.0));
-            let mix = |old: Tensor<'t>, new: Tensor<'t>| old * (1.0 - momentum) + new.cast(old.dtype()) * momentum;
-            (mix(mean, self.mean.detach()), mix(var, unbiased))
-        })
+        let tape = self.mean.tape;
+        let _call = tape.call("running", &[mean, var]);
+        let fits = [mean.shape(), var.shape()] == [self.mean.shape(), self.var.shape()];
+        tape.require(fits, "running", &[mean, var], || {
+            format!("a mean and a variance for {} channels", self.mean.shape())
+        });
+        let unbiased = self.var.detach() * (self.count / (self.count - 1.0));
+        let mix = |old: Tensor<'t>, new: Tensor<'t>| old * (1.0 - momentum) + new.cast(old.dtype()) * momentum;
+        (mix(mean, self.mean.detach()), mix(var, unbiased))
     }
 }
 
@@ -77,6 +74,13 @@ fn unit_vjp<'t>(
 }
 
 impl<'t> Tensor<'t> {
+    /// Begins a function of this tensor, and of a weight and a bias where there are such.
+    #[track_caller]
+    fn call_with_options(self, name: &'static str, options: [Option<Tensor<'t>>; 2]) -> Call<'t> {
+        let all: Vec<Tensor<'t>> = std::iter::once(self).chain(options.into_iter().flatten()).collect();
+        self.tape.call(name, &all)
+    }
+
     /// How far each element is from the mean over some axes, and the root of the mean square of that, in one walk for the mean
     /// and one for all else. The mean is off by what it was rounded by: `s^2 - off^2` is the mean square of what it should be,
     /// of which no square is taken, lest it overflows. `off` is a constant to gradients, being 0 for any x.
@@ -98,32 +102,28 @@ impl<'t> Tensor<'t> {
     /// rounded mean, and what that makes them too large by comes off their sum (Chan, Golub and LeVeque 1983).
     #[track_caller]
     fn moments(self, axes: &[usize]) -> Moments<'t> {
-        self.tape.at_caller(|| {
-            let repeated = |row: Tensor<'t>| row.unreduce(axes, &self.shape());
-            let mean = self.mean_axes(axes);
-            let from_mean = self - repeated(mean);
-            let off = from_mean.mean_axes(axes).detach();
-            // Off an infinite sum comes nothing infinite.
-            let most = if self.dtype() == DType::F64 { f64::MAX } else { f32::MAX.into() };
-            let excess = (off.square() * self.extent(axes)).minimum(most);
-            let squares = from_mean.square().sum_axes(axes) - excess;
-            let squares = squares.less(0.0).select(squares.zeros_like(), squares);
-            Moments { mean: mean + off, centred: from_mean - repeated(off), squares }
-        })
+        let repeated = |row: Tensor<'t>| row.unreduce(axes, &self.shape());
+        let mean = self.mean_axes(axes);
+        let from_mean = self - repeated(mean);
+        let off = from_mean.mean_axes(axes).detach();
+        // Off an infinite sum comes nothing infinite.
+        let most = if self.dtype() == DType::F64 { f64::MAX } else { f32::MAX.into() };
+        let excess = (off.square() * self.extent(axes)).minimum(most);
+        let squares = from_mean.square().sum_axes(axes) - excess;
+        let squares = squares.less(0.0).select(squares.zeros_like(), squares);
+        Moments { mean: mean + off, centred: from_mean - repeated(off), squares }
     }
 
     /// `x / sqrt(mean(x^2) + eps)` over some axes (ascending), of x or (where it `is_centred`) its distance from the mean.
     /// Neither large nor small numbers are lost: no squares are taken but of quotients.
     #[track_caller]
     fn in_units_of_size(self, axes: &[usize], eps: f64, is_centred: bool) -> Self {
-        let record = |axes: &[usize]| {
-            let (x, size) = if is_centred { self.centred(axes) } else { (self, self.root_mean_square(axes)) };
-            let r = size.hypot(eps.sqrt()).recip();
-            vec![x * r.unreduce(axes, &self.shape()), r]
-        };
+        let (x, size) = if is_centred { self.centred(axes) } else { (self, self.root_mean_square(axes)) };
+        let r = size.hypot(eps.sqrt()).recip();
+        let y = x * r.unreduce(axes, &self.shape());
         let (name, rule): (_, OwnRule) =
             if is_centred { ("standardized", standardized_vjp) } else { ("unit_rms", unit_rms_vjp) };
-        self.composed(name, axes, record, rule)[0]
+        self.composed(name, axes, &[y, r], rule)
     }
 
     /// `sqrt(x^2 + y^2)`, neither being negative, where no square overflows.
@@ -141,6 +141,7 @@ impl<'t> Tensor<'t> {
     /// The variance over some axes, which disappear: the mean squared distance from the mean (divided by n).
     #[track_caller]
     pub fn var_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("var_axes", &[self]);
         let x = self.cast(self.wide());
         (x.moments(axes).squares / x.extent(axes)).cast(self.dtype())
     }
@@ -149,6 +150,7 @@ impl<'t> Tensor<'t> {
     /// the unbiased estimate of the variance. NaN or infinite where `n` is no larger.
     #[track_caller]
     pub fn var_axes_with(self, axes: &[usize], correction: f64) -> Self {
+        let _call = self.tape.call("var_axes_with", &[self]);
         let n = self.extent(axes);
         if n > 0.0 && n <= correction {
             let text = format!(
@@ -164,14 +166,9 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     fn affine(self, normed: Tensor<'t>, weight: Option<Tensor<'t>>, bias: Option<Tensor<'t>>, what: &str) -> Self {
         for x in weight.into_iter().chain(bias) {
-            assert!(
-                x.dtype() == self.dtype(),
-                "{what} of {}{}: weight and bias have its type, not {}{}",
-                self.dtype(),
-                self.shape(),
-                x.dtype(),
-                self.tape.recorded_at()
-            );
+            self.tape.require(x.dtype() == self.dtype(), what, &[self], || {
+                format!("weight and bias have its type, not {}", x.dtype())
+            });
         }
         let wide = |x: Tensor<'t>| x.cast(normed.dtype());
         let scaled = weight.map_or(normed, |weight| normed * wide(weight));
@@ -183,38 +180,33 @@ impl<'t> Tensor<'t> {
     fn per_channel(self, x: Tensor<'t>, what: &str) -> Self {
         let shape = self.shape();
         let channels = shape.get(1).copied().unwrap_or(0);
-        assert!(
-            *x.shape() == [channels],
-            "{what} of {}{shape}: needs one element per channel, not {}{}{}",
-            self.dtype(),
-            x.shape(),
-            x.dtype(),
-            self.tape.recorded_at()
-        );
+        self.tape.require(*x.shape() == [channels], what, &[self], || {
+            format!("needs one element per channel, not {}{}", x.dtype(), x.shape())
+        });
         x.reshape((0..shape.rank()).map(|d| if d == 1 { channels } else { 1 }).collect::<Vec<_>>())
     }
 
-    /// A weight or bias with one element for each of the last `dims` dimensions: another would repeat the result, or
-    /// itself, unasked.
+    /// As [`Tensor::per_channel`], of what may be missing.
     #[track_caller]
-    fn of_last_axes(self, x: Tensor<'t>, dims: usize, what: &str) -> Tensor<'t> {
-        let shape = self.shape();
-        assert!(
-            x.shape()[..] == shape[shape.rank() - dims..],
-            "{what} of {}{shape} over {dims} dimensions: weight and bias have their shape, not {}{}{}",
-            self.dtype(),
-            x.dtype(),
-            x.shape(),
-            self.tape.recorded_at()
-        );
-        x
+    fn each_channel(self, x: Option<Tensor<'t>>, what: &str) -> Option<Self> {
+        Some(self.per_channel(x?, what))
+    }
+
+    /// Checks a weight or bias with one element for each of the last `dims` dimensions: another would repeat the result,
+    /// or itself, unasked.
+    #[track_caller]
+    fn check_last_axes(self, x: Option<Tensor<'t>>, dims: usize, what: &str) {
+        let (Some(x), shape) = (x, self.shape()) else { return };
+        self.tape.require(x.shape()[..] == shape[shape.rank() - dims..], what, &[self], || {
+            format!("weight and bias have the shape of the last {dims} dimensions, not {}{}", x.dtype(), x.shape())
+        });
     }
 
     /// The last `dims` axes.
     #[track_caller]
     fn last_axes(self, dims: usize, what: &str) -> Vec<usize> {
         let rank = self.rank();
-        assert!((1..=rank).contains(&dims), "{what} of {}{} over {dims} dimensions", self.dtype(), self.shape());
+        self.tape.require((1..=rank).contains(&dims), what, &[self], || format!("there are no last {dims} dimensions"));
         (rank - dims..rank).collect()
     }
 
@@ -225,12 +217,12 @@ impl<'t> Tensor<'t> {
     /// If there are not so many dimensions, or weight and bias are of another shape.
     #[track_caller]
     pub fn layer_norm(self, dims: usize, weight: Option<Tensor<'t>>, bias: Option<Tensor<'t>>, eps: f64) -> Self {
+        let _call = self.call_with_options("layer_norm", [weight, bias]);
         let axes = self.last_axes(dims, "layer_norm");
-        self.tape.at_caller(|| {
-            let fit = |x| self.of_last_axes(x, dims, "layer_norm");
-            let y = self.cast(self.wide()).in_units_of_size(&axes, eps, true);
-            self.affine(y, weight.map(fit), bias.map(fit), "layer_norm")
-        })
+        self.check_last_axes(weight, dims, "layer_norm");
+        self.check_last_axes(bias, dims, "layer_norm");
+        let y = self.cast(self.wide()).in_units_of_size(&axes, eps, true);
+        self.affine(y, weight, bias, "layer_norm")
     }
 
     /// RMS normalisation (Zhang and Sennrich 2019): `x / sqrt(mean(x^2) + eps) * weight` over the last `dims` dimensions;
@@ -240,11 +232,11 @@ impl<'t> Tensor<'t> {
     /// As [`Tensor::layer_norm`].
     #[track_caller]
     pub fn rms_norm(self, dims: usize, weight: Option<Tensor<'t>>, eps: f64) -> Self {
+        let _call = self.call_with_options("rms_norm", [weight, None]);
         let axes = self.last_axes(dims, "rms_norm");
-        self.tape.at_caller(|| {
-            let y = self.cast(self.wide()).in_units_of_size(&axes, eps, false);
-            self.affine(y, weight.map(|weight| self.of_last_axes(weight, dims, "rms_norm")), None, "rms_norm")
-        })
+        self.check_last_axes(weight, dims, "rms_norm");
+        let y = self.cast(self.wide()).in_units_of_size(&axes, eps, false);
+        self.affine(y, weight, None, "rms_norm")
     }
 
     /// Group normalisation (Wu and He 2018) of `[batch, channels, ..]`: the channels of each group, with all that follows
@@ -254,19 +246,17 @@ impl<'t> Tensor<'t> {
     /// If the groups do not divide the channels, or weight or bias do not fit.
     #[track_caller]
     pub fn group_norm(self, groups: usize, weight: Option<Tensor<'t>>, bias: Option<Tensor<'t>>, eps: f64) -> Self {
+        let _call = self.call_with_options("group_norm", [weight, bias]);
         let shape = self.shape();
-        assert!(
-            shape.rank() >= 2 && groups > 0 && shape[1].is_multiple_of(groups),
-            "group_norm of {}{shape} in {groups} groups: needs [batch, channels, ..] with as many channels in each group",
-            self.dtype()
-        );
+        let fits = shape.rank() >= 2 && groups > 0 && shape[1].is_multiple_of(groups);
+        self.tape.require(fits, "group_norm", &[self], || {
+            format!("needs [batch, channels, ..] with as many channels in each of {groups} groups")
+        });
         let inner: usize = shape[1..].iter().product::<usize>() / groups;
-        self.tape.at_caller(|| {
-            let fit = |x| self.per_channel(x, "group_norm");
-            let grouped = self.cast(self.wide()).reshape([shape[0], groups, inner]);
-            let y = grouped.in_units_of_size(&[2], eps, true).reshape(shape);
-            self.affine(y, weight.map(fit), bias.map(fit), "group_norm")
-        })
+        let (weight, bias) = (self.each_channel(weight, "group_norm"), self.each_channel(bias, "group_norm"));
+        let grouped = self.cast(self.wide()).reshape([shape[0], groups, inner]);
+        let y = grouped.in_units_of_size(&[2], eps, true).reshape(shape);
+        self.affine(y, weight, bias, "group_norm")
     }
 
     /// Batch normalisation (Ioffe and Szegedy 2015) of `[batch, channels, ..]` by the batch's own mean and variance, for
@@ -276,27 +266,22 @@ impl<'t> Tensor<'t> {
     /// If a channel has fewer than two elements, which have no variance; or weight or bias do not fit.
     #[track_caller]
     pub fn batch_norm(self, weight: Option<Tensor<'t>>, bias: Option<Tensor<'t>>, eps: f64) -> BatchNormed<'t> {
+        let _call = self.call_with_options("batch_norm", [weight, bias]);
         let shape = self.shape();
         let axes: Vec<usize> = (0..shape.rank()).filter(|&d| d != 1).collect();
         let count = self.extent(&axes);
-        assert!(
-            shape.rank() >= 2 && count > 1.0,
-            "batch_norm of {}{shape}: needs [batch, channels, ..] with more than one element in each channel",
-            self.dtype()
-        );
-        self.tape.at_caller(|| {
-            let fit = |x| self.per_channel(x, "batch_norm");
-            let x = self.cast(self.wide());
-            let Moments { mean, centred, squares } = x.moments(&axes);
-            let var = squares / count;
-            let record = |axes: &[usize]| {
-                let r = (var + eps).rsqrt();
-                vec![centred * r.unreduce(axes, &shape), r]
-            };
-            let y = x.composed("standardized", &axes, record, standardized_vjp)[0];
-            self.tape.mark(y, Mark::BatchStatistics);
-            BatchNormed { y: self.affine(y, weight.map(fit), bias.map(fit), "batch_norm"), mean, var, count }
-        })
+        self.tape.require(shape.rank() >= 2 && count > 1.0, "batch_norm", &[self], || {
+            "needs [batch, channels, ..] with more than one element in each channel".into()
+        });
+        let (weight, bias) = (self.each_channel(weight, "batch_norm"), self.each_channel(bias, "batch_norm"));
+        let x = self.cast(self.wide());
+        let Moments { mean, centred, squares } = x.moments(&axes);
+        let var = squares / count;
+        let r = (var + eps).rsqrt();
+        let y = centred * r.unreduce(&axes, &shape);
+        let y = x.composed("standardized", &axes, &[y, r], standardized_vjp);
+        self.tape.mark(y, Mark::BatchStatistics);
+        BatchNormed { y: self.affine(y, weight, bias, "batch_norm"), mean, var, count }
     }
 
     /// Batch normalisation by given statistics `[channels]`, for evaluation. Of halves, the difference and its quotient
@@ -313,11 +298,12 @@ impl<'t> Tensor<'t> {
         bias: Option<Tensor<'t>>,
         eps: f64,
     ) -> Self {
-        self.tape.at_caller(|| {
-            let fit = |x| self.per_channel(x, "batch_norm");
-            let wide = |x: Tensor<'t>| x.cast(self.wide());
-            let y = (wide(self) - fit(wide(mean))) * (fit(wide(var)) + eps).rsqrt();
-            self.affine(y, weight.map(fit), bias.map(fit), "batch_norm_eval")
-        })
+        let _call = self.tape.call("batch_norm_eval", &[self, mean, var]);
+        const NAME: &str = "batch_norm_eval";
+        let (weight, bias) = (self.each_channel(weight, NAME), self.each_channel(bias, NAME));
+        let (mean, var) = (self.per_channel(mean, NAME), self.per_channel(var, NAME));
+        let wide = self.wide();
+        let y = (self.cast(wide) - mean.cast(wide)) * (var.cast(wide) + eps).rsqrt();
+        self.affine(y, weight, bias, NAME)
     }
 }

@@ -35,13 +35,12 @@ impl<'t> Tensor<'t> {
                 && kernel[d] <= padded
                 && 2 * pool.padding[d] <= kernel[d]
         };
-        assert!(
-            shape.rank() == 4 && fits(0) && fits(1),
-            "{what} of {}{shape} by {pool:?}: needs images [batch, channels, height, width] and windows that fit them, \
-             with a padding of half a window at most{}",
-            self.dtype(),
-            tape.recorded_at()
-        );
+        tape.require(shape.rank() == 4 && fits(0) && fits(1), what, &[self], || {
+            format!(
+                "needs images [batch, channels, height, width] and windows that fit them, with a padding of half a window \
+                 at most, not {pool:?}"
+            )
+        });
         let padded = self.cast(dtype).pad_with(2, ph, ph, padding).pad_with(3, pw, pw, padding);
         let count = |d: usize| (padded.shape()[2 + d] - kernel[d]) / stride[d] + 1;
         let (rows, columns) = (count(0), count(1));
@@ -62,6 +61,7 @@ impl<'t> Tensor<'t> {
     /// If these are no images, or the windows do not fit them.
     #[track_caller]
     pub fn max_pool2d(self, pool: &Pool2d) -> Self {
+        let _call = self.tape.call("max_pool2d", &[self]);
         let windows = self.windows(pool, f64::NEG_INFINITY, self.dtype(), "max_pool2d");
         let mut max = windows[0];
         for &x in &windows[1..] {
@@ -77,35 +77,28 @@ impl<'t> Tensor<'t> {
     /// As [`Tensor::max_pool2d`]; and if these are no floats: integers have no mean of their type.
     #[track_caller]
     pub fn avg_pool2d(self, pool: &Pool2d, count_include_pad: bool) -> Self {
-        self.tape.at_caller(|| {
-            assert!(
-                self.dtype().is_float(),
-                "avg_pool2d of {}{}: cast it to floats first{}",
-                self.dtype(),
-                self.shape(),
-                self.tape.recorded_at()
-            );
-            let windows = self.windows(pool, 0.0, self.wide(), "avg_pool2d");
-            let mut sum = windows[0];
-            for &x in &windows[1..] {
-                sum = sum + x;
-            }
-            if count_include_pad || pool.padding == [0, 0] {
-                return (sum / (pool.kernel[0] * pool.kernel[1]) as f64).cast(self.dtype());
-            }
-            // How much of each window lies inside: a column times a row.
-            let (shape, positions) = (self.shape(), sum.shape());
-            let inside = |d: usize| {
-                let count = |i: usize| {
-                    let (start, end) = (i * pool.stride[d], i * pool.stride[d] + pool.kernel[d]);
-                    let (low, high) = (pool.padding[d], pool.padding[d] + shape[2 + d]);
-                    (end.min(high).saturating_sub(start.max(low))) as f64
-                };
-                let counts: Vec<f64> = (0..positions[2 + d]).map(count).collect();
-                self.tape.table(&counts, sum.dtype())
+        let _call = self.tape.call("avg_pool2d", &[self]);
+        self.tape.require(self.dtype().is_float(), "avg_pool2d", &[self], || "cast it to floats first".into());
+        let windows = self.windows(pool, 0.0, self.wide(), "avg_pool2d");
+        let mut sum = windows[0];
+        for &x in &windows[1..] {
+            sum = sum + x;
+        }
+        if count_include_pad || pool.padding == [0, 0] {
+            return (sum / (pool.kernel[0] * pool.kernel[1]) as f64).cast(self.dtype());
+        }
+        // How much of each window lies inside: a column times a row.
+        let (shape, positions) = (self.shape(), sum.shape());
+        let inside = |d: usize| {
+            let count = |i: usize| {
+                let (start, end) = (i * pool.stride[d], i * pool.stride[d] + pool.kernel[d]);
+                let (low, high) = (pool.padding[d], pool.padding[d] + shape[2 + d]);
+                (end.min(high).saturating_sub(start.max(low))) as f64
             };
-            (sum / (inside(0).unsqueeze(1) * inside(1))).cast(self.dtype())
-        })
+            let counts: Vec<f64> = (0..positions[2 + d]).map(count).collect();
+            self.tape.table(&counts, sum.dtype())
+        };
+        (sum / (inside(0).unsqueeze(1) * inside(1))).cast(self.dtype())
     }
 
     /// The mean of each channel: `[batch, channels, ..]` gives `[batch, channels]`.
@@ -114,8 +107,9 @@ impl<'t> Tensor<'t> {
     /// If there are no such dimensions.
     #[track_caller]
     pub fn global_avg_pool(self) -> Self {
+        let _call = self.tape.call("global_avg_pool", &[self]);
         let rank = self.rank();
-        assert!(rank >= 2, "global_avg_pool of {}{}: needs [batch, channels, ..]", self.dtype(), self.shape());
+        self.tape.require(rank >= 2, "global_avg_pool", &[self], || "needs [batch, channels, ..]".into());
         self.mean_axes(&(2..rank).collect::<Vec<_>>())
     }
 }

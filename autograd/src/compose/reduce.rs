@@ -8,8 +8,12 @@ impl<'t> Tensor<'t> {
     }
 
     /// The number of elements in the given axes.
+    #[track_caller]
     pub(super) fn extent(self, axes: &[usize]) -> f64 {
         let shape = self.shape();
+        for axis in axes {
+            self.tape.require(*axis < shape.rank(), "extent", &[self], || format!("there is no axis {axis}"));
+        }
         axes.iter().map(|&a| shape[a]).product::<usize>() as f64
     }
 
@@ -22,6 +26,7 @@ impl<'t> Tensor<'t> {
     /// The mean of all elements; NaN of none.
     #[track_caller]
     pub fn mean(self) -> Self {
+        let _call = self.tape.call("mean", &[self]);
         self.mean_axes(&self.axes())
     }
 
@@ -48,13 +53,8 @@ impl<'t> Tensor<'t> {
     /// If the elements are not floats: integers have no mean of their type.
     #[track_caller]
     pub fn mean_axes(self, axes: &[usize]) -> Self {
-        assert!(
-            self.dtype().is_float(),
-            "mean of {}{}: cast it to floats first{}",
-            self.dtype(),
-            self.shape(),
-            self.tape.recorded_at()
-        );
+        let _call = self.tape.call("mean_axes", &[self]);
+        self.tape.require(self.dtype().is_float(), "mean_axes", &[self], || "cast it to floats first".into());
         (self.cast(self.wide()).sum_axes(axes) / self.extent(axes)).cast(self.dtype())
     }
 
@@ -67,12 +67,14 @@ impl<'t> Tensor<'t> {
     /// The smallest element.
     #[track_caller]
     pub fn min(self) -> Self {
+        let _call = self.tape.call("min", &[self]);
         self.min_axes(&self.axes())
     }
 
     /// The minimum over some axes, which disappear. Equal minima share the gradient.
     #[track_caller]
     pub fn min_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("min_axes", &[self]);
         self.reversed().max_axes(axes).reversed()
     }
 
@@ -80,6 +82,7 @@ impl<'t> Tensor<'t> {
     /// alone gets the gradient.
     #[track_caller]
     pub fn max_with_index(self, axis: usize) -> (Self, Self) {
+        let _call = self.tape.call("max_with_index", &[self]);
         let (index, kept) = (self.argmax(axis), self.shape().with(axis, 1));
         (self.gather(index.reshape(kept), axis).reshape(index.shape()), index)
     }
@@ -87,6 +90,7 @@ impl<'t> Tensor<'t> {
     /// The index of the first smallest element along an axis (u32).
     #[track_caller]
     pub fn argmin(self, axis: usize) -> Self {
+        let _call = self.tape.call("argmin", &[self]);
         self.reversed().argmax(axis)
     }
 
@@ -99,18 +103,21 @@ impl<'t> Tensor<'t> {
     /// Bool scalar: whether no element is NaN or infinite; true of none.
     #[track_caller]
     pub fn all_finite(self) -> Self {
+        let _call = self.tape.call("all_finite", &[self]);
         !(!self.is_finite()).max()
     }
 
     /// The inner product of two tensors of one shape.
     #[track_caller]
     pub fn dot(self, other: Tensor<'t>) -> Self {
+        let _call = self.tape.call("dot", &[self, other]);
         (self * other).sum()
     }
 
     /// The Euclidean norm of all elements, which overflows only if the norm itself does; its gradient at 0 is 0.
     #[track_caller]
     pub fn norm(self) -> Self {
+        let _call = self.tape.call("norm", &[self]);
         self.norm_axes(&self.axes())
     }
 }

@@ -94,12 +94,14 @@ impl<'t> Tensor<'t> {
     /// `log(sum(e^x))` along an axis, which disappears.
     #[track_caller]
     pub fn logsumexp(self, axis: usize) -> Self {
+        let _call = self.tape.call("logsumexp", &[self]);
         self.logsumexp_axes(&[axis])
     }
 
     /// `log(sum(e^x))` over some axes, which disappear. It overflows nowhere.
     #[track_caller]
     pub fn logsumexp_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("logsumexp_axes", &[self]);
         let mut axes = axes.to_vec();
         axes.sort_unstable();
         let shares = Shares::new(self.cast(self.wide()), &axes);
@@ -131,6 +133,7 @@ impl<'t> Tensor<'t> {
     /// computed in f32.
     #[track_caller]
     pub fn log_softmax(self, axis: usize) -> Self {
+        let _call = self.tape.call("log_softmax", &[self]);
         self.wide_log_softmax(axis).cast(self.dtype())
     }
 
@@ -138,24 +141,21 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub(super) fn wide_log_softmax(self, axis: usize) -> Self {
         let x = self.cast(self.wide());
-        let record = |axes: &[usize]| {
-            let shares = Shares::new(x, axes);
-            vec![shares.below - shares.repeated(shares.log())]
-        };
-        x.composed("log_softmax", &[axis], record, log_softmax_vjp)[0]
+        let shares = Shares::new(x, &[axis]);
+        let y = shares.below - shares.repeated(shares.log());
+        x.composed("log_softmax", &[axis], &[y], log_softmax_vjp)
     }
 
     /// `e^x / sum(e^x)` along an axis. The share of an element that lies d below the maximum is off by up to d units in the
     /// last place, or a few: what `x - m` is rounded by, which [`Tensor::log_softmax`] keeps, is left out for speed.
     #[track_caller]
     pub fn softmax(self, axis: usize) -> Self {
+        let _call = self.tape.call("softmax", &[self]);
         let x = self.cast(self.wide());
-        let record = |axes: &[usize]| {
-            let (e, ..) = x.shifted_exp(axes);
-            let unit = e.sum_axes(axes).recip();
-            vec![e * unit.unreduce(axes, &x.shape()), unit]
-        };
-        x.composed("softmax", &[axis], record, softmax_vjp)[0].cast(self.dtype())
+        let (e, ..) = x.shifted_exp(&[axis]);
+        let unit = e.sum_axes(&[axis]).recip();
+        let shares = e * unit.unreduce(&[axis], &x.shape());
+        x.composed("softmax", &[axis], &[shares, unit], softmax_vjp).cast(self.dtype())
     }
 
     /// The entropy `-sum(p log p)` of `p = softmax(x)` along an axis, which disappears, in nats: from 0, where one element
@@ -163,11 +163,10 @@ impl<'t> Tensor<'t> {
     /// adds nothing and gets no gradient, where `p * p.log()` is NaN.
     #[track_caller]
     pub fn softmax_entropy(self, axis: usize) -> Self {
+        let _call = self.tape.call("softmax_entropy", &[self]);
         let x = self.cast(self.wide());
-        let record = |axes: &[usize]| {
-            let shares = Shares::new(x, axes);
-            vec![shares.log() + shares.depth()]
-        };
-        x.composed("softmax_entropy", &[axis], record, entropy_vjp)[0].cast(self.dtype())
+        let shares = Shares::new(x, &[axis]);
+        let entropy = shares.log() + shares.depth();
+        x.composed("softmax_entropy", &[axis], &[entropy], entropy_vjp).cast(self.dtype())
     }
 }

@@ -194,11 +194,10 @@ impl<'t> Recurrence<'t> {
     /// The inputs of the op.
     #[track_caller]
     fn inputs(&self) -> Vec<Tensor<'t>> {
-        assert!(
-            self.c0.is_some() == (self.cell == Cell::Lstm) && self.b_hh.is_some() == (self.cell == Cell::Gru),
-            "{}: an LSTM, and nothing else, has a memory; a GRU, and nothing else, a recurrent bias",
-            self.cell.name()
-        );
+        let fits = self.c0.is_some() == (self.cell == Cell::Lstm) && self.b_hh.is_some() == (self.cell == Cell::Gru);
+        self.z.tape.require(fits, self.cell.name(), &[self.z], || {
+            "an LSTM, and nothing else, has a memory; a GRU, and nothing else, a recurrent bias".into()
+        });
         [self.z, self.w_hh, self.h0].into_iter().chain(self.c0).chain(self.b_hh).collect()
     }
 
@@ -224,7 +223,7 @@ impl<'t> Recurrence<'t> {
         let (tape, inputs) = (self.z.tape, self.inputs());
         let typed: Vec<Typed> = inputs.iter().map(|x| (x.shape(), x.dtype())).collect();
         if let Err(why) = infer(&Op::Sequence { cell: self.cell, out: 0 }, &typed) {
-            panic!("sequence of {inputs:?}: {why}{}", tape.recorded_at());
+            panic!("{}", tape.refusal("sequence", &inputs, &why));
         }
         let steps = tape.at_caller(|| tape.autocast(DType::F32, || self.steps(|_| ())));
         steps.into_iter().map(|(step, ())| (step.h, step.c)).collect()

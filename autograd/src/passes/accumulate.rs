@@ -156,6 +156,7 @@ impl<S> Accumulator<S> {
     #[track_caller]
     pub fn add_tokens<'t>(&self, grads: Grads<'t, S>, tokens: Tensor<'t>) {
         assert!(self.weighting == Weighting::TokenWeighted, "accumulate: not weighted by tokens: use `add`");
+        grads.tape.own(tokens, "accumulate");
         let (dtype, shape) = (tokens.dtype(), tokens.shape());
         assert!(
             dtype == DType::U32 && shape.rank() == 0,
@@ -167,6 +168,7 @@ impl<S> Accumulator<S> {
     #[track_caller]
     fn record<'t>(&self, grads: Grads<'t, S>, weight: Tensor<'t>) {
         let tape = grads.tape;
+        tape.layout.state(self.weight);
         assert!(grads.generators.is_empty(), "accumulate: noise is for the whole batch: add it to what is taken");
         assert!(grads.assigned.is_empty(), "accumulate: a state is assigned with a step: say it of what is taken");
         let foreign = grads.present.iter().find(|param| !self.params.contains(*param));
@@ -258,7 +260,12 @@ impl<S> Accumulator<S> {
     /// What has been added up so far, for each arena; of gradients weighted by tokens, the products.
     #[track_caller]
     pub fn sum<'t>(&self, tape: &'t Tape) -> Flat<'t> {
-        Flat::new(self.sums.iter().map(|&(arena, state)| (arena, tape.state(state))).collect())
+        // A loop, not a closure: a tape over another store is refused at the caller's line.
+        let mut sums = Vec::with_capacity(self.sums.len());
+        for &(arena, state) in &self.sums {
+            sums.push((arena, tape.state(state)));
+        }
+        Flat::new(sums)
     }
 
     /// Takes what has been added up, weighted, and leaves zeros. Of an empty window the verdict is false. A run that takes a
@@ -289,13 +296,13 @@ impl<S> Accumulator<S> {
         let recorded = self.recorded().clone();
         let Recorded { present, scaler, half, from, .. } =
             recorded.expect("accumulate: record what adds to the accumulator before what takes from it");
+        let weight = tape.state(self.weight);
         tape.event(Event::Window(self.window(), Action::Take { short }));
         if self.weighting == Weighting::Sum {
             let text =
                 "what is taken is the sum of the micro-batches, and the step grows with their number; take their mean";
             tape.note(Pitfall::P4, Severity::Warning, text.into());
         }
-        let weight = tape.state(self.weight);
         let sums = self.sum(tape);
         let mut result = None;
         let parameters = [("weighting", format!("{:?}", self.weighting))];

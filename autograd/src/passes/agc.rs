@@ -123,6 +123,12 @@ impl<'t> Grads<'t, Unscaled> {
         const NAME: &str = "agc";
         let agc = agc.into();
         check_norm(NAME, agc.p, &[("eps", agc.eps), ("div_eps", agc.div_eps)]);
+        for params in agc.unit_dims.iter().map(|(params, _)| params).chain([&agc.exclude]) {
+            self.tape.layout.check(params);
+        }
+        for param in self.present.iter().filter(|param| !agc.exclude.contains(*param)) {
+            agc.dims(&self, param);
+        }
         self.coefficient(NAME, "clipping", agc.clipping, Range::NotNegative);
         self.note_floor(NAME, "eps", agc.eps);
         if agc.exclude.is_empty() {

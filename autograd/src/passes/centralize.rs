@@ -69,6 +69,7 @@ impl<'t> Grads<'t, Unscaled> {
     #[track_caller]
     pub fn centralize_with(self, what: &Centralize) -> Self {
         let layout = &self.tape.layout;
+        layout.check(&what.exclude);
         let applies = |param: Param| {
             let rank = layout.param(param).shape.rank();
             rank >= what.min_ndim && self.present.contains(param) && !what.exclude.contains(param)

@@ -75,8 +75,9 @@ impl FiniteGuard {
     /// If the names are taken.
     #[track_caller]
     pub fn new(store: &mut Store, name: &str, max_consecutive: Option<u32>, on_give_up: OnGiveUp) -> Self {
-        let mut count = |of: &str| store.state(&format!("{name}/{of}"), &Array::zeros([], DType::U32));
-        let (in_a_row, total) = (count("notfinite_count"), count("total_notfinite"));
+        let zero = Array::zeros([], DType::U32);
+        let in_a_row = store.state(&format!("{name}/notfinite_count"), &zero);
+        let total = store.state(&format!("{name}/total_notfinite"), &zero);
         let last_finite = store.state(&format!("{name}/last_finite"), &Array::new([], vec![true]));
         Self { in_a_row, total, last_finite, max_consecutive, on_give_up }
     }
@@ -179,6 +180,7 @@ impl<'t> Grads<'t, Unscaled> {
     #[track_caller]
     pub fn skip_if_not_finite(mut self, guard: &FiniteGuard) -> Self {
         const NAME: &str = "skip_if_not_finite";
+        self.tape.layout.state(guard.total);
         let most = guard.max_consecutive.map_or("none".to_string(), |most| most.to_string());
         let (_, values) = self.pass(NAME, &[("max_consecutive", most)], |flat| {
             let tape = self.tape;

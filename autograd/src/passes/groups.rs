@@ -84,6 +84,7 @@ impl<'t> ClipGroups<'t> {
         let path = |param: Param| &tape.layout.param(param).path;
         for (i, (params, max_norm)) in self.groups.iter().enumerate() {
             grads.coefficient(name, "max_norm", *max_norm, Range::NotNegative);
+            tape.layout.check(params);
             assert!(
                 max_norm.value() != Some(f64::INFINITY),
                 "{name}: a bound of infinity: leave the group out instead"

@@ -80,10 +80,10 @@ impl<'t, S> Grads<'t, S> {
         !(!finite).any_over_ranks()
     }
 
-    /// Taps a value of a pass, as `<pass>/<name>`.
+    /// Taps a value of a pass, as `<pass>/<name>`; of a second such pass, as `<pass>/<name>#2`.
     #[track_caller]
     fn tap_of(&self, pass: &'static str, name: &str, value: Tensor<'t>) {
-        self.tape.tap(&format!("{pass}/{name}"), value);
+        self.tape.tap_each(&format!("{pass}/{name}"), value);
     }
 }
 

@@ -131,7 +131,18 @@ impl<'t> Grads<'t, Unscaled> {
         let draw = draw.into();
         let updates = match &draw {
             Draw::Rng(rng) => rng.counter(self.tape),
-            Draw::Given { updates, .. } => *updates,
+            Draw::Given { z, updates } => {
+                self.tape.check_scalar(NAME, "the number of updates", *updates);
+                for (arena, g) in self.flat.parts() {
+                    let Some(z) = z.get(*arena) else {
+                        panic!("{NAME}: there are no numbers for {:?}", self.tape.layout.state(*arena).name)
+                    };
+                    self.tape.require(z.shape() == g.shape() && z.dtype() == g.dtype(), NAME, &[*g, z], || {
+                        "the numbers have the shape and type of the gradients".into()
+                    });
+                }
+                *updates
+            }
         };
         let (flat, sigma) = self.pass(NAME, &noise.parameters(), |flat| {
             let noisy = flat.map(|arena, g| {
@@ -141,7 +152,7 @@ impl<'t> Grads<'t, Unscaled> {
                 let units = Units::of(&self.tape.layout, arena, |param| self.present.contains(param).then_some(0));
                 let z = match &draw {
                     Draw::Rng(rng) => rng.normal(self.tape, g.shape(), g.dtype()),
-                    Draw::Given { z, .. } => z.get(arena).expect("numbers for every arena"),
+                    Draw::Given { z, .. } => z.get(arena).expect("checked above"),
                 };
                 // Zero where no gradient is: what is absent stays, and so does the padding.
                 let sigma = noise.sigma(updates, g.dtype()).broadcast_to([units.params.len()]);

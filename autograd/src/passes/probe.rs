@@ -15,15 +15,15 @@ impl<S> Grads<'_, S> {
     #[track_caller]
     pub fn probe(&self, name: &str) {
         self.apply(Action::Probe);
-        self.tape.pass(PROBE, &[("name", name.into())], &self.flat.tensors(), || {
+        let shown = self.tape.pass(PROBE, &[("name", name.into())], &self.flat.tensors(), || {
             let (norm, norms) = (self.norm(), self.segment_norms());
             let values = self.norms_of(&self.values);
             let zero = values.equals(0.0);
             let ratios = zero.select(norms.zeros_like(), norms / zero.select(values.ones_like(), values));
-            for (kind, value) in [("norm", norm), ("norms", norms), ("ratios", ratios)] {
-                self.tape.tap(&format!("{name}/{kind}"), value);
-            }
             vec![norm, norms, ratios]
         });
+        for (kind, value) in ["norm", "norms", "ratios"].into_iter().zip(shown) {
+            self.tape.tap(&format!("{name}/{kind}"), value);
+        }
     }
 }

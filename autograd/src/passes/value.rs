@@ -48,6 +48,7 @@ impl<'t, S> Grads<'t, S> {
     pub fn scale_grad(mut self, params: &ParamSet, factor: impl Into<Operand<'t>>) -> Self {
         const NAME: &str = "scale_grad";
         let factor = factor.into();
+        self.tape.layout.check(params);
         self.coefficient(NAME, "factor", factor, Range::Finite);
         let chosen = params.iter().filter(|param| self.present.contains(*param)).collect();
         let parameters = [("params", params.len().to_string()), ("factor", factor.to_string())];

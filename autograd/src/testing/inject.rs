@@ -24,8 +24,8 @@ pub fn injected(program: &Program, target: usize, seen: &[usize]) -> Program {
     assert!(dtype.is_float(), "injected: %{target} is of {dtype}");
     let mut inputs = program.inputs.clone();
     let first = InputId(inputs.len() as u32);
-    inputs.push(InputDecl { name: INJECTED_AT.into(), shape: Shape::scalar(), dtype: DType::U32 });
-    inputs.push(InputDecl { name: INJECTED.into(), shape: Shape::scalar(), dtype });
+    inputs.push(InputDecl { name: INJECTED_AT.into(), shape: Shape::scalar(), dtype: DType::U32, site });
+    inputs.push(InputDecl { name: INJECTED.into(), shape: Shape::scalar(), dtype, site });
     let last = seen.iter().copied().max().unwrap_or(0);
     let mut nodes: Vec<Node> = vec![];
     // What each node is called now, and its copy that depends on what is put in.

@@ -176,15 +176,15 @@ impl<'t> Player<'t> {
 
     /// `len` indices below `extent`, in a shape.
     fn index(&self, extent: usize, shape: &Shape, offset: u8) -> Tensor<'t> {
-        let bank = self.tape.input(&format!("index{extent}"), [Recipe::INDICES], DType::U32);
+        let bank = self.tape.shared_input(&format!("index{extent}"), [Recipe::INDICES], DType::U32);
         let start = offset as usize % (Recipe::INDICES - MAX_NUMEL);
         bank.slice(0, start, shape.numel()).reshape(shape)
     }
 
     /// Numbers from 0 to 1, of one of a few streams.
     fn random(&self, step: &Step, shape: &Shape) -> Tensor<'t> {
-        let key = self.tape.input("key", [2], DType::U32);
-        let counter = self.tape.input("counter", [], DType::U32);
+        let key = self.tape.shared_input("key", [2], DType::U32);
+        let counter = self.tape.shared_input("counter", [], DType::U32);
         let stream = ((step.n[0] as u64 % 3) << 32) | 1;
         self.tape.random(key, counter, stream, shape).cast(self.dtype) * 2f64.powi(-32)
     }

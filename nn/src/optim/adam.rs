@@ -127,7 +127,7 @@ impl Adam {
         check("adam", config.betas, config.eps);
         let states = OptimizerStates::declare(store, params, &config.name, &FLAT, &SEGMENTAL);
         let adam = Self { config, states };
-        adam.settings().check(params);
+        adam.settings().check(store.layout(), params);
         adam
     }
 
@@ -147,7 +147,7 @@ impl AdamW {
         check("adamw", config.betas, config.eps);
         let states = OptimizerStates::declare(store, params, &config.name, &FLAT, &SEGMENTAL);
         let adam = Self { config, states };
-        adam.settings().check(params);
+        adam.settings().check(store.layout(), params);
         adam
     }
 

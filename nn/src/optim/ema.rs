@@ -52,7 +52,11 @@ impl Ema {
     /// The averages, one flat vector per arena: zeros before the first update.
     #[track_caller]
     pub fn averages<'t>(&self, tape: &'t Tape) -> Flat<'t> {
-        Flat::new(self.averages.iter().map(|&(arena, average)| (arena, tape.state(average))).collect())
+        let mut averages = Vec::with_capacity(self.averages.len());
+        for &(arena, average) in &self.averages {
+            averages.push((arena, tape.state(average)));
+        }
+        Flat::new(averages)
     }
 
     /// Renews the averages if the optimizer has made an update since the last time.

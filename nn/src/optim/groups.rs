@@ -4,7 +4,7 @@
 use super::range::squarable;
 use crate::Schedule;
 use std::{collections::BTreeSet, fmt};
-use wgrad::{DType, ParamSet, Pitfall, Rule, StateId, Tape, Tensor};
+use wgrad::{DType, Layout, ParamSet, Pitfall, Rule, StateId, Tape, Tensor};
 
 /// Where a learning rate comes from.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -46,9 +46,10 @@ impl fmt::Display for Rate {
 
 impl Rate {
     #[track_caller]
-    fn check(&self) {
-        if let Rate::Schedule(schedule) = self {
-            schedule.check();
+    fn check(&self, layout: &Layout) {
+        match self {
+            Rate::Schedule(schedule) => schedule.check(),
+            Rate::State(state) => _ = layout.state(*state),
         }
     }
 
@@ -99,17 +100,21 @@ pub(super) struct Settings<'a> {
 impl Settings<'_> {
     /// Refuses values that no training can mean, a parameter in two groups, and one that the optimizer does not step.
     #[track_caller]
-    pub fn check(&self, params: &ParamSet) {
-        self.lr.check();
+    pub fn check(&self, layout: &Layout, params: &ParamSet) {
+        self.lr.check(layout);
         super::check_not_negative(self.optimizer, "weight_decay", self.weight_decay);
         for (i, group) in self.groups.iter().enumerate() {
-            group.lr.iter().for_each(Rate::check);
-            group.weight_decay.iter().for_each(|d| super::check_not_negative(self.optimizer, "weight_decay", *d));
+            if let Some(lr) = &group.lr {
+                lr.check(layout);
+            }
+            if let Some(decay) = group.weight_decay {
+                super::check_not_negative(self.optimizer, "weight_decay", decay);
+            }
             for param in group.params.iter() {
-                let name = self.optimizer;
-                assert!(params.contains(param), "{name}: group {i} has a parameter that it does not step: {param:?}");
+                let (name, path) = (self.optimizer, &layout.param(param).path);
+                assert!(params.contains(param), "{name}: group {i} has a parameter that it does not step: {path:?}");
                 let twice = self.groups[..i].iter().any(|other| other.params.contains(param));
-                assert!(!twice, "{name}: {param:?} is in two groups");
+                assert!(!twice, "{name}: parameter {path:?} is in two groups");
             }
         }
     }

@@ -77,7 +77,7 @@ impl RmsProp {
         flat.extend((config.momentum > 0.0).then_some("momentum"));
         let states = OptimizerStates::declare(store, params, &config.name, &flat, &[]);
         let rmsprop = Self { config, states };
-        rmsprop.settings().check(params);
+        rmsprop.settings().check(store.layout(), params);
         rmsprop
     }
 

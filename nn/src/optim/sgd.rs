@@ -70,7 +70,7 @@ impl Sgd {
         let segmental: &[&str] = if momentum > 0.0 && dampening != 0.0 { &["started"] } else { &[] };
         let states = OptimizerStates::declare(store, params, &config.name, flat, segmental);
         let sgd = Self { config, states };
-        sgd.settings().check(params);
+        sgd.settings().check(store.layout(), params);
         sgd
     }
 

@@ -278,13 +278,14 @@ fn gradients_flow_through_an_update() {
         let optimizer = &zoo(&mut store, &params)[kind];
         let mut session = open(store);
         let record = |t: &Tape, tap: bool| -> () {
-            let g = loss(t, &[(w, "x", &x)]).grad(&params);
+            let given = t.input_like("x", &x);
+            let g = (t.param(w) * given).sum().grad(&params);
             let current = g.flat().map(|arena, _| t.state(arena));
             let (new, _) = optimizer.update(&current, &g, &optimizer.current(t, g.flat()));
             let after = t.with_params(&new, || t.param(w).square().sum());
             t.tap("loss", after);
             if tap {
-                let dx = after.grad_wrt(&[t.input_like("x", &x)])[0].expect("reached");
+                let dx = after.grad_wrt(&[given])[0].expect("reached");
                 t.tap("dx", dx);
             }
         };

@@ -180,6 +180,7 @@ fn probe_case(unrolled: bool) {
     let log = seen.clone();
     let step = session
         .record(|t| {
+            let x = t.input_like("x", &x);
             let watch = move |path: &str, z: Tensor<'_>| log.borrow_mut().push((path.to_string(), z.shape().to_vec()));
             let out = t.with_probe(
                 move |path, z| {
@@ -189,12 +190,12 @@ fn probe_case(unrolled: bool) {
                         g
                     })
                 },
-                || run(&layer, unrolled, t.input_like("x", &x)),
+                || run(&layer, unrolled, x),
             );
             assert_eq!(out.is_unrolled(), unrolled);
             let loss = out.last.sum();
             // dL/dz_t = dL/dh_t * (1 - h_t^2).
-            let steps = layer.unrolled(t.input_like("x", &x)).steps();
+            let steps = layer.unrolled(x).steps();
             let g = steps[steps.len() - 1].sum().grad_wrt(&steps);
             let dz: Vec<Tensor<'_>> =
                 steps.iter().zip(g).map(|(h, g)| g.expect("reached") * (1.0 - h.square())).collect();

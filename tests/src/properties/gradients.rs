@@ -30,7 +30,7 @@ impl fmt::Debug for Differentiated {
         let nodes = || {
             let tape = Tape::default();
             let unused = self.recipe.record(&tape, Mode::Plain).unused;
-            unused.iter().for_each(|x| tape.tap("value", *x));
+            unused.iter().for_each(|x| tape.tap_each("value", *x));
             let program = tape.finish();
             // Of indices, a look at them is a leaf too.
             let leaf = |node: &Node| match node.op {
@@ -63,7 +63,7 @@ fn differentiated(recipe: &Recipe, mode: Mode) -> Program {
     let tape = Tape::default();
     let Recorded { loss, leaves, branches, frozen, .. } = recipe.record(&tape, mode);
     tape.tap("loss", loss);
-    branches.iter().for_each(|b| tape.tap("branch", *b));
+    branches.iter().for_each(|b| tape.tap_each("branch", *b));
     frozen.iter().enumerate().for_each(|(i, x)| tape.tap(&format!("frozen{i}"), *x));
     let gradients = loss.grad_wrt(&leaves);
     tape.tap("slope u", slope(&tape, &gradients, &leaves, "u"));
@@ -78,7 +78,7 @@ fn tap<'o>(outcome: &'o Outcome, name: &str) -> &'o [f64] {
 }
 
 fn branches(outcome: &Outcome) -> Vec<&[f64]> {
-    outcome.taps.iter().filter(|(n, ..)| n == "branch").map(|(.., values)| &values[..]).collect()
+    outcome.taps.iter().filter(|(n, ..)| n.starts_with("branch")).map(|(.., values)| &values[..]).collect()
 }
 
 /// A direction for each leaf, of length 1 taken together.

@@ -32,7 +32,7 @@ fn simplifies(recipe: &Recipe) -> TestCaseResult {
     let t = Tape::default();
     let recorded = recipe.record(&t, Mode::Plain);
     t.tap("loss", recorded.loss);
-    recorded.loss.grad_wrt(&recorded.leaves).iter().flatten().for_each(|g| t.tap("gradient", *g));
+    recorded.loss.grad_wrt(&recorded.leaves).iter().flatten().for_each(|g| t.tap_each("gradient", *g));
     let program = t.finish();
     let inputs = recipe.arrays(&program);
     let [simple, kept] = [true, false].map(|simplify| program.lowered(simplify, |_, _| false));

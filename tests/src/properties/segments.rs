@@ -60,7 +60,7 @@ impl Cuts {
     fn record(&self, t: &Tape, states: [StateId; 2], branches: bool) {
         let branch = |x: Tensor<'_>| {
             if branches {
-                t.tap("branch", x)
+                t.tap_each("branch", x)
             }
         };
         let all = self.segments();
@@ -121,7 +121,7 @@ impl Cuts {
         t.tap("rows", *rows[0].last().expect("there is a table"));
         t.tap("other rows", *rows[1].last().expect("there is a table"));
         if let Some(g) = self.gradient.then(|| last.tanh().sum().grad_wrt(&[flat[0]])[0]).flatten() {
-            t.tap("gradient", g);
+            t.tap_each("gradient", g);
         }
         t.assign(states[0], last);
         t.assign(states[1], t.full([n], 0.25, DType::F64));

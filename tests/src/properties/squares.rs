@@ -46,7 +46,7 @@ impl Square {
     fn record(&self, t: &Tape, rng: Rng, branches: bool) {
         let branch = |x: Tensor<'_>| {
             if branches {
-                t.tap("branch", x)
+                t.tap_each("branch", x)
             }
         };
         let n = self.size;
@@ -102,7 +102,7 @@ impl Square {
         let last = *pool.last().expect("there are inputs");
         t.tap("last", last);
         if let Some(g) = self.gradient.then(|| last.tanh().sum().grad_wrt(&[pool[0]])[0]).flatten() {
-            t.tap("gradient", g);
+            t.tap_each("gradient", g);
         }
     }
 

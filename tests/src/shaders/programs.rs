@@ -46,8 +46,8 @@ fn attention(f: &mut Each<'_>) {
                         (input("k", heads.div_ceil(2), keys, width), input("v", heads.div_ceil(2), keys, values));
                     let o = q.attention(k, v, &Attention { causal, ..Attention::default() });
                     let g = (o * o).cast(DType::F32).sum().grad_wrt(&[q, k, v]);
-                    t.tap("result", o);
-                    g.into_iter().for_each(|g| t.tap("gradient", g.expect("reached")));
+                    t.tap_each("result", o);
+                    g.into_iter().for_each(|g| t.tap_each("gradient", g.expect("reached")));
                 });
                 f(&format!("attention {queries} {keys} {width} {values} of {dtype}"), &program, &Grouping::default());
             }
@@ -110,13 +110,13 @@ fn sizes(f: &mut Each<'_>) {
             let program = recorded(|t| {
                 let x = t.input("x", shape, dtype);
                 for axis in [0, 1] {
-                    t.tap("sum", x.sum_axes(&[axis]));
-                    t.tap("most", (x * 2.0).max_axes(&[axis]));
-                    t.tap("norm", x.norm_axes(&[axis]));
-                    t.tap("mean and variance", x.mean_axes(&[axis]) + x.var_axes(&[axis]));
-                    t.tap("softmax", x.softmax(axis));
-                    t.tap("first", x.argmax(axis));
-                    t.tap("running", x.cumsum(axis));
+                    t.tap_each("sum", x.sum_axes(&[axis]));
+                    t.tap_each("most", (x * 2.0).max_axes(&[axis]));
+                    t.tap_each("norm", x.norm_axes(&[axis]));
+                    t.tap_each("mean and variance", x.mean_axes(&[axis]) + x.var_axes(&[axis]));
+                    t.tap_each("softmax", x.softmax(axis));
+                    t.tap_each("first", x.argmax(axis));
+                    t.tap_each("running", x.cumsum(axis));
                 }
                 t.tap("all", x.sum());
                 t.tap("norm of all", x.norm());
@@ -129,10 +129,10 @@ fn sizes(f: &mut Each<'_>) {
                 let x = t.input("x", [0, 2, 3], dtype).permute(&order);
                 t.tap("all", x.sum());
                 for axis in 0..3 {
-                    t.tap("sum", x.sum_axes(&[axis]));
-                    t.tap("most", x.max_axes(&[axis]));
-                    t.tap("norm", x.norm_axes(&[axis]));
-                    t.tap("running", x.cumsum(axis));
+                    t.tap_each("sum", x.sum_axes(&[axis]));
+                    t.tap_each("most", x.max_axes(&[axis]));
+                    t.tap_each("norm", x.norm_axes(&[axis]));
+                    t.tap_each("running", x.cumsum(axis));
                 }
             });
             f(&format!("nothing, in order {order:?} of {dtype}"), &empty, &Grouping::default());
@@ -148,7 +148,7 @@ fn sizes(f: &mut Each<'_>) {
                 let args = [t.input("x", x, dtype), t.input("w", w, dtype)];
                 let y = args[0].conv2d(args[1], conv);
                 t.tap("y", y);
-                y.square().sum().grad_wrt(&args).into_iter().flatten().for_each(|g| t.tap("gradient", g));
+                y.square().sum().grad_wrt(&args).into_iter().flatten().for_each(|g| t.tap_each("gradient", g));
             });
             f(&format!("convolution {x:?} {w:?} of {dtype}"), &program, &Grouping::default());
         }
@@ -172,7 +172,7 @@ fn types(f: &mut Each<'_>) {
     for from in TYPES {
         let program = recorded(|t| {
             let (x, y) = (t.input("x", [5, 300], from), t.input("y", [5, 300], from));
-            TYPES.iter().for_each(|to| t.tap("cast", x.cast(*to)));
+            TYPES.iter().for_each(|to| t.tap_each("cast", x.cast(*to)));
             t.tap("turned", x.transpose());
             t.tap("equal", x.equals(y));
             t.tap("larger", x.maximum(y));
@@ -184,10 +184,10 @@ fn types(f: &mut Each<'_>) {
                 t.tap("constant", x * 3.0);
             }
             for axis in [0, 1].into_iter().filter(|_| from != DType::Bool) {
-                t.tap("most", x.max_axes(&[axis]));
-                t.tap("first", x.argmax(axis));
-                t.tap("sum", x.sum_axes(&[axis]));
-                t.tap("running", x.cumsum(axis));
+                t.tap_each("most", x.max_axes(&[axis]));
+                t.tap_each("first", x.argmax(axis));
+                t.tap_each("sum", x.sum_axes(&[axis]));
+                t.tap_each("running", x.cumsum(axis));
             }
             if from.is_float() {
                 t.tap("finite", x.is_finite());

@@ -32,9 +32,9 @@ impl Gradcheck {
         let tensors: Vec<Tensor<'_>> = nodes.iter().map(|&id| Tensor { tape: &tape, id }).collect();
         let cotangents = value.grad_wrt(&tensors);
         let end = value.id;
-        for (x, g) in tensors.iter().zip(&cotangents) {
-            tape.tap("value", *x);
-            tape.tap("cotangent", g.unwrap_or(x.zeros_like()));
+        for (i, (x, g)) in tensors.iter().zip(&cotangents).enumerate() {
+            tape.tap(&format!("value{i}"), *x);
+            tape.tap(&format!("cotangent{i}"), g.unwrap_or(x.zeros_like()));
         }
         let mut program = tape.finish();
         program.commits.clear();

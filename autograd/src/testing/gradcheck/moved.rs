@@ -55,7 +55,7 @@ pub(super) fn moving(program: &Program, moved: NodeId, value: NodeId) -> Program
     let mut inputs = program.inputs.clone();
     let Node { shape, dtype, scope, site, .. } = program.node(moved).clone();
     let op = Op::Input(InputId(inputs.len() as u32));
-    inputs.push(InputDecl { name: MOVED.into(), shape: shape.clone(), dtype });
+    inputs.push(InputDecl { name: MOVED.into(), shape: shape.clone(), dtype, site });
     let mut nodes = vec![Node { op, inputs: [].into(), shape, dtype, scope, site }];
     let mut to: Vec<NodeId> = vec![];
     for (i, node) in program.nodes.iter().enumerate() {

@@ -125,7 +125,7 @@ impl<'a, F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>> Subject<'a, F> {
         let gradients = value.grad_wrt(&leaves);
         let reached: Vec<bool> = gradients.iter().map(Option::is_some).collect();
         tape.forget_taps();
-        gradients.into_iter().flatten().for_each(|g| tape.tap("gradient", g));
+        gradients.into_iter().flatten().for_each(|g| tape.tap_each("gradient", g));
         let mut program = tape.finish();
         program.commits.clear();
         let step = session.compile(program)?;

@@ -1,0 +1,124 @@
+//! Functions over tensors, by name: what is refused within one is refused in its name, with what it was given, at its
+//! caller's line.
+
+use crate::{
+    Tensor,
+    tape::{NodeId, Tape},
+};
+use std::{fmt, panic::Location};
+
+/// More tensors than any function of this crate takes.
+const MOST: usize = 6;
+
+/// The name of a function, and the tensors that it was given.
+#[derive(Clone, Copy)]
+pub(crate) struct Named {
+    name: &'static str,
+    of: [Option<NodeId>; MOST],
+}
+
+/// A function that is being recorded, until this is dropped: see [`Tape::call`].
+#[must_use = "the function ends where this is dropped"]
+pub struct Call<'t> {
+    tape: &'t Tape,
+    /// The line that nodes were attributed to before, and the function then; nothing has changed within the call of
+    /// another function.
+    before: Option<(Option<&'static Location<'static>>, Option<Named>)>,
+}
+
+impl fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("outermost", &self.before.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            let inner = &mut *self.tape.inner.borrow_mut();
+            (inner.site, inner.named) = before;
+        }
+    }
+}
+
+impl Tape {
+    /// Begins a function over these tensors (the first six count), which lasts until the result is dropped: its nodes are
+    /// attributed to the caller's line, and what is refused within it is refused in its name, the outermost one's. For who
+    /// writes functions over tensors; mark them `#[track_caller]`, and let nothing that may be refused happen in a closure.
+    ///
+    /// ```should_panic
+    /// # use wgrad::{DType, Tape, Tensor};
+    /// #[track_caller]
+    /// fn huber<'t>(x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
+    ///     let _call = x.tape().call("huber", &[x, y]);
+    ///     let d = (x - y).abs();
+    ///     d.less(1.0).select(d * d * 0.5, d - 0.5).mean()
+    /// }
+    /// let t = Tape::default();
+    /// // huber of f32[3] and f32[4]: sub of f32[3] and f32[4]: the shapes do not broadcast
+    /// huber(t.input("x", [3], DType::F32), t.input("y", [4], DType::F32));
+    /// ```
+    ///
+    /// # Panics
+    /// If a tensor is another tape's.
+    #[track_caller]
+    pub fn call<'t>(&'t self, name: &'static str, of: &[Tensor<'t>]) -> Call<'t> {
+        if self.inner.borrow().named.is_some() {
+            return Call { tape: self, before: None };
+        }
+        let mut ids = [None; MOST];
+        for (id, x) in ids.iter_mut().zip(of) {
+            *id = Some(self.own(*x, name));
+        }
+        let inner = &mut *self.inner.borrow_mut();
+        let before = (inner.site, inner.named);
+        inner.site = Some(inner.site.unwrap_or(Location::caller()));
+        inner.named = Some(Named { name, of: ids });
+        Call { tape: self, before: Some(before) }
+    }
+
+    /// Attributes what `f` records to another source line: for what records on behalf of somebody.
+    pub fn at_site<R>(&self, site: &'static Location<'static>, f: impl FnOnce() -> R) -> R {
+        let _call = self.at(site);
+        f()
+    }
+
+    /// As [`Tape::at_site`], of all that is recorded until the result is dropped.
+    pub fn at(&self, site: &'static Location<'static>) -> Call<'_> {
+        let inner = &mut *self.inner.borrow_mut();
+        Call { tape: self, before: Some((inner.site.replace(site), inner.named)) }
+    }
+
+    /// Attributes what `f` records to the caller's line, unless it is being attributed to another already.
+    #[track_caller]
+    pub(crate) fn at_caller<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.at_site(self.site(), f)
+    }
+
+    /// Refuses what does not hold, in the name of `op` of these tensors, or of the function that it is a part of.
+    #[track_caller]
+    pub(crate) fn require(&self, holds: bool, op: &str, of: &[Tensor<'_>], why: impl FnOnce() -> String) {
+        if !holds {
+            let why = why();
+            panic!("{}", self.refusal(op, of, &why));
+        }
+    }
+
+    /// The message: `<op> of <tensors>: <why>`.
+    #[track_caller]
+    pub(crate) fn refusal(&self, op: &str, of: &[Tensor<'_>], why: &str) -> String {
+        let text = |op: &str, of: &[Tensor<'_>]| {
+            let of: Vec<String> = of.iter().map(|x| format!("{}{}", x.dtype(), x.shape())).collect();
+            if of.is_empty() { op.to_string() } else { format!("{op} of {}", of.join(" and ")) }
+        };
+        let named = self.inner.borrow().named;
+        let at = self.recorded_at();
+        let Some(Named { name, of: ids }) = named else { return format!("{}: {why}{at}", text(op, of)) };
+        let own: Vec<Tensor<'_>> = ids.into_iter().flatten().map(|id| Tensor { tape: self, id }).collect();
+        let same = own.iter().map(|x| x.id).eq(of.iter().map(|x| x.id));
+        if op == name || same {
+            return format!("{}: {why}{at}", text(name, if op == name { of } else { &own }));
+        }
+        format!("{}: {}: {why}{at}", text(name, &own), text(op, of))
+    }
+}

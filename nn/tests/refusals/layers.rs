@@ -1,0 +1,122 @@
+//! Layers and models, given what they cannot take.
+
+use super::{refusal, refused_as};
+use wgrad::{Cell, DType, Store, Tensor};
+use wgrad_nn::{
+    Activation, AttentionConfig, BatchNorm2d, BlockConfig, BlockKind, Builder, Conv2d, Embedding, FeedForward, Gpt,
+    GptConfig, GroupNorm, Init, LayerNorm, Linear, Mlp, MultiHeadAttention, Recurrent, RecurrentInit, ResNet,
+    ResNetConfig, RmsNorm, Scale, TransformerBlock,
+};
+
+/// Runs a layer, declared in a store of its own, on a tensor of the shape and type.
+type Layer = for<'t> fn(Builder<'_>) -> Box<dyn Fn(Tensor<'_>)>;
+
+const ONES: Init = Init::Ones;
+
+/// A layer's name, a layer, and a shape that it cannot take.
+const LAYERS: &[(&str, Layer, &[usize], DType)] = &[
+    ("linear", |b| run(Linear::new(b, 3, 4, &ONES), |l, x| _ = l.forward(x)), &[2, 5], DType::F32),
+    ("linear", |b| run(Linear::new(b, 3, 4, &ONES), |l, x| _ = l.forward(x)), &[2, 3], DType::F64),
+    ("embedding", |b| run(Embedding::new(b, 3, 4, &ONES), |l, x| _ = l.forward(x)), &[2], DType::F32),
+    ("layer_norm", |b| run(LayerNorm::new(b, 3), |l, x| _ = l.forward(x)), &[2, 4], DType::F32),
+    ("rms_norm", |b| run(RmsNorm::new(b, 3), |l, x| _ = l.forward(x)), &[2, 4], DType::F32),
+    ("group_norm", |b| run(GroupNorm::new(b, 2, 4), |l, x| _ = l.forward(x)), &[2, 5, 3], DType::F32),
+    ("batch_norm", |b| run(BatchNorm2d::new(b, 3), |l, x| _ = l.forward(x, true)), &[2, 3], DType::F32),
+    ("batch_norm", |b| run(BatchNorm2d::new(b, 3), |l, x| _ = l.forward(x, true)), &[2, 4, 2, 2], DType::F32),
+    ("batch_norm_eval", |b| run(BatchNorm2d::new(b, 3), |l, x| _ = l.forward(x, false)), &[2, 4, 2, 2], DType::F32),
+    ("scale", |b| run(Scale::new(b, 1.0), |l, x| _ = l.forward(x)), &[2], DType::F64),
+    (
+        "conv2d",
+        |b| run(Conv2d::new(b, 3, 4, 3, wgrad::Conv2d::default(), &ONES), |l, x| _ = l.forward(x)),
+        &[2, 5, 4, 4],
+        DType::F32,
+    ),
+    ("mlp", |b| run(Mlp::new(b, &[3, 4, 2], Activation::Relu, &ONES), |l, x| _ = l.forward(x)), &[2, 5], DType::F32),
+    ("lstm", |b| run(recurrent(b), |l, x| _ = l.forward(x)), &[2, 5], DType::F32),
+    ("lstm", |b| run(recurrent(b), |l, x| _ = l.forward(x)), &[2, 2, 5], DType::F32),
+    ("lstm", |b| run(recurrent(b), |l, x| _ = l.unrolled(x)), &[2, 2, 5], DType::F32),
+    ("attention", |b| run(attention(b), |l, x| _ = l.forward(x, true)), &[2, 2, 5], DType::F32),
+    ("attention", |b| run(attention(b), |l, x| _ = l.forward(x, true)), &[2, 2, 4], DType::F64),
+    ("feed_forward", |b| run(feed_forward(b), |l, x| _ = l.forward(x, true)), &[2, 5], DType::F32),
+    ("transformer_block", |b| run(block(b), |l, x| _ = l.forward(x, true)), &[2, 2, 5], DType::F32),
+    ("gpt", |b| run(gpt(b), |l, x| _ = l.forward(x, true)), &[2, 2], DType::F32),
+    ("gpt", |b| run(gpt(b), |l, x| _ = l.forward(x, true)), &[2, 999], DType::U32),
+    ("resnet", |b| run(resnet(b), |l, x| _ = l.forward(x, true)), &[2, 5, 8, 8], DType::F32),
+];
+
+fn run<L: 'static>(layer: L, forward: fn(&L, Tensor<'_>)) -> Box<dyn Fn(Tensor<'_>)> {
+    Box::new(move |x| forward(&layer, x))
+}
+
+fn recurrent(b: Builder<'_>) -> Recurrent {
+    Recurrent::new(b, Cell::Lstm, 3, 4, &RecurrentInit::default())
+}
+
+fn config() -> AttentionConfig {
+    AttentionConfig { width: 4, heads: 2, ..AttentionConfig::default() }
+}
+
+fn attention(b: Builder<'_>) -> MultiHeadAttention {
+    MultiHeadAttention::new(b, &config(), &ONES, &ONES)
+}
+
+fn feed_forward(b: Builder<'_>) -> FeedForward {
+    FeedForward::new(b, 4, 8, Activation::Relu, &ONES, &ONES)
+}
+
+fn block(b: Builder<'_>) -> TransformerBlock {
+    let (init, residual_init) = (ONES, ONES);
+    let (attention, place) = (config(), wgrad_nn::NormPlace::Pre);
+    TransformerBlock::new(
+        b,
+        &BlockConfig { attention, hidden: 8, activation: Activation::Relu, place, init, residual_init },
+    )
+}
+
+fn gpt(b: Builder<'_>) -> Gpt {
+    Gpt::new(b, &GptConfig { width: 8, heads: 2, hidden: 8, layers: 1, context: 16, ..GptConfig::small(5) })
+}
+
+fn resnet(b: Builder<'_>) -> ResNet {
+    ResNet::new(b, &ResNetConfig::small(8, BlockKind::Basic, 3, 4).expect("a depth"))
+}
+
+#[test]
+fn a_layer_is_named_and_so_is_its_line() {
+    for (name, layer, shape, dtype) in LAYERS {
+        let mut store = Store::new();
+        let layer = layer(Builder::new(&mut store, 0).at("layer"));
+        let t = super::tape(store.layout());
+        let x = t.input("x", *shape, *dtype);
+        refused_as(file!(), name, || layer(x));
+    }
+}
+
+/// The nodes of a layer, too, name the line that calls it, and not one of the library.
+#[test]
+fn the_nodes_of_a_layer_name_the_line_that_calls_it() {
+    let mut store = Store::new();
+    let mut b = Builder::new(&mut store, 0);
+    let (attention, gpt) = (attention(b.at("attention")), gpt(b.at("gpt")));
+    let (resnet, lstm) = (resnet(b.at("resnet")), recurrent(b.at("lstm")));
+    let t = super::tape(store.layout());
+    attention.forward(t.input("a", [2, 3, 4], DType::F32), false);
+    gpt.forward(t.input("g", [2, 3], DType::U32), false);
+    resnet.forward(t.input("r", [2, 3, 8, 8], DType::F32), true);
+    lstm.forward(t.input("l", [3, 2, 3], DType::F32));
+    let program = t.finish();
+    let elsewhere = program.nodes().iter().find(|node| node.site.file() != file!());
+    assert!(elsewhere.is_none(), "{elsewhere:?}");
+}
+
+#[test]
+fn a_path_that_is_taken_is_refused_at_the_models_line() {
+    let mut store = Store::new();
+    let _ = gpt(Builder::new(&mut store, 0).at("gpt"));
+    let refused = refusal(|| gpt(Builder::new(&mut store, 0).at("gpt")));
+    assert!(refused.file == file!() && refused.message.contains("\"gpt/tokens/weight\""), "{}", refused.message);
+    let widths = [3, 4, 2];
+    Mlp::new(Builder::new(&mut store, 0).at("mlp"), &widths, Activation::Relu, &ONES);
+    let refused = refusal(|| Mlp::new(Builder::new(&mut store, 0).at("mlp"), &widths, Activation::Relu, &ONES));
+    assert!(refused.file == file!() && refused.message.contains("\"mlp/0/bias\""), "{}", refused.message);
+}
