@@ -172,7 +172,9 @@ mod tests {
                     t.tap("other rows", (y.flip(&[0]) * dy).sum_axes(&[0]));
                 } else {
                     let gradients = y.vjp(dy, &[gain, bias]);
-                    gradients.into_iter().for_each(|gradient| t.tap("gradient", gradient.expect("it depends on it")));
+                    for (name, gradient) in ["of gain", "of bias"].into_iter().zip(gradients) {
+                        t.tap(name, gradient.expect("it depends on it"));
+                    }
                 }
             })
         };
