@@ -78,9 +78,9 @@ pub enum Error {
         /// Where it was used again.
         second: &'static Location<'static>,
     },
-    /// A program of another session, or over another store.
+    /// A program of another session, or over a store that declares something else.
     #[error(
-        "this program was compiled by another session, or not at all: it is over {recorded}; this session, over {session}"
+        "this program is of another session, or over other declarations: it is over {recorded}; this session, over {session}"
     )]
     ForeignProgram {
         /// The store that the program was recorded over.

@@ -102,6 +102,16 @@ impl Taps {
         self.get(name).map(|value| value.item(0))
     }
 
+    /// The values that [`Tape::tap_each`] has tapped under a name, in the order in which they were tapped.
+    pub fn each<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Array> {
+        let own = move |tap: &str| match tap.strip_prefix(name) {
+            Some("") => true,
+            Some(rest) => rest.strip_prefix('#').is_some_and(|count| count.parse::<usize>().is_ok()),
+            None => false,
+        };
+        self.values.iter().filter(move |(tap, _)| own(tap)).map(|(_, value)| value)
+    }
+
     /// All values, in the order in which they were tapped.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Array)> {
         self.values.iter().map(|(name, value)| (&**name, value))
@@ -230,7 +240,7 @@ impl Session {
     /// Compiles a recorded program.
     ///
     /// # Errors
-    /// [`Error::ForeignProgram`] if it was recorded over another store, [`Error::OtherRanks`] if for
+    /// [`Error::ForeignProgram`] if it was recorded over other declarations, [`Error::OtherRanks`] if for
     /// another number of ranks; if the device cannot run it.
     pub fn compile(&mut self, mut program: Program) -> Result<Step> {
         if !self.layout.serves(program.layout()) {

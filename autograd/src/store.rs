@@ -96,10 +96,14 @@ impl Layout {
         }
     }
 
-    /// Whether what is recorded over these declarations means the same over others: they are of the same store, or there are
-    /// none.
+    /// Whether what is recorded over these declarations means the same over others: they are the same ones, in the same order,
+    /// of whatever store.
     pub(crate) fn serves(&self, other: &Self) -> bool {
-        self == other || self.states.is_empty() && other.states.is_empty()
+        let states = self.states.iter().map(|(_, state)| state).eq(other.states.iter().map(|(_, state)| state));
+        let place = |(_, param): &(Param, ParamDecl)| {
+            (param.path.clone(), param.shape.clone(), param.arena.index(), param.offset)
+        };
+        states && self.params.iter().map(place).eq(other.params.iter().map(place))
     }
 
     /// The store, for messages.

@@ -345,9 +345,10 @@ impl Tape {
         self.push_typed(Op::Input(id), [].into(), (shape, dtype))
     }
 
-    /// As [`Tape::input`], or the input of this name.
+    /// As [`Tape::input`], or the input of this name: for programs put together from parts that do not know of each other.
     #[cfg(feature = "testing")]
-    pub(crate) fn shared_input(&self, name: &str, shape: impl Into<Shape>, dtype: DType) -> Tensor<'_> {
+    #[track_caller]
+    pub fn shared_input(&self, name: &str, shape: impl Into<Shape>, dtype: DType) -> Tensor<'_> {
         let shape = shape.into();
         let known = self.inner.borrow().inputs.iter().position(|i| i.name == name);
         match known {
@@ -565,7 +566,9 @@ impl Tape {
         let node = self.own(value, "tap");
         let site = Location::caller();
         if let Some(first) = self.tapped(name) {
-            panic!("tap {name:?}: the name is taken, at {first}: give each its own (recorded at {site})");
+            panic!(
+                "tap {name:?}: the name is taken, at {first}: give each its own, or use `tap_each` (recorded at {site})"
+            );
         }
         self.note_scaled_tap(name, site);
         self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node, site });

@@ -44,7 +44,7 @@ fn expected(op: &Op, inputs: &[Array]) -> Vec<Vec<f64>> {
     let t = Tape::default();
     let named: Vec<(String, &Array)> = inputs.iter().enumerate().map(|(i, x)| (format!("x{i}"), x)).collect();
     let x: Vec<Tensor<'_>> = named.iter().map(|(name, x)| t.input_like(name, x)).collect();
-    op.decompose(&x).into_iter().for_each(|y| t.tap("y", y));
+    op.decompose(&x).into_iter().for_each(|y| t.tap_each("y", y));
     let named: Vec<(&str, &Array)> = named.iter().map(|(name, x)| (name.as_str(), *x)).collect();
     let outcome = reference::run(&t.finish(), &[], &named).expect("runs");
     outcome.taps.into_iter().map(|(.., values)| values).collect()

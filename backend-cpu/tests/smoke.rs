@@ -12,16 +12,17 @@ fn gradient_through_clip_and_sgd() {
     let max_norm = store.state("max_norm", &Array::scalar(0.05));
     let params = store.params();
     let x = Array::new([4, 2], vec![1., 2., -0.5, 0.3, 0.7, -1.2, 0.2, 0.9]);
-    fn loss<'t>(t: &'t Tape, w1: wgrad::Param, w2: wgrad::Param) -> Tensor<'t> {
-        let h = t.input("x", [4, 2], DType::F64).matmul(t.param(w1)).tanh();
+    fn loss<'t>(x: Tensor<'t>, w1: wgrad::Param, w2: wgrad::Param) -> Tensor<'t> {
+        let t = x.tape();
+        let h = x.matmul(t.param(w1)).tanh();
         let y = h.matmul(t.param(w2));
         (y * y * y).sum()
     }
     let record = |t: &Tape| {
-        let c = t.state(max_norm);
-        let g = loss(t, w1, w2).grad(&params).clip_by_global_norm(c);
+        let (c, x) = (t.state(max_norm), t.input("x", [4, 2], DType::F64));
+        let g = loss(x, w1, w2).grad(&params).clip_by_global_norm(c);
         let new = Flat::new(g.flat().parts().iter().map(|&(a, g)| (a, t.state(a) - g * 0.1)).collect());
-        let after = t.with_params(&new, || loss(t, w1, w2));
+        let after = t.with_params(&new, || loss(x, w1, w2));
         t.tap("loss", after);
         t.tap("d_max_norm", after.grad_wrt(&[c])[0].expect("reached"));
     };

@@ -58,7 +58,7 @@ proptest! {
             let r = sums.tanh();
             let early = if first { vec![] } else { NEXT[next](p, g, r) };
             for x in REDUCED[reduced](p, g, r) {
-                t.tap("reduced", if largest { x.max_axes(&[axis]) } else { x.sum_axes(&[axis]) });
+                t.tap_each("reduced", if largest { x.max_axes(&[axis]) } else { x.sum_axes(&[axis]) });
             }
             let late = if first { NEXT[next](p, g, r) } else { early };
             t.assign(state, late[0]);

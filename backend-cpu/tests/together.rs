@@ -24,7 +24,7 @@ fn program(rows: usize, width: usize) -> (Program, Vec<(&'static str, Array)>) {
     let y = x.layer_norm(1, Some(gain), Some(bias), 1e-5);
     t.tap("y", y);
     for gradient in y.vjp(dy, &[x, gain, bias]) {
-        t.tap("gradient", gradient.expect("it depends on it"));
+        t.tap_each("gradient", gradient.expect("it depends on it"));
     }
     t.tap("sum", (y * dy).sum_axes(&[0]));
     (t.finish(), inputs)

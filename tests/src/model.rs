@@ -19,7 +19,7 @@ impl Linear {
     pub fn loss<'t>(&self, tape: &'t Tape) -> Tensor<'t> {
         let terms = self.params.iter().enumerate().map(|(i, &param)| {
             let p = tape.param(param);
-            (p * tape.input(&format!("g{i}"), p.shape(), p.dtype())).sum()
+            (p * tape.shared_input(&format!("g{i}"), p.shape(), p.dtype())).sum()
         });
         // Terms of different types meet in the first one's: a cast hands a gradient of 1 on as 1.
         terms.reduce(|a, b| a + b.cast(a.dtype())).expect("at least one parameter")
@@ -71,7 +71,7 @@ impl Mlp {
 
     /// The inputs that a batch is given as: what goes in, and what is wanted.
     pub fn inputs<'t>(&self, tape: &'t Tape) -> (Tensor<'t>, Tensor<'t>) {
-        let input = |name, columns| tape.input(name, [Self::ROWS, columns], self.dtype);
+        let input = |name, columns| tape.shared_input(name, [Self::ROWS, columns], self.dtype);
         (input("x", Self::SIZES[0]), input("y", Self::SIZES[2]))
     }
 

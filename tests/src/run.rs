@@ -23,6 +23,12 @@ impl Outputs {
         &found.unwrap_or_else(|| panic!("nothing is tapped as {name:?}")).1
     }
 
+    /// The values tapped under a name by [`wgrad::Tape::tap_each`].
+    pub fn each<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Array> {
+        let plain = move |tap: &str| tap.split_once('#').map_or(tap == name, |(plain, _)| plain == name);
+        self.taps.iter().filter(move |(tap, _)| plain(tap)).map(|(_, value)| value)
+    }
+
     /// In the form that the reference gives.
     pub fn outcome(&self) -> Outcome {
         let tap = |(name, value): &(String, Array)| (name.clone(), value.shape().clone(), value.to_f64());

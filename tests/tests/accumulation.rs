@@ -122,8 +122,8 @@ fn micro_batches_make_up_the_batch() {
         let mut cpu = Machine::poisoned(1, store);
         let step = cpu.session.record(|t| {
             let flat = |grads: wgrad::Grads<'_>, name: &str| t.tap(name, grads.flat().tensors()[0]);
-            flat(model.loss(t).grad(&params), "batch");
             let (x, y) = model.inputs(t);
+            flat(model.loss_of(t, x, y).grad(&params), "batch");
             for (start, len) in [(0, 3), (3, 1), (4, 3)] {
                 let loss = model.loss_of(t, x.slice(0, start, len), y.slice(0, start, len));
                 acc.add_tokens(scaler.scale(loss).grad(&params), t.scalar(len as f64, DType::U32));
@@ -149,7 +149,7 @@ fn what_is_absent_from_all_micro_batches_is_absent() {
         acc.add((t.param(params[0]) * 4.0 + t.param(params[1])).sum().grad(&all));
         let grads = acc.take(t);
         assert!(grads.get(params[2]).is_none() && grads.absent().contains(params[2]));
-        params[..2].iter().for_each(|p| t.tap("g", grads.get(*p).unwrap()));
+        params[..2].iter().for_each(|p| t.tap_each("g", grads.get(*p).unwrap()));
     });
     let out = cpu.run(&step.unwrap(), &[]);
     let g: Vec<f64> = out.taps.iter().map(|(_, g)| g.item(0)).collect();

@@ -93,7 +93,7 @@ impl Case {
             let mut slope = t.scalar(0.0, self.dtype);
             for (name, g) in ["dq", "dk", "dv"].into_iter().zip(scalar.grad_wrt(&[x0, x1, x2])) {
                 let Some(g) = g else { continue };
-                t.tap(name, g);
+                t.tap_each(name, g);
                 slope = slope + (g * weights(g)).sum();
             }
             scalar = slope;

@@ -24,7 +24,7 @@ fn derivatives(recipe: &Recipe, checkpoint: bool) -> Program {
     let recorded = if checkpoint { t.checkpoint(record) } else { record() };
     t.tap("loss", recorded.loss);
     let first = recorded.loss.grad_wrt(&recorded.leaves);
-    first.iter().flatten().for_each(|g| t.tap("first", *g));
+    first.iter().flatten().for_each(|g| t.tap_each("first", *g));
     if let Some(slope) = first.iter().flatten().map(|g| (*g * 0.3).sin().sum()).reduce(|a, b| a + b) {
         slope.grad_wrt(&recorded.leaves).iter().flatten().for_each(|g| t.tap_each("second", *g));
     }

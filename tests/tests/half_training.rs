@@ -38,8 +38,8 @@ impl Mlp {
 
     /// The loss, and what each layer gives before its activation.
     fn loss<'t>(&self, tape: &'t Tape) -> (Tensor<'t>, Vec<Tensor<'t>>) {
-        let x = tape.input("x", [PIXELS, BATCH, 1], DType::F32).reshape([PIXELS, BATCH]).transpose();
-        let y = tape.input("y", [BATCH], DType::U32);
+        let x = tape.shared_input("x", [PIXELS, BATCH, 1], DType::F32).reshape([PIXELS, BATCH]).transpose();
+        let y = tape.shared_input("y", [BATCH], DType::U32);
         let mut z: Vec<Tensor<'t>> = vec![];
         for layer in &self.layers {
             z.push(layer.forward(z.last().map_or(x, |z| (self.activation)(*z))));
@@ -75,7 +75,7 @@ fn flushed(scale: f64) -> Vec<f64> {
         for (exact, half) in exact.into_iter().zip(halves) {
             let [exact, half] = [exact, half].map(|g| g.expect("reached"));
             let lost = half.cast(DType::F16).equals(0.0).and(!exact.equals(0.0));
-            t.tap("lost", lost.cast(DType::F32).mean());
+            t.tap_each("lost", lost.cast(DType::F32).mean());
         }
     });
     let out = cpu.run(&step.expect("the plan compiles"), &batch(&Digits::embedded(SEED), 0));

@@ -183,13 +183,13 @@ fn rule_6_a_leaf_hook_sees_each_gradient_and_a_post_accumulate_hook_the_sum() {
     let w = windows.w;
     let step = windows.record(&[1.0, 2.0, 0.5], &[1], |t| {
         t.on_param_grad(w, |g| {
-            g.tape().tap("seen", g);
+            g.tape().tap_each("seen", g);
             g
         });
     });
     let out = windows.cpu.run(&step, &[]);
     // Gradients are 2 a w: [2, -4], [4, -8], [1, -2].
-    let seen: Vec<Vec<f64>> = out.taps.iter().filter(|(n, _)| n == "seen").map(|(_, g)| g.to_f64()).collect();
+    let seen: Vec<Vec<f64>> = out.each("seen").map(Array::to_f64).collect();
     assert_eq!(seen, [[2.0, -4.0], [4.0, -8.0], [1.0, -2.0]]);
     assert_eq!(out.tap("sum0").to_f64(), [2.0, -4.0]);
     assert_eq!(out.tap("sum1").to_f64(), [6.0, -12.0]);
@@ -316,13 +316,13 @@ fn rule_10_hooks_see_what_is_scaled_and_partial() {
     let scaler = wgrad::LossScaler::fixed(64.0);
     let acc: Accumulator<wgrad::Scaled> =
         Accumulator::new(&mut store, &params, "acc", Weighting::Mean).on_accumulated(w, |sum| {
-            sum.tape().tap("sum", sum);
+            sum.tape().tap_each("sum", sum);
             sum
         });
     let mut cpu = Machine::poisoned(1, store);
     let step = cpu.session.record(|t| {
         t.on_param_grad(w, |g| {
-            g.tape().tap("leaf", g);
+            g.tape().tap_each("leaf", g);
             g
         });
         for k in [1.0, 2.0] {
@@ -331,6 +331,6 @@ fn rule_10_hooks_see_what_is_scaled_and_partial() {
         t.tap("taken", acc.take(t).unscale(&scaler).get(w).expect("present"));
     });
     let out = cpu.run(&step.expect("the plan compiles"), &[]);
-    let all = |name: &str| -> Vec<f64> { out.taps.iter().filter(|(n, _)| n == name).map(|(_, v)| v.item(0)).collect() };
+    let all = |name: &str| -> Vec<f64> { out.each(name).map(|v| v.item(0)).collect() };
     assert_eq!((all("leaf"), all("sum"), all("taken")), (vec![64.0, 128.0], vec![64.0, 192.0], vec![1.5]));
 }

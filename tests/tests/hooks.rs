@@ -27,7 +27,7 @@ fn a_hook_sees_the_total_gradient_once_per_sweep() {
     let out = taps(&[2.0, 3.0], move |t, x| {
         let hooked = x.on_grad(move |g| {
             *counted.borrow_mut() += 1;
-            g.tape().tap("seen", g);
+            g.tape().tap_each("seen", g);
             g * 10.0
         });
         // Three uses: 2 h + 1 + cos(h).

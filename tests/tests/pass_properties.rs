@@ -198,7 +198,7 @@ fn updated(parameters: &[(Vec<usize>, bool)], idle: &[usize], optimizer: u8, uns
             false => model.grads(t),
         };
         let grads = idle.iter().fold(grads, |grads, pass| IDLE[*pass].1(&world, grads));
-        grads.flat().tensors().iter().for_each(|g| t.tap("flat", *g));
+        grads.flat().tensors().iter().for_each(|g| t.tap_each("flat", *g));
         optimizer.step(grads);
         ema.update(t, &*optimizer);
     });
@@ -206,7 +206,7 @@ fn updated(parameters: &[(Vec<usize>, bool)], idle: &[usize], optimizer: u8, uns
     let mut seen = vec![];
     for run in [11, 12] {
         let out = cpu.run(&step, &Linear::inputs(&of(salt ^ run)));
-        seen.extend(out.taps.into_iter().filter(|(name, _)| name == "flat").map(|(_, g)| g));
+        seen.extend(out.taps.into_iter().filter(|(name, _)| name.starts_with("flat")).map(|(_, g)| g));
         seen.extend(out.states.into_iter().take(kept));
     }
     seen
@@ -373,7 +373,7 @@ struct Accumulators {
 /// A loss whose gradient by the weight is this input.
 fn loss<'t>(t: &'t Tape, model: &Linear, k: usize) -> Tensor<'t> {
     let [weight, bias]: [Param; 2] = model.params[..].try_into().expect("two parameters");
-    let g = t.input(&format!("micro{k}"), [3, 4], F64);
+    let g = t.shared_input(&format!("micro{k}"), [3, 4], F64);
     t.param(weight).dot(g) + t.param(bias).dot(g.sum_axes(&[1]))
 }
 

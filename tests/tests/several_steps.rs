@@ -83,9 +83,9 @@ fn two_unrolled_steps_are_two_runs_of_one_and_hooks_run_once_for_each() {
         })
         .collect();
     assert_eq!(calls.get(), 3, "each gradient runs the hooks of its own forward pass, not of the step before");
-    let a = once.a;
     let run = |program: &wgrad::Program, times: usize| {
-        let mut machine = Machine::poisoned(1, pair().store);
+        let Pair { store, a, .. } = pair();
+        let mut machine = Machine::poisoned(1, store);
         let step = machine.session.compile(program.clone()).expect("compiles");
         (0..times).for_each(|_| drop(machine.run(&step, &[])));
         values(&mut machine, a)

@@ -183,7 +183,7 @@ impl Case {
         let mut inputs: Vec<Array> = [1.0, 0.2, 0.05, 0.7, 0.4].map(Array::scalar).to_vec();
         inputs.extend([numbers(first, 0.3), numbers(last, 1.1)]);
         let step = self.record(world, &inputs, |case, t, x, world| t.tap("norm", case.gradient(t, x, world).norm()));
-        let norm = self.taps(world, &step, &inputs, "norm")[0];
+        let norm = self.taps(&step, &inputs, "norm")[0];
         inputs[0] = Array::scalar(self.bound * norm);
         inputs
     }
@@ -201,7 +201,7 @@ impl Case {
     }
 
     /// All values tapped under a name; the states stay.
-    fn taps(&self, world: &World, program: &wgrad::Program, inputs: &[Array], name: &str) -> Vec<f64> {
+    fn taps(&self, program: &wgrad::Program, inputs: &[Array], name: &str) -> Vec<f64> {
         let named: Vec<(String, Array)> = inputs
             .iter()
             .enumerate()
@@ -210,11 +210,12 @@ impl Case {
             .collect();
         let mut fresh = self.world();
         let states: Vec<wgrad::Data> = {
-            let ids: Vec<StateId> = world.session.layout().states().map(|(id, _)| id).collect();
+            let ids: Vec<StateId> = fresh.session.layout().states().map(|(id, _)| id).collect();
             ids.into_iter().map(|id| fresh.session.read(id).expect("readable").data().clone()).collect()
         };
         let out = wgrad_tests::reference(program, &states, &named);
-        out.taps.into_iter().filter(|(n, ..)| n == name).map(|(.., value)| value[0]).collect()
+        let own = |tap: &str| tap.split_once('#').map_or(tap, |(own, _)| own) == name;
+        out.taps.into_iter().filter(|(n, ..)| own(n)).map(|(.., value)| value[0]).collect()
     }
 
     /// Which of the two updates are clipped, and what the check compares.
@@ -222,7 +223,7 @@ impl Case {
         let mut world = self.world();
         let inputs = self.inputs(&mut world);
         let program = self.record(&mut world, &inputs, |case, t, x, world| t.tap("loss", case.unrolled(t, x, world)));
-        let clipped = self.taps(&world, &program, &inputs, "clip_by_global_norm/clipped");
+        let clipped = self.taps(&program, &inputs, "clip_by_global_norm/clipped");
         let params = world.params.clone();
         // Borrowed apart: the check runs the session, the recording reads the rest.
         let fresh = self.world();

@@ -37,7 +37,7 @@ impl Gan {
     }
 
     fn fake<'t>(&self, t: &'t Tape) -> Tensor<'t> {
-        self.g.forward(t.input("z", [4, 3], DType::F64)).tanh()
+        self.g.forward(t.shared_input("z", [4, 3], DType::F64)).tanh()
     }
 
     /// That of the generator.

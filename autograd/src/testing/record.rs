@@ -52,7 +52,7 @@ impl Recipe {
             .leaves
             .iter()
             .enumerate()
-            .map(|(i, leaf)| tape.input(&format!("x{i}"), &leaf.shape, self.dtype))
+            .map(|(i, leaf)| tape.shared_input(&format!("x{i}"), &leaf.shape, self.dtype))
             .collect();
         self.record_over(&leaves, mode)
     }

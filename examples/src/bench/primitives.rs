@@ -170,7 +170,7 @@ impl Primitive {
 /// Shows one element to the host: the whole value is computed, as a kernel's result is, but not copied.
 fn tap_one_element(t: &Tape, value: Tensor<'_>) {
     let corner = (0..value.rank()).fold(value, |corner, axis| corner.slice(axis, 0, 1));
-    t.tap("element", corner);
+    t.tap_each("element", corner);
 }
 
 /// What results are compared by: the mean of squares, and a scalar as it is.

@@ -2,7 +2,7 @@
 
 use super::{Refusal, refusal, session, tape};
 use wgrad::{
-    Accumulator, Agc, Array, Centralize, ClipGroups, ClipNorm, DType, DynamicScale, Error, FiniteGuard, Flat,
+    Accumulator, Agc, Array, Centralize, ClipGroups, ClipNorm, DType, DynamicScale, Error, FiniteGuard, Flat, Layout,
     LossScaler, Noise, OnGiveUp, Optimizer, Param, ParamSet, Rng, StateId, Store, Tape, Weighting,
 };
 use wgrad_nn::{
@@ -152,7 +152,8 @@ fn stores_refuse_parameters_of_others() {
     foreign("rate", || Sgd::new(&mut store, &own.params, config));
 }
 
-/// Two stores that declare the same are two stores all the same: a handle of one would read the other's values.
+/// Two stores that declare the same are two stores all the same: a handle of one is refused by the other. A program over one
+/// means the same over the other; over a store that declares something else, it does not.
 #[test]
 fn a_twin_is_another_store() {
     let ((store, _), (twin, theirs)) = (build("mine"), build("mine"));
@@ -160,9 +161,15 @@ fn a_twin_is_another_store() {
     let refused = refusal(|| session.read_param(theirs.param));
     let stores: Vec<&str> = refused.message.matches("store ").collect();
     assert!(refused.file == file!() && stores.len() == 2, "{}", refused.message);
-    let t = tape(twin.layout());
-    t.tap("p", t.param(theirs.param));
-    let error = session.compile(t.finish()).expect_err("recorded over the twin");
+    let program = |layout: &Layout, param| {
+        let t = tape(layout);
+        t.tap("p", t.param(param));
+        t.finish()
+    };
+    let step = session.compile(program(twin.layout(), theirs.param)).expect("declared alike");
+    session.run(&step, &[]).expect("runs");
+    let (other, others) = build("other");
+    let error = session.compile(program(other.layout(), others.param)).expect_err("declares something else");
     assert!(matches!(&error, Error::ForeignProgram { recorded, session } if recorded != session), "{error}");
     assert!(error.to_string().matches("handles.rs:").count() == 2, "{error}");
 }

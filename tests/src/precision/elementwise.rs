@@ -175,7 +175,7 @@ pub fn worst(function: &Function, dtype: DType, mut device: Device<'_>) -> [Wors
     let y = (function.f)(&x);
     t.tap("value", y);
     for slope in y.vjp(y.ones_like(), &x) {
-        t.tap("slope", slope.expect("it depends on each"));
+        t.tap_each("slope", slope.expect("it depends on each"));
     }
     let results = device.run(t.finish(), &inputs);
     let mut worst = [Worst::default(), Worst::default()];

@@ -53,7 +53,7 @@ impl fmt::Debug for Differentiated {
 fn slope<'t>(tape: &'t Tape, gradients: &[Option<Tensor<'t>>], leaves: &[Tensor<'t>], name: &str) -> Tensor<'t> {
     let zero = tape.scalar(0.0, DType::F64);
     leaves.iter().zip(gradients).enumerate().fold(zero, |sum, (i, (leaf, g))| {
-        let direction = tape.input(&format!("{name}{i}"), leaf.shape(), leaf.dtype());
+        let direction = tape.shared_input(&format!("{name}{i}"), leaf.shape(), leaf.dtype());
         g.map_or(sum, |g| sum + (g * direction).sum())
     })
 }

@@ -196,10 +196,10 @@ impl Case {
     /// parameter is added an input, one for each value that the parameter has had, `p<parameter>.<value>`; to each of the
     /// arena as a whole one for each of its values, `whole<value>`.
     fn explicit<'t>(&self, t: &'t Tape, world: &World) -> Recorded<'t> {
-        let value = |k: usize| t.input(&format!("value{k}"), [world.len()], DType::F64);
+        let value = |k: usize| t.shared_input(&format!("value{k}"), [world.len()], DType::F64);
         let read = |i: usize, k: usize| {
             let (start, len) = world.place(i);
-            let moved = t.input(&format!("p{i}.{}", self.age(i, k)), [len], DType::F64);
+            let moved = t.shared_input(&format!("p{i}.{}", self.age(i, k)), [len], DType::F64);
             (value(k).slice(0, start, len) + moved).reshape(&self.recipe.leaves[i].shape)
         };
         let leaves: Vec<Tensor<'t>> = (0..world.params.len()).map(|i| read(i, 0)).collect();
@@ -207,7 +207,7 @@ impl Case {
         self.recipe.record_in_parts(&leaves, Mode::Explicit, &self.positions(), |k| {
             let reads = (0..world.params.len()).filter(|i| is_in(sorted[k].read, *i));
             let mut again: Vec<(usize, Tensor<'t>)> = reads.map(|i| (i, read(i, k + 1))).collect();
-            let moved = |k: usize| value(k) + t.input(&format!("whole{k}"), [world.len()], DType::F64);
+            let moved = |k: usize| value(k) + t.shared_input(&format!("whole{k}"), [world.len()], DType::F64);
             again.extend(sorted[k].whole.then(|| (world.params.len(), whole(moved(k + 1)))));
             again
         })
@@ -237,7 +237,7 @@ fn differentiated(case: &Case, world: &World, inputs: &[(String, Array)]) -> Vec
     let own = (0..world.params.len()).flat_map(|i| (0..=n).map(move |age| (format!("p{i}.{age}"), Some(i))));
     let names = own.chain((0..=n).map(|k| (format!("whole{k}"), None)));
     for (name, i) in names {
-        let x = t.input(&name, [i.map_or(world.len(), |i| world.place(i).1)], DType::F64);
+        let x = t.shared_input(&name, [i.map_or(world.len(), |i| world.place(i).1)], DType::F64);
         if let Some(g) = loss.grad_wrt(&[x])[0] {
             t.tap(&name, g);
         }

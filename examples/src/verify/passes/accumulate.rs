@@ -63,9 +63,9 @@ fn accumulate(vector: &Vector<'_>) -> Attempt<Results> {
         |store, params| All::new(store, params, "acc"),
         |r, all| {
             let (gk, param) = (r.input("gk")?, r.params[0]);
+            let tokens = if weighted { Some(r.input("n")?) } else { None };
             for k in 0..count {
-                let tokens = if weighted { Some(r.input("n")?.index(0, k)) } else { None };
-                all.add(&r.given(&[(param, gk.index(0, k))]), tokens);
+                all.add(&r.given(&[(param, gk.index(0, k))]), tokens.map(|tokens| tokens.index(0, k)));
             }
             let sum = present(&all.sum.take(r.tape), param);
             r.out("sum", sum);

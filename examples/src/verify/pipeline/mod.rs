@@ -119,7 +119,7 @@ pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
             session.run(step, &[("x", &part(&x, &[u, rank])), ("y", &part(&y, &[u, rank]))])?;
             session.wait()?;
             for taps in session.taps()? {
-                losses.extend(taps.iter().filter(|(name, _)| *name == "loss").map(|(_, loss)| loss.item(0)));
+                losses.extend(taps.each("loss").map(|loss| loss.item(0)));
             }
             if inject.as_deref() == Some(&[u, rank]) {
                 pipeline.spoil(&mut session, rank)?;

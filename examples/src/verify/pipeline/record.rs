@@ -157,7 +157,7 @@ impl Pipeline {
             let [w1, b1, w2, b2] = [0, 1, 2, 3].map(|i| t.param(self.params[i]));
             let hidden = (x.slice(0, start, len).matmul_t(w1) + b1).tanh();
             let loss = (hidden.matmul_t(w2) + b2).cross_entropy(y.slice(0, start, len));
-            t.tap("loss", loss);
+            t.tap_each("loss", loss);
             let grads = self.scaler.scale(loss).grad(&self.all());
             match self.weighting {
                 Weighting::TokenWeighted => accumulator.add_tokens(grads, t.scalar(len as f64, DType::U32)),
