@@ -241,6 +241,7 @@ impl Rng {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use approx::abs_diff_eq;
 
     #[test]
     fn threefry_gives_the_known_answers_of_random123() {
@@ -299,8 +300,8 @@ mod tests {
             let n = sample.len() as f64;
             let (mean, variance) = moments(sample);
             // 4.5 standard deviations: of the mean 1 / sqrt(12 n), of the variance 1 / sqrt(180 n).
-            assert!((mean - 0.5).abs() < 4.5 / (12.0 * n).sqrt(), "mean {mean}");
-            assert!((variance - 1.0 / 12.0).abs() < 4.5 / (180.0 * n).sqrt(), "variance {variance}");
+            assert!(abs_diff_eq!(mean, 0.5, epsilon = 4.5 / (12.0 * n).sqrt()), "mean {mean}");
+            assert!(abs_diff_eq!(variance, 1.0 / 12.0, epsilon = 4.5 / (180.0 * n).sqrt()), "variance {variance}");
             for lag in [1, 2, 64] {
                 let along = correlation(sample, &sample[lag..]);
                 assert!(along.abs() < 4.5, "correlation at distance {lag}: {along} deviations");

@@ -405,6 +405,7 @@ pub(crate) fn columns<T: Copy, M: Monoid<T>>(x: &[T], acc: &mut [Store<T, M>]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use approx::{abs_diff_eq, assert_abs_diff_eq};
 
     #[test]
     fn sums_of_rows_count_every_element_once() {
@@ -416,7 +417,7 @@ mod tests {
             let sum: f64 = x.iter().map(|&x| f64::from(x)).sum();
             let magnitudes: f64 = x.iter().map(|&x| f64::from(x.abs())).sum();
             let off = 3.0 * f64::from(f32::EPSILON) / 2.0 * magnitudes;
-            assert!((acc - 0.25 - sum).abs() <= off, "{len} elements: {acc} instead of {sum}");
+            assert!(abs_diff_eq!(acc - 0.25, sum, epsilon = off), "{len} elements: {acc} instead of {sum}");
         }
     }
 
@@ -462,6 +463,6 @@ mod tests {
         let mut acc = 0.0;
         row::<f32, Sum>(&x, &mut acc);
         // In f32 alone, none of the ones would change the sum. Those that are summed up with the large number first may not.
-        assert!((acc - (1e9 + 16383.0)).abs() < 32.0, "{acc}");
+        assert_abs_diff_eq!(acc, 1e9 + 16383.0, epsilon = 32.0);
     }
 }

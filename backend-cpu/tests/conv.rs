@@ -1,6 +1,7 @@
 //! Convolutions, their gradients, and cumulative sums: what the reference computes, from operands that lie anyhow, with
 //! the same bits on any number of threads.
 
+use approx::abs_diff_eq;
 use proptest::prelude::*;
 use wgrad::{
     Array, Conv2d, DType, Data, Program, Session, Shape, Store, Tape, Tensor,
@@ -254,7 +255,7 @@ fn each_gradient_is_the_transpose_of_the_convolution() {
         let [x, w, g] = &inputs;
         let (y, dx, dw) = (dot(g, &out[0]), dot(&out[1], x), dot(&out[2], w));
         let scale = dot(g, g).sqrt() * dot(&out[0], &out[0]).sqrt();
-        assert!((y - dx).abs() < 1e-13 * scale && (y - dw).abs() < 1e-13 * scale, "{y} {dx} {dw} of {case:?}");
+        assert!(abs_diff_eq!([dx, dw][..], [y, y][..], epsilon = 1e-13 * scale), "{y} {dx} {dw} of {case:?}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! The norm at the edges of the number line, where a plain sum of squares overflows, vanishes or hides.
 
+use approx::{abs_diff_eq, relative_eq};
 use wgrad::{Array, DType, Data, Session, Store};
 use wgrad_cpu::{CpuBackend, reference};
 
@@ -21,12 +22,12 @@ fn norms(values: Data) -> [f64; 2] {
 fn large_and_small_values_keep_their_norm() {
     for scale in [1e-300, 1e-160, 1.0, 1e160, 1e300] {
         for norm in norms(vec![3.0 * scale, 0.0, -4.0 * scale].into()) {
-            assert!((norm / scale - 5.0).abs() < 1e-12, "{scale:e}: {norm:e}");
+            assert!(abs_diff_eq!(norm / scale, 5.0, epsilon = 1e-12), "{scale:e}: {norm:e}");
         }
     }
     for scale in [1e-38f32, 1e-20, 1.0, 1e20, 1e37] {
         for norm in norms(vec![3.0 * scale, 0.0, -4.0 * scale].into()) {
-            assert!((norm / scale as f64 - 5.0).abs() < 1e-5, "{scale:e}: {norm:e}");
+            assert!(abs_diff_eq!(norm / scale as f64, 5.0, epsilon = 1e-5), "{scale:e}: {norm:e}");
         }
     }
 }
@@ -35,7 +36,7 @@ fn large_and_small_values_keep_their_norm() {
 fn a_norm_in_half_overflows_only_itself() {
     for (values, want) in [([3e4, 4e4], 5e4), ([6e-8, 0.0], 2f64.powi(-24)), ([6e4, 6e4], f64::INFINITY)] {
         for norm in norms(Data::from_f64(DType::F16, &values)) {
-            assert!(norm == want || (norm / want - 1.0).abs() < 1e-3, "{values:?}: {norm}");
+            assert!(relative_eq!(norm, want, epsilon = 0.0, max_relative = 1e-3), "{values:?}: {norm}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Matrix products give the same bits on any number of threads, however these share them, and the right sums.
 
+use approx::abs_diff_eq;
 use proptest::prelude::*;
 use wgrad::{Array, DType, Data, Session, Store, Tape};
 use wgrad_cpu::CpuBackend;
@@ -86,7 +87,8 @@ proptest! {
         let values = alone.to_f64();
         for at in [0, values.len() / 3, values.len() - 1] {
             let want = case.want(at);
-            prop_assert!((values[at] - want).abs() <= tolerance * case.shape[1] as f64, "{} instead of {}", values[at], want);
+            let near = abs_diff_eq!(values[at], want, epsilon = tolerance * case.shape[1] as f64);
+            prop_assert!(near, "{} instead of {}", values[at], want);
         }
         for threads in [2, 3, 8] {
             prop_assert!(case.run(threads) == alone, "{} threads", threads);

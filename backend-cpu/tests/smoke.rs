@@ -1,5 +1,6 @@
 //! One small program end to end: recorded, differentiated through clip and SGD, run by plan and by reference.
 
+use approx::{abs_diff_eq, assert_abs_diff_eq};
 use wgrad::{Array, DType, Flat, Session, Store, Tape, Tensor};
 use wgrad_cpu::{CpuBackend, reference};
 
@@ -40,12 +41,12 @@ fn gradient_through_clip_and_sgd() {
     };
     let numeric = (tapped(&eval(0.05 + 1e-6), "loss") - tapped(&eval(0.05 - 1e-6), "loss")) / 2e-6;
     let analytic = tapped(&eval(0.05), "d_max_norm");
-    assert!((numeric - analytic).abs() < 1e-7, "{numeric} {analytic}");
+    assert_abs_diff_eq!(numeric, analytic, epsilon = 1e-7);
 
     let mut session = Session::new(Box::new(CpuBackend::poisoned(2).expect("threads")), store).expect("session");
     let step = session.record(record).expect("compiles");
     session.run(&step, &[("x", &x)]).expect("runs");
     let taps = session.taps().expect("taps");
     let planned = taps[0].scalar("d_max_norm").expect("tapped");
-    assert!((planned - analytic).abs() < 1e-12, "{planned} {analytic}\n{}", *step);
+    assert!(abs_diff_eq!(planned, analytic, epsilon = 1e-12), "{planned} {analytic}\n{}", *step);
 }

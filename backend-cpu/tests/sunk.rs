@@ -1,8 +1,9 @@
 //! Reductions that chains make themselves, of what they read, of what they store, and of what they overwrite.
 
+use approx::relative_eq;
 use proptest::prelude::*;
 use std::sync::Arc;
-use wgrad::{Array, DType, Data, Session, Shape, Store, Tape, Tensor};
+use wgrad::{Array, DType, Data, Session, Shape, StateId, Store, Tape, Tensor};
 use wgrad_cpu::{CpuBackend, reference};
 
 fn values(seed: usize, shape: &Shape) -> Array {
@@ -52,7 +53,7 @@ proptest! {
             (store, state)
         };
         let (store, state) = stored();
-        let record = |t: &Tape| {
+        let record = |t: &Tape, state: StateId| {
             let (p, g) = (t.state(state), t.input("g", &shape, DType::F32));
             let sums = (p * g).sum_axes(&[1]).reshape([rows, 1]);
             let r = sums.tanh();
@@ -64,20 +65,22 @@ proptest! {
             t.assign(state, late[0]);
         };
         let tape = Tape::new(Arc::new(store.layout().clone()));
-        record(&tape);
+        record(&tape, state);
         let want = reference::run(&tape.finish(), store.values(), &[("g", &g)]).expect("runs");
         for device in [CpuBackend::new(1), CpuBackend::splitting(3)] {
-            let mut session = Session::new(Box::new(device.expect("threads")), stored().0).expect("session");
-            let step = session.record(record).expect("compiles");
+            let (store, state) = stored();
+            let mut session = Session::new(Box::new(device.expect("threads")), store).expect("session");
+            let step = session.record(|t| record(t, state)).expect("compiles");
             session.run(&step, &[("g", &g)]).expect("runs");
             let taps = session.taps().expect("taps").remove(0);
             for ((name, have), (_, _, want)) in taps.iter().zip(&want.taps) {
-                let off = have.to_f64().into_iter().zip(want).find(|(have, want)| (have - *want).abs() > 1e-4 * (1.0 + want.abs()));
-                prop_assert_eq!(off, None, "{} {}", name, reduced);
+                let have = have.to_f64();
+                let near = relative_eq!(have[..], want[..], epsilon = 1e-4, max_relative = 1e-4);
+                prop_assert!(near, "{} {}: {:?}, not {:?}", name, reduced, have, want);
             }
             let (have, want) = (session.read(state).expect("a value").to_f64(), &want.states[state.index()]);
-            let off = have.iter().zip(want).find(|(have, want)| (*have - *want).abs() > 1e-4 * (1.0 + want.abs()));
-            prop_assert_eq!(off, None, "the state");
+            let near = relative_eq!(have[..], want[..], epsilon = 1e-4, max_relative = 1e-4);
+            prop_assert!(near, "the state: {:?}, not {:?}", have, want);
         }
     }
 }
@@ -97,8 +100,9 @@ fn a_condition_is_reduced_beside_what_it_chooses() {
     let step = session.compile(program).expect("compiles");
     session.run(&step, &inputs).expect("runs");
     for ((name, have), (_, _, want)) in session.taps().expect("taps")[0].iter().zip(&want.taps) {
-        let near = have.to_f64().iter().zip(want).all(|(have, want)| (have - want).abs() < 1e-4 * (1.0 + want.abs()));
-        assert!(near, "{name}: {:?}, not {want:?}", have.to_f64());
+        let have = have.to_f64();
+        let near = relative_eq!(have[..], want[..], epsilon = 1e-4, max_relative = 1e-4);
+        assert!(near, "{name}: {have:?}, not {want:?}");
     }
 }
 

@@ -80,6 +80,7 @@ pub(crate) fn seconds<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use approx::assert_abs_diff_eq;
 
     #[test]
     fn dispatches_of_a_kernel_are_added_up_and_kernels_of_a_dispatch_share_it() {
@@ -88,6 +89,6 @@ mod tests {
         let dispatches: [&[Option<usize>]; 3] = [&[Some(0)], &[Some(0)], &[Some(2), None]];
         let have = seconds(&stamps, dispatches.into_iter(), 3, 2.0);
         let want = [28e-9, 0.0, 6e-9];
-        assert!(have.iter().zip(want).all(|(have, want)| (have - want).abs() < 1e-15), "{have:?}");
+        assert_abs_diff_eq!(have[..], want[..], epsilon = 1e-15);
     }
 }

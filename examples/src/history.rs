@@ -391,6 +391,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use approx::assert_abs_diff_eq;
 
     fn observed<'a>(flow: &'a [f64], weights: &'a [f64]) -> Observed<'a> {
         Observed { loss: 1.0, grad_norm: 0.3, applied_norm: 0.1, flow, weights }
@@ -501,7 +502,7 @@ mod tests {
         assert!(kept.windows(2).all(|pair| pair[1] - pair[0] == 8.0), "{kept:?}");
         assert!(kept[0] - 79_999.0 < 8.0 && 100_000.0 - kept[kept.len() - 1] <= 8.0, "{kept:?}");
         let middle = history.typical_weights()[0];
-        assert!((middle - 95_000.0).abs() <= 8.0, "{middle}");
+        assert_abs_diff_eq!(middle, 95_000.0, epsilon = 8.0);
         let (text, arrays) = history.save();
         assert_eq!(History::restore(&text, &arrays, 2, 1), Ok(history));
     }

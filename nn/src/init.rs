@@ -154,6 +154,7 @@ fn sparse(n: usize, nonzeros: usize, random: &mut impl Rng) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::random::generator;
+    use approx::{abs_diff_eq, assert_abs_diff_eq};
 
     fn draw<const N: usize>(init: Init, shape: [usize; N]) -> Vec<f64> {
         init.sample(&shape.into(), &mut generator(11, "w", 0))
@@ -188,8 +189,8 @@ mod tests {
         ] {
             let (mean, have, _) = moments(&draw(init.clone(), [40, 30, 3, 3]));
             // 10,800 samples: the standard errors are 1 % of the mean's scale and below 1 % of the deviation's.
-            assert!(mean.abs() < 0.04 * std, "{init:?}: mean {mean}");
-            assert!((have / std - 1.0).abs() < 0.03, "{init:?}: {have} for {std}");
+            assert!(abs_diff_eq!(mean, 0.0, epsilon = 0.04 * std), "{init:?}: mean {mean}");
+            assert!(abs_diff_eq!(have, std, epsilon = 0.03 * std), "{init:?}: {have} for {std}");
         }
     }
 
@@ -214,7 +215,7 @@ mod tests {
             for i in 0..rows.min(columns) {
                 for j in 0..=i {
                     let dot: f64 = vector(i).iter().zip(vector(j)).map(|(a, b)| a * b).sum();
-                    assert!((dot - if i == j { 4.0 } else { 0.0 }).abs() < 1e-12, "{i}.{j} = {dot}");
+                    assert!(abs_diff_eq!(dot, if i == j { 4.0 } else { 0.0 }, epsilon = 1e-12), "{i}.{j} = {dot}");
                 }
             }
         }
@@ -226,7 +227,7 @@ mod tests {
         for row in w.chunks(50) {
             assert_eq!(row.iter().filter(|w| **w != 0.0).count(), 15);
         }
-        assert!((spectral_radius(&w, 50) - 0.95).abs() < 1e-9);
+        assert_abs_diff_eq!(spectral_radius(&w, 50), 0.95, epsilon = 1e-9);
         let columns: Vec<usize> = (0..50).filter(|&i| w[i] != 0.0).collect();
         let others: Vec<usize> = (0..50).filter(|&i| w[50 + i] != 0.0).collect();
         assert_ne!(columns, others, "rows have places of their own");

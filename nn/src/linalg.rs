@@ -57,11 +57,11 @@ fn square(a: &[f64], n: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use approx::assert_relative_eq;
 
     #[track_caller]
     fn assert_radius(matrix: &[f64], n: usize, want: f64) {
-        let have = spectral_radius(matrix, n);
-        assert!((have - want).abs() <= 1e-9 * want, "{have} for {want}");
+        assert_relative_eq!(spectral_radius(matrix, n), want, epsilon = 0.0, max_relative = 1e-9);
     }
 
     #[test]

@@ -212,6 +212,7 @@ impl Number for Tensor<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use approx::abs_diff_eq;
 
     #[test]
     fn lengths_of_zero_and_of_the_whole_are_legal() {
@@ -229,7 +230,7 @@ mod tests {
         ] {
             schedule.check();
             let have = [0, 1, 2].map(|t| schedule.at(t));
-            assert!(have.iter().zip(want).all(|(h, w)| (h - w).abs() < 1e-15), "{schedule}: {have:?}");
+            assert!(abs_diff_eq!(have[..], want[..], epsilon = 1e-15), "{schedule}: {have:?}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! What is checked of every operation of the catalogue, whatever it computes.
 
 use crate::{Machine, Setting, Tolerance, catalogue::Row, compare, gpu, reference, same_bits};
+use approx::relative_eq;
 use wgrad::{Array, DType, Data, Program, Shape, Store, Tape, Tensor, plan::Grouping};
 
 /// A check. It says nothing about rows that it does not apply to.
@@ -170,8 +171,7 @@ fn special_on(device: Device, row: &Row, dtype: DType) -> Result<(), String> {
             // As the type holds it.
             let want = Array::new(shape, Data::from_f64(dtype, want)).to_f64();
             for (i, (h, w)) in have.to_f64().into_iter().zip(want).enumerate() {
-                let near = (h - w).abs() <= 1e-4 * w.abs().max(1.0);
-                if !(h == w || h.is_nan() && w.is_nan() || near) {
+                if !(h.is_nan() && w.is_nan() || relative_eq!(h, w, epsilon = 1e-4, max_relative = 1e-4)) {
                     return Err(format!("{dtype}: {name}[{i}] of {floats:?}: {h} instead of {w}\n{program}"));
                 }
             }

@@ -1,5 +1,6 @@
 //! Comparing values: within a bound that is relative to the largest of them, or bit for bit.
 
+use approx::relative_eq;
 use wgrad::{Array, DType, Data};
 
 /// How far values may lie apart, relative to the larger of 1 and the largest expected magnitude.
@@ -39,8 +40,7 @@ pub fn compare(what: &str, have: &[f64], want: &[f64], tolerance: Tolerance) -> 
     }
     let scale = want.iter().filter(|v| v.is_finite()).fold(1.0f64, |scale, v| scale.max(v.abs()));
     for (i, (&h, &w)) in have.iter().zip(want).enumerate() {
-        let equal = h == w || (h.is_nan() && w.is_nan()) || (h - w).abs() <= tolerance.0 * scale;
-        if !equal {
+        if !(h.is_nan() && w.is_nan() || relative_eq!(h, w, epsilon = tolerance.0 * scale, max_relative = 0.0)) {
             return Err(format!("{what}[{i}]: {h} instead of {w} (scale {scale:.3e}, {tolerance:?})"));
         }
     }

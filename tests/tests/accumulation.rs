@@ -1,5 +1,6 @@
 //! Accumulation over runs, replicas, checks that count, and noise that moves with updates.
 
+use approx::assert_abs_diff_eq;
 use wgrad::{
     Accumulator, Array, DType, FiniteGuard, LossScaler, Noise, OnGiveUp, Optimizer, ParamSet, Rng, Scaled, Store, Tape,
     Tensor, Weighting,
@@ -214,9 +215,10 @@ fn noise_moves_on_with_steps_that_are_taken_and_spares_what_is_absent() {
     assert_eq!((&skipped, sigma), (&first, again), "a step that is not taken draws its numbers again");
     let (second, later, _) = noise(0.0);
     assert_ne!(first, second);
-    assert!((sigma - 0.3f64.sqrt()).abs() < 1e-6 && (later - (0.3 / 2f64.powf(0.55)).sqrt()).abs() < 1e-6);
+    let deviations = [0.3f64, 0.3 / 2f64.powf(0.55)].map(f64::sqrt);
+    assert_abs_diff_eq!([sigma, later][..], deviations[..], epsilon = 1e-6);
     let deviation = (first.iter().map(|z| z * z).sum::<f64>() / 300.0).sqrt() / sigma;
-    assert!((deviation - 1.0).abs() < 4.5 / 600f64.sqrt(), "{deviation}");
+    assert_abs_diff_eq!(deviation, 1.0, epsilon = 4.5 / 600f64.sqrt());
     assert!(flat[300..384].iter().all(|g| *g == 0.0) && flat[385..].iter().all(|g| *g == 0.0), "padding stays zero");
 }
 

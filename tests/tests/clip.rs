@@ -1,5 +1,6 @@
 //! Clipping by the global norm: formula, bits, special values, its verdict, and the gradient through it.
 
+use approx::{assert_abs_diff_eq, relative_eq};
 use proptest::prelude::*;
 use wgrad::{Array, ClipNorm, DType, LossScaler, NonFinite, Optimizer, Program, Store, Tape};
 use wgrad_nn::optim::{Adam, AdamConfig, Sgd, SgdConfig};
@@ -70,7 +71,7 @@ fn parameters_of_both_float_types_share_one_norm() {
     let gradients = [f32s(&[3.0]), Array::new([1], vec![4.0f64])];
     let (out, norm, _) = clipped(&gradients, 1.0);
     assert_eq!(norm, 5.0);
-    assert!((out[0].item(0) - 0.6).abs() < 1e-6 && (out[1].item(0) - 0.8).abs() < 1e-6, "{out:?}");
+    assert_abs_diff_eq!([out[0].item(0), out[1].item(0)][..], [0.6, 0.8][..], epsilon = 1e-6);
     assert_eq!((out[0].dtype(), out[1].dtype()), (DType::F32, DType::F64));
 }
 
@@ -79,9 +80,9 @@ fn squares_that_overflow_or_vanish_do_not_spoil_the_norm() {
     for size in [1e30f32, 1e38, 1e-30, 1e-42] {
         let (out, norm, _) = clipped(&[f32s(&[-size, -size, -size, -size])], size as f64);
         // n = 2 size, so the bound of size halves the gradient, but for eps.
-        assert!((norm / (2.0 * size as f64) - 1.0).abs() < 1e-5, "{size}: {norm}");
+        assert!(relative_eq!(norm, 2.0 * size as f64, epsilon = 0.0, max_relative = 1e-5), "{size}: {norm}");
         let expected = size as f64 * (size as f64 / (norm + 1e-6)).min(1.0);
-        assert!((out[0].item(1) + expected).abs() <= 1e-5 * expected + 1e-44, "{size}: {out:?}");
+        assert!(relative_eq!(out[0].item(1), -expected, epsilon = 1e-44, max_relative = 1e-5), "{size}: {out:?}");
     }
 }
 
@@ -224,10 +225,10 @@ fn the_gradient_through_the_clip_is_the_specified_one() {
     let expected: Vec<f64> = g.iter().zip(&u).map(|(g, u)| c * u - c / (n + 1e-6) * (dot / n) * g).collect();
     let (_, clipped, d_max) = through(&g, &u, 0.7);
     compare("clipped", &clipped, &expected, Tolerance::F64).unwrap();
-    assert!((d_max - dot / (n + 1e-6)).abs() < 1e-12);
+    assert_abs_diff_eq!(d_max, dot / (n + 1e-6), epsilon = 1e-12);
     let h = 1e-5;
     let difference = (through(&g, &u, 0.7 + h).0 - through(&g, &u, 0.7 - h).0) / (2.0 * h);
-    assert!((d_max - difference).abs() < 1e-9, "{d_max} and {difference}");
+    assert_abs_diff_eq!(d_max, difference, epsilon = 1e-9);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The gradient check itself: right gradients pass, planted wrong ones are found, with the rule, the input and the
 //! place; kinks are skipped and counted, and excuse nothing else.
 
+use approx::abs_diff_eq;
 use proptest::prelude::*;
 use wgrad::{
     Array, Cell, DType, Param, Recurrence, Session, Store, Tape, Tensor,
@@ -62,7 +63,7 @@ fn a_wrong_factor_is_found() {
             x[0] * sine(x[1].exp(), |g, x| g * x.cos() * 1.0001)
         });
         assert_eq!((found.op(), &found.input, found.order), (Some("custom"), &Source::Input(1), Order::First));
-        assert!((found.analytic / found.numeric - 1.0001).abs() < 1e-7, "{found}");
+        assert!(abs_diff_eq!(found.analytic / found.numeric, 1.0001, epsilon = 1e-7), "{found}");
         let text = found.to_string();
         assert!(text.contains("the gradient rule of custom") && text.contains("gradcheck.rs:"), "{text}");
     }

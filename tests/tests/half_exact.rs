@@ -1,6 +1,7 @@
 //! What adds, counts, norms and attends halves: each result is within one unit in the last place of a half of what f64
 //! computes of the same numbers, on the CPU and on GPUs. So nothing on the way is rounded to a half, or leaves its range.
 
+use approx::abs_diff_eq;
 use std::sync::Arc;
 use wgrad::{
     Array, Attention, Conv2d, DType, Data, Pool2d, Program, Store, Tape, Tensor, f16, f16_from_f64, op::Segments,
@@ -261,8 +262,10 @@ fn scores_beyond_halves_survive_autocast() {
             for ((tap, have), (.., want)) in out.taps.iter().zip(&want.taps) {
                 let largest = want.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
                 let most = largest * if tap == "dx" { 1e-2 } else { most };
-                let near = have.to_f64().iter().zip(want).all(|(have, want)| (have - want).abs() <= most);
-                assert!(near, "{name}: {tap} on {device}: {have:?} instead of {want:?}");
+                assert!(
+                    abs_diff_eq!(have.to_f64()[..], want[..], epsilon = most),
+                    "{name}: {tap} on {device}: {have:?} instead of {want:?}"
+                );
             }
         }
     }

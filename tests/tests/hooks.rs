@@ -1,5 +1,6 @@
 //! Hooks, probes, checkpoints, detached values and custom rules: what they see, in which order, and how often.
 
+use approx::assert_abs_diff_eq;
 use std::{cell::RefCell, rc::Rc};
 use wgrad::{Array, DType, Program, Store, Tape, Tensor, op::Op};
 use wgrad_tests::{Machine, Outputs, Tolerance, compare, reference, same_bits};
@@ -75,9 +76,9 @@ fn a_hooked_gradient_is_the_one_that_goes_on_and_is_differentiated() {
     });
     // dx = cos(x^2)^2 2x; its derivative passes the hook again: the cotangent c of x^2 within it becomes c^2.
     let (x, y) = (0.7f64, 0.49f64);
-    assert!((out.tap("dx").item(0) - y.cos().powi(2) * 2.0 * x).abs() < 1e-12);
+    assert_abs_diff_eq!(out.tap("dx").item(0), y.cos().powi(2) * 2.0 * x, epsilon = 1e-12);
     let through_hook = (2.0 * x * 2.0 * y.cos() * -y.sin()).powi(2) * 2.0 * x;
-    assert!((out.tap("ddx").item(0) - (2.0 * y.cos().powi(2) + through_hook)).abs() < 1e-12, "{out:?}");
+    assert_abs_diff_eq!(out.tap("ddx").item(0), 2.0 * y.cos().powi(2) + through_hook, epsilon = 1e-12);
 }
 
 #[test]

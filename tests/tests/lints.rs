@@ -1,6 +1,7 @@
 //! Lints of recorded programs: which forms of a mistake they find, that they name the line, and that they leave sound
 //! programs alone. `tests/red_flags` has an example of each.
 
+use approx::abs_diff_eq;
 use std::sync::Arc;
 use wgrad::{
     Accumulator, Array, Attention, Cell, ClipGroups, DType, LossScaler, Optimizer, ParamSet, Pitfall, Scaled, Severity,
@@ -243,10 +244,7 @@ fn a_probe_shows_norms_and_ratios() {
     let out = machine.run(&step.expect("compiles"), &[]);
     let close = |name: &str, want: &[f64]| {
         let have = out.tap(name).to_f64();
-        assert!(
-            have.len() == want.len() && have.iter().zip(want).all(|(h, w)| (h - w).abs() < 1e-6),
-            "{name}: {have:?}"
-        );
+        assert!(abs_diff_eq!(have[..], *want, epsilon = 1e-6), "{name}: {have:?}");
     };
     close("g/norm", &[10f64.sqrt()]);
     close("g/norms", &[8f64.sqrt(), 2f64.sqrt()]);

@@ -1,7 +1,7 @@
 //! Sums of millions of numbers, on the CPU and on GPUs: each is as near to the truth as one of few, not off by a rounding for
 //! each summand.
 
-use approx::ulps_eq;
+use approx::{abs_diff_eq, ulps_eq};
 use std::sync::Arc;
 use wgrad::{Array, DType, Shape, Store, Tape, Tensor, op::Segments};
 use wgrad_tests::{Machine, gpus};
@@ -89,7 +89,10 @@ fn running_sums_of_all_sorts() {
                 let have = out.tap(name).to_f64();
                 for (i, (have, want)) in have.iter().zip(sums(axis, reverse)).enumerate() {
                     // Sums of either sign are as good as the largest is; here that is about 1.
-                    assert!((have - want).abs() < 1e-6, "{name} along {axis} on {device}: {have} for {want} at {i}");
+                    assert!(
+                        abs_diff_eq!(*have, want, epsilon = 1e-6),
+                        "{name} along {axis} on {device}: {have} for {want} at {i}"
+                    );
                 }
             }
             let mut whole = [0i32; 3];

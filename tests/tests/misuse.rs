@@ -1,5 +1,6 @@
 //! What a user gets wrong, and what must not go wrong however unusual the use: found by a hostile reading of the code.
 
+use approx::{abs_diff_eq, assert_abs_diff_eq};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex},
@@ -163,11 +164,11 @@ fn parameters_of_two_types_train_together_and_apart() {
         };
         let step = machine.session.record(record).expect("compiles");
         let norm = machine.run(&step, &[]).tap("norm").item(0);
-        assert!((norm - 0.5).abs() < 1e-5, "one norm over both types: {norm}");
+        assert!(abs_diff_eq!(norm, 0.5, epsilon = 1e-5), "one norm over both types: {norm}");
         let read = |machine: &mut Machine, p| machine.session.read_param(p).expect("reads").item(0);
-        assert!((read(&mut machine, a) - 0.9).abs() < 1e-4);
+        assert_abs_diff_eq!(read(&mut machine, a), 0.9, epsilon = 1e-4);
         let b = read(&mut machine, b);
-        assert!(if both { (b - 3.9).abs() < 1e-4 } else { b == 4.0 }, "{both}: {b}");
+        assert!(if both { abs_diff_eq!(b, 3.9, epsilon = 1e-4) } else { b == 4.0 }, "{both}: {b}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Gradient passes: the gradients through them, what they leave alone, special values, and their order.
 
+use approx::{abs_diff_eq, relative_eq};
 use proptest::prelude::*;
 use wgrad::{
     Agc, Array, Centralize, ClipGroups, ClipNorm, DType, Draw, Flat, Grads, Noise, NonFinite, Param, ParamSet, Session,
@@ -270,7 +271,7 @@ fn norms_of_any_order_neither_overflow_nor_vanish() {
             let norm = cpu.run(&step, &Linear::inputs(&gradients)).tap("norm").item(0);
             let want = f64::from(size) * if p == f64::INFINITY { 1.0 } else { 4f64.powf(1.0 / p) };
             // The least that f32 can hold is 1.4e-45.
-            assert!((norm - want).abs() < 1e-5 * want + 3e-45, "{p}, {size}: {norm} and {want}");
+            assert!(relative_eq!(norm, want, epsilon = 3e-45, max_relative = 1e-5), "{p}, {size}: {norm} and {want}");
         }
     }
 }
@@ -328,7 +329,7 @@ proptest! {
         let centred = run(&gradients, &gradients, move |_, g| g.clip_by_global_norm(max_norm).centralize());
         prop_assert!(norm(&centred) <= max_norm * (1.0 + 1e-12));
         for row in centred[0].to_f64().chunks(4) {
-            prop_assert!(row.iter().sum::<f64>().abs() < 1e-12);
+            prop_assert!(abs_diff_eq!(row.iter().sum::<f64>(), 0.0, epsilon = 1e-12));
         }
         // Two clips leave both bounds in force.
         let both = clipped(|_, g| g.agc(0.1).clip_by_value(0.05));

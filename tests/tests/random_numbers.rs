@@ -1,5 +1,6 @@
 //! Random numbers: what they depend on, and what they do not; distributions; dropout; lints of numbers that repeat.
 
+use approx::{abs_diff_eq, assert_abs_diff_eq};
 use wgrad::{
     Array, DType, InProcess, Optimizer, Pitfall, Rng, Session, Step, Store, Tape, Tensor,
     op::Op,
@@ -173,8 +174,14 @@ fn uniform_numbers_are_uniform_in_every_float_type() {
         assert!(x.iter().all(|v| (0.0..1.0).contains(v) && (v * 2f64.powi(digits)).fract() == 0.0), "{dtype}");
         assert!(x.iter().any(|v| (v * 2f64.powi(digits - 1)).fract() != 0.0), "{dtype} has {digits} digits");
         let (mean, variance) = moments(&x);
-        assert!((mean - 0.5).abs() < 4.0 / (12.0 * N as f64).sqrt() + 2f64.powi(-digits), "{dtype}: mean {mean}");
-        assert!((variance - 1.0 / 12.0).abs() < 4.0 / (180.0 * N as f64).sqrt(), "{dtype}: variance {variance}");
+        assert!(
+            abs_diff_eq!(mean, 0.5, epsilon = 4.0 / (12.0 * N as f64).sqrt() + 2f64.powi(-digits)),
+            "{dtype}: mean {mean}"
+        );
+        assert!(
+            abs_diff_eq!(variance, 1.0 / 12.0, epsilon = 4.0 / (180.0 * N as f64).sqrt()),
+            "{dtype}: variance {variance}"
+        );
     }
 }
 
@@ -184,14 +191,14 @@ fn normal_numbers_are_normal() {
     for dtype in [DType::F16, F32, DType::F64] {
         let x = values(12, |t, rng| rng.normal(t, [N], dtype));
         let (mean, variance) = moments(&x);
-        assert!(mean.abs() < 4.0 / (N as f64).sqrt(), "{dtype}: mean {mean}");
-        assert!((variance - 1.0).abs() < 4.0 * (2.0 / N as f64).sqrt(), "{dtype}: variance {variance}");
+        assert!(abs_diff_eq!(mean, 0.0, epsilon = 4.0 / (N as f64).sqrt()), "{dtype}: mean {mean}");
+        assert!(abs_diff_eq!(variance, 1.0, epsilon = 4.0 * (2.0 / N as f64).sqrt()), "{dtype}: variance {variance}");
         let along = x.windows(2).map(|w| w[0] * w[1]).sum::<f64>() / (N as f64).sqrt();
         assert!(along.abs() < 4.0, "{dtype}: neighbours correlate, {along} deviations");
         for (bound, share) in [(1.0, 0.682_689), (2.0, 0.954_500), (3.0, 0.997_300)] {
             let have = x.iter().filter(|v| v.abs() < bound).count() as f64 / N as f64;
             let deviation = (share * (1.0 - share) / N as f64).sqrt();
-            assert!((have - share).abs() < 4.0 * deviation + 1e-3, "{dtype}: {have} within {bound}");
+            assert!(abs_diff_eq!(have, share, epsilon = 4.0 * deviation + 1e-3), "{dtype}: {have} within {bound}");
         }
         assert!(x.iter().all(|v| v.abs() < 6.7));
     }
@@ -202,7 +209,7 @@ fn truth_has_its_probability() {
     const N: usize = 40_000;
     for p in [0.0, 1e-3, 0.25, 0.9, 1.0] {
         let mean = moments(&values(13, |t, rng| rng.bernoulli(t, p, [N]).cast(F32))).0;
-        assert!((mean - p).abs() <= 4.0 * (p * (1.0 - p) / N as f64).sqrt(), "{p}: {mean}");
+        assert!(abs_diff_eq!(mean, p, epsilon = 4.0 * (p * (1.0 - p) / N as f64).sqrt()), "{p}: {mean}");
     }
 }
 
@@ -216,9 +223,9 @@ fn dropout_keeps_the_mean_and_its_gradient_has_the_mask() {
         t.tap("dx", y.sum().grad_wrt(&[x])[0].expect("reached"));
     });
     let [y, dx] = [0, 1].map(|k| taps[0][k].1.to_f64());
-    assert!(y.iter().all(|&v| v == 0.0 || (v - 3.75).abs() < 1e-6));
-    assert!((moments(&y).0 - 3.0).abs() < 4.0 * 1.5 / (N as f64).sqrt());
-    assert!(y.iter().zip(&dx).all(|(y, d)| (y / 3.0 - d).abs() < 1e-6));
+    assert!(y.iter().all(|&v| v == 0.0 || abs_diff_eq!(v, 3.75, epsilon = 1e-6)));
+    assert_abs_diff_eq!(moments(&y).0, 3.0, epsilon = 4.0 * 1.5 / (N as f64).sqrt());
+    assert!(y.iter().zip(&dx).all(|(y, d)| abs_diff_eq!(y / 3.0, *d, epsilon = 1e-6)));
     assert!(
         values(14, |t, rng| t.iota(9).cast(F32).dropout(0.0, rng))
             .iter()

@@ -1,5 +1,6 @@
 //! Functions of rows are precise: see `tests/precision/rows.py`, and the page of operations for what was measured.
 
+use approx::assert_abs_diff_eq;
 use wgrad::{Array, DType, Data, Store, Tensor};
 use wgrad_tests::{
     Machine, gpu,
@@ -50,7 +51,7 @@ fn constants_have_no_variance_and_are_normalised_to_0() {
 fn the_entropy_of_a_masked_row_has_a_gradient() {
     let (inf, row) = (f64::INFINITY, [0.0, -f64::INFINITY, 0.0]);
     for h in both(DType::F32, &row, |x| x.softmax_entropy(1)) {
-        assert!((h[0] - 2f64.ln()).abs() < 1e-6, "{h:?}");
+        assert_abs_diff_eq!(h[0], 2f64.ln(), epsilon = 1e-6);
     }
     for dx in both(DType::F32, &[0.0, -inf, 200.0], |x| x.softmax_entropy(1).sum().grad_wrt(&[x])[0].expect("reached"))
     {

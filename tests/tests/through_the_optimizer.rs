@@ -1,6 +1,7 @@
 //! Gradients through training: two steps of clipping and an optimizer, differentiated by finite differences in f64; and
 //! Hessian-vector products of a recurrent network.
 
+use approx::abs_diff_eq;
 use std::sync::Arc;
 use wgrad::{Array, DType, Data, Flat, Optimizer, Program, Store, Tape, testing::central_difference};
 use wgrad_nn::{
@@ -71,14 +72,14 @@ impl Unrolled {
         };
         let (want, error) = central_difference(|h| self.tap("loss", max_norm + h, &start)[0], 1e-4);
         let have = self.tap("d max_norm", max_norm, &start)[0];
-        assert!(have.abs() > 1e-4 && (have - want).abs() < 1e-8 + error, "d max_norm: {have} and {want}");
+        assert!(have.abs() > 1e-4 && abs_diff_eq!(have, want, epsilon = 1e-8 + error), "d max_norm: {have} and {want}");
         let gradient = self.tap("d params", max_norm, &start);
         // Padding stays zero: only where a parameter lies does anything move.
         let direction: Vec<f64> =
             start.iter().enumerate().map(|(i, p)| if *p == 0.0 { 0.0 } else { (i as f64).sin() }).collect();
         let (want, error) = central_difference(|h| loss_at(h, &direction), 1e-4);
         let have: f64 = gradient.iter().zip(&direction).map(|(g, d)| g * d).sum();
-        assert!(have.abs() > 1e-4 && (have - want).abs() < 1e-8 + error, "d params: {have} and {want}");
+        assert!(have.abs() > 1e-4 && abs_diff_eq!(have, want, epsilon = 1e-8 + error), "d params: {have} and {want}");
         assert!(gradient.iter().all(|g| g.is_finite()));
     }
 }

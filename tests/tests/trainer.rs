@@ -1,5 +1,6 @@
 //! The trainer: what it records is what one would write by hand, windows are batches, and what a step did is told.
 
+use approx::{abs_diff_eq, assert_abs_diff_eq, relative_eq};
 use proptest::prelude::*;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -224,13 +225,13 @@ proptest! {
         prop_assert!(!parts.trainer.flush(&mut parts.session).unwrap(), "an empty window is no update");
         let (a, b) = (parts.params(), whole.params());
         for (a, b) in a.iter().zip(&b) {
-            prop_assert!((a - b).abs() <= 1e-12 * b.abs().max(1.0), "{a} and {b}");
+            prop_assert!(relative_eq!(a, b, epsilon = 1e-12, max_relative = 1e-12), "{a} and {b}");
         }
         let (a, b) = (parts.updates(), whole.updates());
         prop_assert_eq!((a.len(), b.len()), (updates, updates));
         for (a, b) in a.iter().zip(&b) {
-            prop_assert!((a.loss - b.loss).abs() <= 1e-6 * b.loss, "the mean loss of a window");
-            prop_assert!((a.grad_norm - b.grad_norm).abs() <= 1e-9 * b.grad_norm);
+            prop_assert!(relative_eq!(a.loss, b.loss, epsilon = 0.0, max_relative = 1e-6), "the mean loss of a window");
+            prop_assert!(relative_eq!(a.grad_norm, b.grad_norm, epsilon = 0.0, max_relative = 1e-9));
             prop_assert_eq!(a.clipped, b.clipped);
         }
     }
@@ -273,10 +274,8 @@ fn token_weights_make_micro_batches_of_any_length_one_batch() {
         .collect();
     let whole = (samples(0, from, DType::F64).0, Array::new([from], targets.concat()));
     let ((a, parts), (b, whole)) = (run(3, &parts), run(1, &[whole]));
-    for (a, b) in a.iter().zip(&b) {
-        assert!((a - b).abs() <= 1e-12, "{a} and {b}");
-    }
-    assert!((parts.loss - whole.loss).abs() <= 1e-6 && parts.taken && whole.taken, "{parts:?} {whole:?}");
+    assert_abs_diff_eq!(a[..], b[..], epsilon = 1e-12);
+    assert!(abs_diff_eq!(parts.loss, whole.loss, epsilon = 1e-6) && parts.taken && whole.taken, "{parts:?} {whole:?}");
 }
 
 #[test]
@@ -426,10 +425,10 @@ fn ranks_are_micro_batches() {
     let ranks: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
     assert_eq!(ranks[0].0, ranks[1].0, "the ranks stay together, bit for bit");
     let (want, updates) = (alone.params(), alone.updates());
-    assert!(ranks[0].0.iter().zip(&want).all(|(a, b)| (a - b).abs() <= 1e-5), "{:?} and {want:?}", ranks[0].0);
+    assert_abs_diff_eq!(ranks[0].0[..], want[..], epsilon = 1e-5);
     for ((a, b), want) in ranks[0].1.iter().zip(&ranks[1].1).zip(&updates) {
         assert_eq!((a.loss, a.grad_norm, a.taken), (b.loss, b.grad_norm, b.taken));
-        assert!((a.loss - want.loss).abs() <= 1e-6 && (a.grad_norm - want.grad_norm).abs() <= 1e-6, "{a:?} {want:?}");
+        assert_abs_diff_eq!([a.loss, a.grad_norm][..], [want.loss, want.grad_norm][..], epsilon = 1e-6);
     }
     assert_eq!((ranks[0].1.len(), updates.len()), (3, 3));
 }

@@ -1,6 +1,7 @@
 //! Halves on the GPU: devices that store 16 bits and devices that do not have the same bits, and nobody's neighbour in a word
 //! changes.
 
+use approx::abs_diff_eq;
 use wgrad::{Array, Conv2d, DType, InProcess, Store, Tape, Tensor, f16};
 use wgrad_tests::{Machine, gpu, gpus_of_halves};
 use wgrad_wgpu::{Gpu, Options, WgpuBackend};
@@ -68,8 +69,7 @@ fn kernels_of_halves_agree_with_the_cpu() {
         for ((name, have), (_, want)) in have.iter().zip(&want) {
             let (have, want) = (have.to_f64(), want.to_f64());
             let largest = want.iter().fold(0f64, |most, x| most.max(x.abs()));
-            let near = |(x, y): (&f64, &f64)| (x - y).abs() <= 2e-3 * largest;
-            assert!(have.len() == want.len() && have.iter().zip(&want).all(near), "{name}");
+            assert!(abs_diff_eq!(have[..], want[..], epsilon = 2e-3 * largest), "{name}");
         }
     }
 }

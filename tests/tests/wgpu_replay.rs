@@ -1,6 +1,7 @@
 //! What replaying a program costs on a GPU: nothing is created, one submission, no value read, little time on the calling
 //! thread. With `--nocapture` the time is printed; it means something in a release build.
 
+use approx::assert_abs_diff_eq;
 use std::{sync::Arc, time::Instant};
 use wgrad::{
     Accumulator, Array, Backend, DynamicScale, InProcess, LossScaler, Optimizer, Program, Store, Tape, Weighting,
@@ -81,7 +82,7 @@ fn five_hundred_tiny_dispatches_create_nothing_and_are_one_submission() {
     let delivered = replayed.backend.deliveries().expect("the runs succeed");
     let want = (0..500).fold(0.5f64, |x, _| x.sin());
     let have = delivered.last().expect("each run delivers").values[0].to_f64();
-    assert!(have.iter().all(|x| (x - want).abs() < 1e-4), "{have:?} instead of {want}");
+    assert_abs_diff_eq!(have[..], [want; 4][..], epsilon = 1e-4);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The GPU on sizes that take other kernels than small ones do: tiles, parts of rows, several dispatches; and functions over
 //! the whole range of their arguments.
 
+use approx::{abs_diff_eq, relative_eq};
 use wgrad::{Array, Conv2d, DType, Data, Store, Tape, Tensor, f16};
 use wgrad_tests::{Machine, gpu, gpus, gpus_of_halves, named};
 use wgrad_wgpu::Gpu;
@@ -40,7 +41,7 @@ fn same_on(
         let (have, want) = (have.to_f64(), want.to_f64());
         let scale = want.iter().filter(|v| v.is_finite()).fold(1e-30f64, |scale, v| scale.max(v.abs()));
         for (i, (h, w)) in have.iter().zip(&want).enumerate() {
-            let near = h == w || h.is_nan() && w.is_nan() || (h - w).abs() <= tolerance * scale;
+            let near = h.is_nan() && w.is_nan() || relative_eq!(h, w, epsilon = tolerance * scale, max_relative = 0.0);
             assert!(near, "{what}: {name}[{i}]: {h} instead of {w}, of {scale:e}");
         }
     }
@@ -231,7 +232,7 @@ fn functions_are_accurate_over_the_whole_range() {
             let want = truth(f64::from(*x));
             // Near a zero of the sine that is not 0 the error is absolute.
             let good = match most.is_nan() {
-                true => have.is_nan() && want.is_nan() || (f64::from(have) - want).abs() <= 2e-7,
+                true => have.is_nan() && want.is_nan() || abs_diff_eq!(f64::from(have), want, epsilon = 2e-7),
                 false => ulps(have, want) <= most,
             };
             assert!(good, "{name}({x:e}): {have:e} instead of {want:e}, {} ulp", ulps(have, want));

@@ -1,6 +1,7 @@
 //! Matrix units: the kernels of products of halves, with loops in the place of units, agree with the CPU whatever the sizes,
 //! strides and epilogues; and units that do not compute what they should are not used. No adapter of the tests has some.
 
+use approx::relative_eq;
 use proptest::prelude::*;
 use std::sync::OnceLock;
 use wgrad::{Array, DType, Store, Tape, Tensor, f16};
@@ -176,7 +177,7 @@ fn sums_by_units_are_as_good_as_others_and_repeat() {
         let [once, twice] = [(); 2].map(|()| tapped(Machine::on_gpu(gpu, Store::new()), &inputs, record).remove(0));
         assert!(wgrad_tests::same_bits(&once, &twice));
         for (i, (have, want)) in once.to_f64().iter().zip(&want).enumerate() {
-            let near = have == want || have.is_nan() && want.is_nan() || (have - want).abs() <= 1e-2;
+            let near = have.is_nan() && want.is_nan() || relative_eq!(have, want, epsilon = 1e-2, max_relative = 0.0);
             assert!(near, "element {i}: {have} instead of {want}");
         }
     }

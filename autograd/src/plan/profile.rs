@@ -74,6 +74,7 @@ mod tests {
         Array, DType, Store, Tape, Tensor,
         plan::{Grouping, Kernel},
     };
+    use approx::assert_abs_diff_eq;
     use std::sync::Arc;
 
     /// Three layers of one shape with weights of their own, a fourth of another shape, and a sum.
@@ -126,7 +127,7 @@ mod tests {
         kernels.sort_unstable();
         assert_eq!(kernels, (0..plan.kernels.len()).collect::<Vec<_>>());
         let [have, want] = [costs.iter().map(|cost| cost.seconds).sum::<f64>(), seconds.iter().sum()];
-        assert!((have - want).abs() < 1e-12, "{have} of {want}");
+        assert_abs_diff_eq!(have, want, epsilon = 1e-12);
         assert_eq!(costs.iter().map(|cost| cost.flops).sum::<usize>(), plan.kernels.iter().map(Kernel::flops).sum());
         assert_eq!(costs.iter().map(|c| c.bytes).sum::<usize>(), plan.kernels.iter().map(|k| plan.traffic(k)).sum());
         assert!(costs.is_sorted_by(|a, b| a.seconds >= b.seconds));

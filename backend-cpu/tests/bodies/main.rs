@@ -3,6 +3,7 @@
 mod draw;
 mod naive;
 
+use approx::relative_eq;
 use draw::Draw;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -71,7 +72,9 @@ fn same(a: &Data, b: &Data, i: usize) -> bool {
     let element = |d: &Data| d.slice(i..i + 1).to_f64()[0];
     let (x, y) = (element(a), element(b));
     // The norm of f64 scales what it adds, and products of fractions are added in any order.
-    x == y || x.is_nan() && y.is_nan() || a.dtype().is_float() && (x - y).abs() <= 1e-6 * y.abs().max(1.0)
+    x == y
+        || x.is_nan() && y.is_nan()
+        || a.dtype().is_float() && relative_eq!(x, y, epsilon = 1e-6, max_relative = 1e-6)
 }
 
 /// Some kernel.

@@ -199,6 +199,7 @@ pub fn transposed(array: &Array) -> Array {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use approx::abs_diff_eq;
 
     #[test]
     fn a_transpose_has_rows_for_columns() {
@@ -217,7 +218,10 @@ mod tests {
         };
         for (draw, mean, deviation) in [(Draw::Uniform(3.0), 0.0, 3f64.sqrt()), (Draw::Normal(1.0, 0.5), 1.0, 0.5)] {
             let (m, d) = moments(draw);
-            assert!((m - mean).abs() < 0.02 && (d / deviation - 1.0).abs() < 0.01, "{draw:?}: {m} and {d}");
+            assert!(
+                abs_diff_eq!(m, mean, epsilon = 0.02) && abs_diff_eq!(d, deviation, epsilon = 0.01 * deviation),
+                "{draw:?}: {m} and {d}"
+            );
         }
         let draw = |seed, name| Source::Seed(seed).floats(name, &[8], Draw::Uniform(1.0)).expect("nothing to read");
         assert_eq!(draw(1, "x"), draw(1, "x"));

@@ -118,6 +118,7 @@ pub fn peak_rss() -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use approx::assert_abs_diff_eq;
 
     #[test]
     fn a_training_run_is_ten_steps_at_least_of_which_three_do_not_count() {
@@ -140,7 +141,7 @@ mod tests {
     fn the_median_of_an_even_number_is_between_the_two_in_the_middle() {
         let ms = |times: &[u64]| times.iter().map(|&t| Duration::from_millis(t)).collect::<Vec<_>>();
         let even = Timing::new(Duration::from_millis(9), ms(&[4, 1, 3, 2]));
-        assert!((even.median - 2.5).abs() < 1e-9 && (even.first_step - 9.0).abs() < 1e-9);
+        assert_abs_diff_eq!([even.median, even.first_step][..], [2.5, 9.0][..], epsilon = 1e-9);
         let ten = Timing::new(Duration::ZERO, ms(&[10, 9, 8, 7, 6, 5, 4, 3, 2, 1]));
         assert_eq!([ten.median, ten.p10, ten.p90].map(|t| t.round() as u64), [6, 2, 10]);
     }

@@ -261,6 +261,7 @@ fn decimal(rate: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use approx::assert_relative_eq;
 
     fn cost(kernel: &str, kernels: usize, seconds: f64, flops: usize, bytes: usize) -> Cost {
         let text = String::new;
@@ -288,7 +289,7 @@ mod tests {
         let limits = Limits { flops: 100e9, bytes: 10e9 };
         let profile = Profile::new("w0", "cpu".into(), 2, watched, limits);
         assert_eq!((profile.kernels, profile.iters), (5, 7));
-        let close = |have: f64, want: f64| assert!((have / want - 1.0).abs() < 1e-12, "{have}, not {want}");
+        let close = |have: f64, want: f64| assert_relative_eq!(have, want, epsilon = 0.0, max_relative = 1e-12);
         close(profile.kernels_ms, 7.0);
         close(profile.between_ms, 1.0);
         close(profile.step_ms, 9.0);

@@ -1,6 +1,7 @@
 //! `wgrad bench`: its results, the files that it reads, and what it refuses.
 
 use crate::{Json, devices::gpus, wgrad, wgrad_in};
+use approx::{abs_diff_eq, relative_eq};
 use safetensors::{Dtype, tensor::TensorView};
 use std::{collections::BTreeMap, fs, path::Path};
 use tempfile::TempDir;
@@ -67,7 +68,7 @@ fn losses_depend_on_the_seed_alone() {
 fn an_lstm_learns() {
     let result = wgrad("bench w4 --budget 0 --json").json();
     // Ten classes, before anything has been learnt.
-    assert!((number(&result, "loss_first") - 10f64.ln()).abs() < 0.1, "{result:?}");
+    assert!(abs_diff_eq!(number(&result, "loss_first"), 10f64.ln(), epsilon = 0.1), "{result:?}");
     assert!(number(&result, "loss_last") < number(&result, "loss_first"), "{result:?}");
 }
 
@@ -76,7 +77,7 @@ fn an_operation_is_compared_by_its_mean_square() {
     let result = wgrad("bench w7 --only w7_matmul512 --budget 0 --json").json();
     assert_eq!((&result["workload"], &result["iters"]), (&"w7_matmul512".into(), &5.into()));
     // Sums of 512 products of standard normal numbers.
-    assert!((number(&result, "loss_first") / 512.0 - 1.0).abs() < 0.05, "{result:?}");
+    assert!(abs_diff_eq!(number(&result, "loss_first"), 512.0, epsilon = 0.05 * 512.0), "{result:?}");
     assert!(result["loss_last"].is_null(), "nothing is differentiated: {result:?}");
 }
 
@@ -90,7 +91,7 @@ fn a_batch_may_have_another_size() {
         assert!(own["note"].as_str().is_some_and(|note| !note.contains("batch 2")), "{own:?}");
         // Untrained, both expect each class equally, but of other examples.
         let [first, whole] = [&other, &own].map(|result| number(result, "loss_first"));
-        assert!((first - losses_near).abs() < 0.5 && first != whole, "{first} and {whole}");
+        assert!(abs_diff_eq!(first, losses_near, epsilon = 0.5) && first != whole, "{first} and {whole}");
     }
     // A profile shows the shapes: 3 texts of 128 symbols, each a row of 128.
     let outcome = wgrad("bench w1 --batch 3 --profile --budget 0 --json").fine();
@@ -186,7 +187,7 @@ fn whole(profile: &Json) -> Vec<Json> {
         assert_eq!(names, fields.iter().copied().collect(), "{object:?}");
     }
     let sum = |field: &str| lines.iter().map(|line| number(line, field)).sum::<f64>();
-    let close = |have: f64, want: f64| (have - want).abs() <= 1e-9 * want.abs();
+    let close = |have: f64, want: f64| relative_eq!(have, want, epsilon = 0.0, max_relative = 1e-9);
     assert_eq!(sum("count"), number(profile, "kernels"), "{profile:?}");
     assert!(close(sum("ms"), number(profile, "kernels_ms")), "{profile:?}");
     assert!(close(sum("share") + number(profile, "between_share"), 1.0), "{profile:?}");
@@ -225,7 +226,7 @@ fn a_profile_follows_its_result_and_accounts_for_every_kernel() {
     assert_eq!((&sequence["count"], &sequence["recorded_in"]), (&1.into(), &"rnn".into()), "{sequence:?}");
     // A product of 128x128 for each row of each step, and an operation for each element: 200 steps of 32 rows.
     let flops = number(sequence, "gflops") * number(sequence, "ms") * 1e6;
-    assert!((flops / (2.0 * 200.0 * 32.0 * 128.0 * 128.0) - 1.0).abs() < 0.02, "{flops}: {sequence:?}");
+    assert!(abs_diff_eq!(flops / (2.0 * 200.0 * 32.0 * 128.0 * 128.0), 1.0, epsilon = 0.02), "{flops}: {sequence:?}");
     assert!(of("sequence_grad").is_some() && of("matmul").is_some(), "{profile:?}");
 }
 
@@ -323,7 +324,8 @@ fn ten_steps_from_a_file_are_as_on_paper() {
     for (bo, error, after_nine) in [(0.5, 0.5, 0.5 * 0.98f64.powi(9)), (-0.5, 1.5, 1.5 - 0.09)] {
         write(dir.path(), "w3.safetensors", &constant_network(bo, bo + error as f32));
         let result = wgrad_in(dir.path(), "bench w3 --data . --budget 0 --json").json();
-        let close = |field: &str, want: f64| (number(&result, field) / want - 1.0).abs() < 1e-5;
+        let close =
+            |field: &str, want: f64| relative_eq!(number(&result, field), want, epsilon = 0.0, max_relative = 1e-5);
         assert!(close("loss_first", error * error) && close("loss_last", after_nine * after_nine), "{result:?}");
         assert_eq!(result["note"], "", "{result:?}");
     }
@@ -361,7 +363,10 @@ fn gradient_passes_of_a_file_are_as_on_paper() {
     for (result, (name, sum)) in results.iter().zip(want) {
         assert_eq!((&result["workload"], &result["iters"], &result["note"]), (&name.into(), &5.into(), &"".into()));
         assert!(result["loss_first"].is_null(), "{result:?}");
-        assert!((number(result, "loss_last") / sum - 1.0).abs() < 1e-5, "{sum}, but {result:?}");
+        assert!(
+            relative_eq!(number(result, "loss_last"), sum, epsilon = 0.0, max_relative = 1e-5),
+            "{sum}, but {result:?}"
+        );
     }
 }
 

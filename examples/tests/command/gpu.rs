@@ -1,6 +1,7 @@
 //! Runs on a GPU: the same losses as on the CPU, the same bits twice, and what doctor says of it.
 
 use crate::{Json, devices::gpus, names, numbers, saved, wgrad, wgrad_in};
+use approx::relative_eq;
 use std::fs;
 use tempfile::TempDir;
 
@@ -26,7 +27,10 @@ fn healthy_runs_end_with_the_loss_of_the_cpu() {
             let [gpu, cpu] = ["gpu", "cpu"].map(|device| wgrad(&format!("{args} --device {device}")).json());
             for field in ["loss_first", "loss_last", "metric", "grad_norm_max"] {
                 let (have, want) = (number(&gpu, field), number(&cpu, field));
-                assert!((have / want - 1.0).abs() < 1e-3, "{args}: {field} is {have}, on the CPU {want}");
+                assert!(
+                    relative_eq!(have, want, epsilon = 0.0, max_relative = 1e-3),
+                    "{args}: {field} is {have}, on the CPU {want}"
+                );
             }
             assert_eq!((&gpu["steps"], &gpu["verdict"]), (&cpu["steps"], &cpu["verdict"]), "{args}");
         }
@@ -63,7 +67,8 @@ fn a_checkpoint_moves_between_devices() {
     run("--device gpu --steps 20 --save run.st");
     let gpu = run("--device gpu --steps 30 --resume run.st");
     let cpu = run("--device cpu --steps 30 --resume run.st");
-    assert!((number(&gpu, "loss_last") / number(&cpu, "loss_last") - 1.0).abs() < 1e-4, "{gpu:?} and {cpu:?}");
+    let [have, want] = [&gpu, &cpu].map(|report| number(report, "loss_last"));
+    assert!(relative_eq!(have, want, epsilon = 0.0, max_relative = 1e-4), "{gpu:?} and {cpu:?}");
     assert_eq!(names(dir.path()), ["run.st"]);
 }
 

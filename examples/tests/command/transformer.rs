@@ -1,6 +1,7 @@
 //! `wgrad transformer`: its flags, its text, its files, and what it says at the end.
 
 use crate::{devices::gpus, files::kill_and_go_on, names, numbers, saved, wgrad, wgrad_in};
+use approx::{abs_diff_eq, relative_eq};
 use std::{fs, path::Path};
 use tempfile::TempDir;
 
@@ -153,12 +154,15 @@ fn micro_batches_and_recomputation_change_no_loss() {
         let other = run(more);
         for field in ["loss_first", "loss_last", "grad_norm_max", "metric"] {
             let [have, want] = [&other, &whole].map(|report| report[field].as_f64().expect("a number"));
-            assert!((have / want - 1.0).abs() < 1e-4, "{more}: {field} is {have}, and {want} in one");
+            assert!(
+                relative_eq!(have, want, epsilon = 0.0, max_relative = 1e-4),
+                "{more}: {field} is {have}, and {want} in one"
+            );
         }
     }
     let half = run("--precision f16");
     let [have, want] = [&half, &whole].map(|report| report["loss_last"].as_f64().expect("a number"));
-    assert!(have != want && (have / want - 1.0).abs() < 1e-2, "{have} in half precision, else {want}");
+    assert!(have != want && abs_diff_eq!(have, want, epsilon = 1e-2 * want), "{have} in half precision, else {want}");
 }
 
 #[test]
@@ -172,7 +176,7 @@ fn without_a_loss_scale_gradients_underflow() {
     let plain = wgrad_in(dir.path(), &format!("{SHORT} --steps 3 --json")).json();
     for report in [broken, healed] {
         let [have, want] = [&report, &plain].map(|report| report["loss_first"].as_f64().expect("a number"));
-        assert!((have / want - 1.0).abs() < 1e-2, "{have} and {want}");
+        assert!(abs_diff_eq!(have, want, epsilon = 1e-2 * want), "{have} and {want}");
     }
 }
 
@@ -237,6 +241,6 @@ fn a_run_on_the_gpu_agrees_with_the_cpu() {
     let [gpu, cpu] = ["gpu", "cpu"].map(run);
     for field in ["loss_first", "loss_last", "metric", "grad_norm_max"] {
         let [have, want] = [&gpu, &cpu].map(|report| report[field].as_f64().expect("a number"));
-        assert!((have / want - 1.0).abs() < 1e-3, "{field} is {have}, on the CPU {want}");
+        assert!(relative_eq!(have, want, epsilon = 0.0, max_relative = 1e-3), "{field} is {have}, on the CPU {want}");
     }
 }

@@ -1,6 +1,7 @@
 //! `wgrad two-tower`: its cases, and that a run in two halves is the run in one.
 
 use crate::{Json, devices::gpus, names, numbers, saved, wgrad, wgrad_in};
+use approx::relative_eq;
 use tempfile::TempDir;
 
 /// A run on one thread.
@@ -114,7 +115,10 @@ fn a_gpu_computes_what_the_cpu_does() {
         let [gpu, cpu] = ["gpu", "cpu"].map(run);
         for field in ["loss_first", "loss_last", "grad_norm_max", "applied_norm_max", "flow_ratio"] {
             let (have, want) = (number(&gpu, field), number(&cpu, field));
-            assert!((have / want - 1.0).abs() < 1e-3, "{args}: {field} is {have}, on the CPU {want}");
+            assert!(
+                relative_eq!(have, want, epsilon = 0.0, max_relative = 1e-3),
+                "{args}: {field} is {have}, on the CPU {want}"
+            );
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `wgrad verify`, on sets of golden vectors that are written here.
 
 use crate::{Outcome, wgrad_in};
+use approx::abs_diff_eq;
 use safetensors::{Dtype, tensor::TensorView};
 use serde_json::{Value, json};
 use std::{fs, path::Path};
@@ -144,7 +145,7 @@ fn a_vector_that_is_not_met_is_told_with_its_worst_element() {
     assert_eq!((&rows[0]["error_worst"], &rows[0]["why"]), (&json!(0.0), &Value::Null), "{summary}");
     // 8 of 7, relative to the largest of the tensor, which is 7; most elements are met exactly.
     let errors = ["error_median", "error_worst"].map(|field| rows[1][field].as_f64().expect("a number"));
-    assert!(errors[0] == 0.0 && (errors[1] - 8.0 / 7.0).abs() < 1e-12, "{summary}");
+    assert!(errors[0] == 0.0 && abs_diff_eq!(errors[1], 8.0 / 7.0, epsilon = 1e-12), "{summary}");
 }
 
 #[test]

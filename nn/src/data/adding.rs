@@ -73,6 +73,7 @@ impl Task for Adding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use approx::assert_abs_diff_eq;
 
     #[test]
     fn one_mark_in_each_half_and_the_target_is_their_sum() {
@@ -84,7 +85,7 @@ mod tests {
                 assert!((0..time).all(|t| at(t, 1) == 0.0 || at(t, 1) == 1.0));
                 let [first, second] = marked[..] else { panic!("{marked:?}") };
                 assert!(first < time / 2 && second >= time / 2, "{first} and {second} of {time}");
-                assert!((y.item(sample) - at(first, 0) - at(second, 0)).abs() < 1e-6);
+                assert_abs_diff_eq!(y.item(sample), at(first, 0) + at(second, 0), epsilon = 1e-6);
                 assert!((0..time).all(|t| (0.0..1.0).contains(&at(t, 0))));
             }
         }
@@ -94,6 +95,6 @@ mod tests {
     fn the_target_has_variance_one_sixth() {
         let y = Adding::new(20, 0).held_out(20_000).y.to_f64();
         let mse = y.iter().map(|y| (y - 1.0).powi(2)).sum::<f64>() / y.len() as f64;
-        assert!((mse * 6.0 - 1.0).abs() < 0.03, "{mse}");
+        assert_abs_diff_eq!(mse * 6.0, 1.0, epsilon = 0.03);
     }
 }

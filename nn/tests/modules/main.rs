@@ -6,6 +6,7 @@ mod towers;
 mod training;
 mod values;
 
+use approx::assert_relative_eq;
 use wgrad::{Array, DType, Session, Shape, Store, Tape, Tensor};
 use wgrad_cpu::CpuBackend;
 use wgrad_nn::Builder;
@@ -34,11 +35,8 @@ fn eval(session: &mut Session, x: &Array, f: impl for<'t> Fn(Tensor<'t>) -> Tens
     session.eval(&[("x", x)], |t: &Tape| f(t.input_like("x", x))).expect("it runs")
 }
 
-/// Whether two lists of numbers are the same up to rounding in f64.
+/// Requires of two lists of numbers that they are the same up to rounding in f64.
 #[track_caller]
 fn assert_close(have: &[f64], want: &[f64]) {
-    assert_eq!(have.len(), want.len());
-    for (i, (have, want)) in have.iter().zip(want).enumerate() {
-        assert!((have - want).abs() <= 1e-12 * (1.0 + want.abs()), "element {i}: {have} for {want}");
-    }
+    assert_relative_eq!(*have, *want, epsilon = 1e-12, max_relative = 1e-12);
 }

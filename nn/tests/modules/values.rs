@@ -1,6 +1,7 @@
 //! What modules compute, against formulas written out.
 
 use crate::{assert_close, declared, eval, numbers, session};
+use approx::abs_diff_eq;
 use wgrad::{Array, DType, Rng, Session, Store, Tape};
 use wgrad_nn::{
     AttentionConfig, BlockKind, Builder, Conv2d, Dropout, Gpt, GptConfig, GroupNorm, Init, LayerNorm,
@@ -195,7 +196,7 @@ fn post_norm_ends_blocks_with_a_norm_and_pre_norm_the_stack() {
         let normal = y.to_f64().chunks(8).all(|row| {
             let mean = row.iter().sum::<f64>() / 8.0;
             let var = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 8.0;
-            mean.abs() < 1e-9 && (var - 1.0).abs() < 1e-2
+            abs_diff_eq!(mean, 0.0, epsilon = 1e-9) && abs_diff_eq!(var, 1.0, epsilon = 1e-2)
         });
         assert_eq!(normal, rows_are_normal, "{place:?}");
     }

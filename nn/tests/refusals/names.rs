@@ -1,6 +1,7 @@
 //! Names that stand for two things: inputs and taps.
 
 use super::{Refusal, refusal, session};
+use approx::assert_abs_diff_eq;
 use wgrad::{Array, DType, Error, Optimizer, Store, Tape, Tensor};
 use wgrad_nn::{
     Builder, Init, Linear, Trainer, TrainerConfig,
@@ -57,7 +58,7 @@ fn passes_and_sweeps_that_come_twice_tap_under_names_of_their_own() {
     let root = 2f32.sqrt();
     assert_eq!(["w", "w#2"].map(first), [3.0, 4.0]);
     let norms = ["clip_by_global_norm/norm", "clip_by_global_norm/norm#2"].map(first);
-    assert!((norms[0] - 3.0 * root).abs() < 1e-5 && (norms[1] - 4.0 * root).abs() < 1e-5, "{norms:?}");
+    assert_abs_diff_eq!(norms[..], [3.0 * root, 4.0 * root][..], epsilon = 1e-5);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Dropout: what it keeps, how often, and when it does nothing.
 
 use crate::open;
+use approx::{abs_diff_eq, relative_eq};
 use wgrad::{Array, DType, Rng, Store};
 use wgrad_nn::Dropout;
 
@@ -40,11 +41,11 @@ fn elements_are_zero_or_scaled_up_and_so_is_the_gradient() {
         let len = 20_000;
         let (y, gradient) = run(p, true, dtype, len);
         let kept = Array::new([], vec![1.0]).cast(dtype).item(0) / (1.0 - p);
-        assert!(y[0].iter().all(|y| *y == 0.0 || (y - kept).abs() < 1e-6 * kept));
+        assert!(y[0].iter().all(|y| *y == 0.0 || relative_eq!(*y, kept, epsilon = 0.0, max_relative = 1e-6)));
         assert_eq!(y[0], gradient, "of ones, the mask either way");
         let zeros = y[0].iter().filter(|y| **y == 0.0).count() as f64 / len as f64;
         let deviation = (p * (1.0 - p) / len as f64).sqrt();
-        assert!((zeros - p).abs() < 4.5 * deviation, "{p}: {zeros}");
+        assert!(abs_diff_eq!(zeros, p, epsilon = 4.5 * deviation), "{p}: {zeros}");
         assert_ne!(y[0], y[1], "the counter has moved");
         assert_eq!(y[1], y[2], "and stands");
     }

@@ -1,5 +1,6 @@
 //! The golden vectors: cases, their tensors, and comparison within their tolerances.
 
+use approx::abs_diff_eq;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use std::{collections::HashMap, fs, path::PathBuf, sync::OnceLock};
@@ -93,7 +94,7 @@ impl Case {
         let tolerance = |kind: &str| self.0["expect"][name][kind].as_f64().expect("a tolerance");
         let (rtol, atol) = (tolerance("rtol"), tolerance("atol"));
         for (i, (have, want)) in have.to_f64().into_iter().zip(want.to_f64()).enumerate() {
-            let fits = (have - want).abs() <= atol + rtol * want.abs();
+            let fits = abs_diff_eq!(have, want, epsilon = atol + rtol * want.abs());
             assert!(fits, "{}/{name}[{i}]: {have} for {want}", self.id());
         }
     }

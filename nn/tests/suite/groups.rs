@@ -1,6 +1,7 @@
 //! Groups of parameters, rates held in a state, and averages of parameters, against loops in f64.
 
 use crate::{assert_padding_is_zero, open, state};
+use approx::{abs_diff_eq, relative_eq};
 use wgrad::{Array, Optimizer, Param, ParamSet, Store, Tape, Tensor};
 use wgrad_nn::{
     Schedule,
@@ -104,7 +105,11 @@ fn each_group_has_its_own_rate_and_decay() {
         ];
         for (i, want) in want.into_iter().enumerate() {
             let have = session.read_param(params[i]).expect("readable").item(0);
-            assert!((have - want).abs() < 1e-12, "{}, parameter {i}: {have} for {want}", optimizer.name());
+            assert!(
+                abs_diff_eq!(have, want, epsilon = 1e-12),
+                "{}, parameter {i}: {have} for {want}",
+                optimizer.name()
+            );
         }
         assert_padding_is_zero(&mut session);
     }
@@ -140,7 +145,10 @@ fn the_gradient_reaches_a_rate_that_is_a_state() {
         };
         let h = 1e-6;
         let (slope, difference) = (run(0.03).1, (run(0.03 + h).0 - run(0.03 - h).0) / (2.0 * h));
-        assert!((slope - difference).abs() < 1e-7 * (1.0 + slope.abs()), "{kind}: {slope} for {difference}");
+        assert!(
+            relative_eq!(slope, difference, epsilon = 1e-7, max_relative = 1e-7),
+            "{kind}: {slope} for {difference}"
+        );
     }
 }
 
@@ -166,7 +174,7 @@ fn an_average_follows_the_updates_and_not_the_skipped_ones() {
             average = if i == 1 { value } else { 0.75 * average + 0.25 * value };
         }
         let have = session.taps().expect("ran").pop().expect("one run").scalar("average").expect("tapped");
-        assert!((have - average).abs() < 1e-15, "step {i}: {have} for {average}");
+        assert!(abs_diff_eq!(have, average, epsilon = 1e-15), "step {i}: {have} for {average}");
     }
     assert_eq!(state(&mut session, "ema/seen").item(0), 3.0);
     assert_padding_is_zero(&mut session);

@@ -1,5 +1,6 @@
 //! Pascanu's regulariser against the paper's formula, worked out by hand.
 
+use approx::abs_diff_eq;
 use wgrad::{Array, DType, Session, Store, Tape, Tensor};
 use wgrad_cpu::CpuBackend;
 use wgrad_nn::{Builder, Cell, Init, Recurrent, RecurrentInit, omega};
@@ -70,7 +71,11 @@ fn value_and_immediate_gradient_are_the_papers() {
     for (cell, slope) in slopes {
         let parts = parts(cell);
         let value = formula(&parts, &parts.w, slope);
-        assert!(value > 1e-3 && (parts.omega - value).abs() < 1e-12, "{cell:?}: {} and {value}", parts.omega);
+        assert!(
+            value > 1e-3 && abs_diff_eq!(parts.omega, value, epsilon = 1e-12),
+            "{cell:?}: {} and {value}",
+            parts.omega
+        );
         for i in 0..parts.w.len() {
             let moved = |by: f64| {
                 let mut w = parts.w.clone();
@@ -78,7 +83,11 @@ fn value_and_immediate_gradient_are_the_papers() {
                 formula(&parts, &w, slope)
             };
             let numeric = (moved(1e-6) - moved(-1e-6)) / 2e-6;
-            assert!((parts.gradient[i] - numeric).abs() < 1e-8, "{cell:?} {i}: {} and {numeric}", parts.gradient[i]);
+            assert!(
+                abs_diff_eq!(parts.gradient[i], numeric, epsilon = 1e-8),
+                "{cell:?} {i}: {} and {numeric}",
+                parts.gradient[i]
+            );
         }
     }
 }

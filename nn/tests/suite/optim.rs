@@ -1,6 +1,7 @@
 //! Optimizers against golden vectors, and what they must leave alone.
 
 use crate::{assert_padding_is_zero, golden, golden::Case, open, param, snapshot, state};
+use approx::{abs_diff_eq, assert_relative_eq, relative_eq};
 use std::collections::HashMap;
 use wgrad::{Array, DType, Optimizer, ParamSet, Session, Step, Store, Tape, Tensor};
 use wgrad_nn::{
@@ -68,7 +69,8 @@ fn schedule(case: &Case) -> Schedule {
     let Some(rates) = case.attr("lr_per_step").as_array() else { return case.number("lr", f64::NAN).into() };
     let schedule = Schedule::warmup(case.number("lr", f64::NAN), rates.len() as u32);
     for (t, rate) in rates.iter().enumerate() {
-        assert!((schedule.at(t as u32) / rate.as_f64().expect("a number") - 1.0).abs() < 1e-15);
+        let rate = rate.as_f64().expect("a number");
+        assert_relative_eq!(schedule.at(t as u32), rate, epsilon = 0.0, max_relative = 1e-15);
     }
     schedule
 }
@@ -261,7 +263,7 @@ fn two_optimizers_share_a_store() {
     for (path, lr) in [("a/w", 0.1), ("b/v", 0.01)] {
         let id = param(&session, path);
         let values = session.read_param(id).expect("readable").to_f64();
-        assert!(values.iter().all(|p| (1.0 - p - lr).abs() < 1e-6), "{path}: {values:?}");
+        assert!(values.iter().all(|p| abs_diff_eq!(1.0 - p, lr, epsilon = 1e-6)), "{path}: {values:?}");
     }
     assert_eq!(state(&mut session, "first/updates").item(0), 1.0);
     assert_padding_is_zero(&mut session);
@@ -304,7 +306,12 @@ fn gradients_flow_through_an_update() {
             let h = 1e-5;
             let at = |taps: wgrad::Taps| taps.scalar("loss").expect("tapped");
             let slope = (at(run(&nudged(i, h))) - at(run(&nudged(i, -h)))) / (2.0 * h);
-            assert!((dx[i] - slope).abs() < 1e-6 * (1.0 + slope.abs()), "{}: {} for {slope}", optimizer.name(), dx[i]);
+            assert!(
+                relative_eq!(dx[i], slope, epsilon = 1e-6, max_relative = 1e-6),
+                "{}: {} for {slope}",
+                optimizer.name(),
+                dx[i]
+            );
         }
         assert!(dx[1].is_finite(), "{}: {dx:?}", optimizer.name());
     }

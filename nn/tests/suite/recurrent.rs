@@ -1,6 +1,7 @@
 //! Recurrent layers against golden vectors and against the recurrence written out.
 
 use crate::{golden, open, param};
+use approx::{abs_diff_eq, assert_abs_diff_eq};
 use std::{cell::RefCell, rc::Rc};
 use wgrad::{Array, DType, Store, Tape, Tensor};
 use wgrad_nn::{Builder, Cell, Embedding, Init, Linear, Outputs, Recurrent, RecurrentInit};
@@ -128,7 +129,7 @@ fn plain_cells_follow_the_recurrence() {
         let (w, u, b) = (read(layer.weight_ih), read(layer.weight_hh), read(layer.bias));
         let want = written_out([&w, &u, &b, &x], f);
         for (have, want) in have.to_f64().into_iter().zip(want) {
-            assert!((have - want).abs() < 1e-14, "{cell:?}: {have} for {want}");
+            assert!(abs_diff_eq!(have, want, epsilon = 1e-14), "{cell:?}: {have} for {want}");
         }
     }
 }
@@ -208,7 +209,7 @@ fn probe_case(unrolled: bool) {
     let taps = session.taps().expect("ran").pop().expect("one run");
     let (have, want) = (taps.get("probed").expect("hooked").to_f64(), taps.get("expected").expect("tapped").to_f64());
     assert!(have.iter().all(|g| *g != 0.0));
-    assert!(have.iter().zip(&want).all(|(h, w)| (h - w).abs() < 1e-14), "{have:?} for {want:?}");
+    assert_abs_diff_eq!(have[..], want[..], epsilon = 1e-14);
 }
 
 #[test]
@@ -242,7 +243,7 @@ fn linear_and_embedding_are_affine_and_a_lookup() {
         for (i, y) in y.to_f64().into_iter().enumerate() {
             let (x, unit) = (&want[i / 3 * 2..][..2], i % 3);
             let expected = x[0] * w[unit * 2] + x[1] * w[unit * 2 + 1] + bias[unit];
-            assert!((y - expected).abs() < 1e-14, "{y} for {expected}");
+            assert_abs_diff_eq!(y, expected, epsilon = 1e-14);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Schedules, on the host and on the tape, against golden vectors.
 
 use crate::{golden, open};
+use approx::abs_diff_eq;
 use wgrad::{DType, Store};
 use wgrad_nn::Schedule;
 
@@ -36,7 +37,7 @@ fn golden_on_host_and_tape() {
         case.check("out/lr", &tape(DType::F64));
         let peak = want.to_f64().into_iter().fold(0.0, f64::max);
         for (have, want) in tape(DType::F32).to_f64().into_iter().zip(want.to_f64()) {
-            assert!((have - want).abs() < 1e-6 * peak, "{} in f32: {have} for {want}", case.id());
+            assert!(abs_diff_eq!(have, want, epsilon = 1e-6 * peak), "{} in f32: {have} for {want}", case.id());
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::Property;
 use crate::{Tolerance, compare, reference};
+use approx::abs_diff_eq;
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::fmt;
 use wgrad::{
@@ -127,7 +128,7 @@ fn check(recipe: &Recipe, seed: u64) -> TestCaseResult {
         let scale = want.abs().max(tap(&base, value)[0].abs()).max(1.0);
         prop_assume!(error < 1e-3 * scale, "too curved for finite differences");
         prop_assert!(
-            (have - want).abs() <= 1e-7 * scale + error,
+            abs_diff_eq!(have, want, epsilon = 1e-7 * scale + error),
             "{} is {}, by finite differences {} (error {:.1e})\n{}",
             derivative,
             have,

@@ -3,6 +3,7 @@
 
 use super::Property;
 use crate::{Tolerance, compare, reference};
+use approx::abs_diff_eq;
 use proptest::{bool::weighted, collection::vec, prelude::*, sample::select, test_runner::TestCaseResult};
 use std::{
     collections::BTreeSet,
@@ -407,7 +408,12 @@ fn differences(
     let (want, error) = central_difference(loss, H);
     let scale = want.abs().max(here.abs()).max(1.0);
     prop_assume!(error < 1e-3 * scale, "too curved for finite differences");
-    prop_assert!((slope - want).abs() <= 1e-7 * scale + error, "the slope is {}, by differences {}", slope, want);
+    prop_assert!(
+        abs_diff_eq!(slope, want, epsilon = 1e-7 * scale + error),
+        "the slope is {}, by differences {}",
+        slope,
+        want
+    );
     Ok(())
 }
 

@@ -101,12 +101,14 @@ fn split_mix(mut z: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use approx::assert_abs_diff_eq;
 
     #[test]
     fn extrapolation_takes_out_the_third_derivative() {
         let (have, error) = central_difference(|h| (1.0 + h).powi(3), 1e-2);
-        assert!((have - 3.0).abs() < 1e-12, "{have}");
-        assert!((error - 7.5e-5).abs() < 1e-9, "the finer of the two is off by a third of this: {error}");
+        assert_abs_diff_eq!(have, 3.0, epsilon = 1e-12);
+        // The finer of the two is off by a third of this.
+        assert_abs_diff_eq!(error, 7.5e-5, epsilon = 1e-9);
     }
 
     #[test]
