@@ -61,6 +61,11 @@ impl Cell {
     pub fn is_open(&self) -> bool {
         matches!(self.home, Home::Register { index: usize::MAX, .. })
     }
+
+    /// Whether its register holds it from one walk to the next.
+    pub fn is_resident(&self) -> bool {
+        matches!(self.home, Home::Register { resident: true, .. })
+    }
 }
 
 /// What one step does; values are named by their cells.

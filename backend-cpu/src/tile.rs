@@ -379,7 +379,7 @@ impl<'a> Machine<'a> {
         let cell = self.schedule.cells[to];
         let (outer, inner) = self.ranges(cell.extent);
         let shift = if view.source == Source::Product { self.env.shift } else { 0 };
-        let resident = matches!(cell.home, Home::Register { resident: true, .. });
+        let resident = cell.is_resident();
         if view.in_pieces {
             let at = view.direct(outer, inner);
             self.scratch.seen[to] = at.map_or(Seen::Pieces(index), |at| Seen::Memory(view.source, at as usize));

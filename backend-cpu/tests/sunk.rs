@@ -85,6 +85,34 @@ proptest! {
     }
 }
 
+/// Values that are stored and kept in registers for a second walk: some blocks of a store lie in one piece, others do not.
+#[test]
+fn what_is_stored_is_found_again_in_every_block() {
+    for ([rows, width], axis) in
+        [[4, 5], [3, 9], [300, 100], [100, 300], [1025, 12]].into_iter().flat_map(|s| [(s, 0), (s, 1)])
+    {
+        let x = values(4, &[rows, width].into());
+        let tape = Tape::default();
+        let given = tape.input("x", [rows, width], DType::F32);
+        let (y, z) = ((given + given).tanh() * 2.0, (given * 2.0).sigmoid() * given);
+        let mean = (y * z).mean_axes(&[axis]);
+        tape.tap("y", y);
+        tape.tap("z", z);
+        tape.tap("later", (z - if axis == 0 { mean } else { mean.reshape([rows, 1]) }) * y);
+        let program = tape.finish();
+        let want = reference::run(&program, &[], &[("x", &x)]).expect("runs").taps;
+        for device in [CpuBackend::new(1), CpuBackend::splitting(1)] {
+            let mut session = Session::new(Box::new(device.expect("threads")), Store::new()).expect("session");
+            let step = session.compile(program.clone()).expect("compiles");
+            session.run(&step, &[("x", &x)]).expect("runs");
+            for ((name, have), (_, _, want)) in session.taps().expect("taps")[0].iter().zip(&want) {
+                let near = relative_eq!(have.to_f64()[..], want[..], epsilon = 1e-5, max_relative = 1e-5);
+                assert!(near, "{name} of {rows} by {width}, the mean along {axis}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_condition_is_reduced_beside_what_it_chooses() {
     let (rows, width) = (4, 256);

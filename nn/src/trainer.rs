@@ -51,7 +51,7 @@ impl<'t> Inputs<'t> {
         // Not within a closure: the caller's line is to blame.
         let Some((_, found)) = self.named.iter().find(|(known, _)| known == name) else {
             let known: Vec<&str> = self.named.iter().map(|(name, _)| name.as_str()).collect();
-            panic!("trainer: the micro-batch has no input {name:?}: it has {known:?}")
+            panic!("trainer: the micro-batch has no input {name:?}: it has {}", known.join(", "))
         };
         *found
     }

@@ -278,7 +278,7 @@ fn operands_that_only_broadcast_are_refused_where_they_must_match() {
         }),
         ("rms_norm of f32[3, 1]: weight and bias", &|| _ = column.rms_norm(1, Some(row), 1e-5)),
         ("running of f32[4, 3] and f32[3]", &|| _ = rows.batch_norm(None, None, 1e-5).running(rows, row, 0.1)),
-        ("layer_norm of i32[3]: mean_axes of i32[3]", &|| _ = x(&[3], DType::I32).layer_norm(1, None, None, 1e-5)),
+        ("layer_norm of i32[3]: cast it to floats first", &|| _ = x(&[3], DType::I32).layer_norm(1, None, None, 1e-5)),
         ("avg_pool2d of u32", &|| _ = x(&[1, 1, 2, 2], DType::U32).avg_pool2d(&wgrad::Pool2d::square(2), true)),
     ];
     for (start, misuse) in uses {

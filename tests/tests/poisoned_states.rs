@@ -443,7 +443,7 @@ fn states_beside_a_verdict_are_told_of_if_they_can_be_spoilt() {
     type Own = for<'t> fn(&'t Tape, &Grads<'t>, Tensor<'t>) -> Tensor<'t>;
     let spoilt: [(&str, Own); 7] = [
         ("average of the norm", |_, g, old| old * 0.9 + g.norm() * 0.1),
-        ("of the input", |t, _, old| old + t.input("g0", [2], DType::F32).mean()),
+        ("of the input", |t, _, old| old + t.shared_input("g0", [2], DType::F32).mean()),
         ("detached", |_, g, old| (old + g.norm().detach()).detach()),
         ("largest", |_, g, old| old.maximum(g.norm())),
         ("kept within bounds", |_, g, old| old + g.norm().clamp(0.0, 1.0)),

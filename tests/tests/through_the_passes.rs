@@ -63,9 +63,8 @@ fn case() -> impl Strategy<Value = Case> {
     )
 }
 
-/// A case, declared.
+/// What a case declares.
 struct World {
-    session: Session,
     layers: Vec<Linear>,
     params: ParamSet,
     lr: StateId,
@@ -78,7 +77,8 @@ struct World {
 const SCALARS: [&str; 5] = ["max_norm", "clipping", "lr", "first weight", "second weight"];
 
 impl Case {
-    fn world(&self) -> World {
+    /// A session and what it declares.
+    fn world(&self) -> (Session, World) {
         let mut store = Store::new();
         let mut b = Builder::new(&mut store, self.seed).with_dtype(F64);
         let layer = |(i, w): (usize, &[usize])| Linear::new(b.at(&format!("{i}")), w[0], w[1], &Init::Normal(0.8));
@@ -117,7 +117,7 @@ impl Case {
             let value = (0..len).map(|i| 0.4 + 0.1 * i as f64).collect::<Vec<f64>>();
             session.write_param(bias, &Array::new([len], value)).expect("it fits");
         }
-        World { session, layers, params, lr, optimizer, scaler, accumulator }
+        (session, World { layers, params, lr, optimizer, scaler, accumulator })
     }
 
     /// Two terms with their weights, of some rows: the error, and how large the outputs are.
@@ -174,7 +174,7 @@ impl Case {
     }
 
     /// The values of the inputs, the bound relative to the norm of the first gradient.
-    fn inputs(&self, world: &mut World) -> Vec<Array> {
+    fn inputs(&self, session: &Session, world: &World) -> Vec<Array> {
         let numbers = |columns: usize, phase: f64| {
             let value = |i: usize| 1.5 * (1.9 * i as f64 + phase + (self.seed % 1000) as f64).sin();
             Array::new([self.rows, columns], (0..self.rows * columns).map(value).collect::<Vec<f64>>())
@@ -182,7 +182,8 @@ impl Case {
         let (first, last) = (self.widths[0], *self.widths.last().expect("two at least"));
         let mut inputs: Vec<Array> = [1.0, 0.2, 0.05, 0.7, 0.4].map(Array::scalar).to_vec();
         inputs.extend([numbers(first, 0.3), numbers(last, 1.1)]);
-        let step = self.record(world, &inputs, |case, t, x, world| t.tap("norm", case.gradient(t, x, world).norm()));
+        let step =
+            self.record(session, world, &inputs, |case, t, x, world| t.tap("norm", case.gradient(t, x, world).norm()));
         let norm = self.taps(&step, &inputs, "norm")[0];
         inputs[0] = Array::scalar(self.bound * norm);
         inputs
@@ -190,11 +191,12 @@ impl Case {
 
     fn record(
         &self,
-        world: &mut World,
+        session: &Session,
+        world: &World,
         inputs: &[Array],
         f: impl for<'t> FnOnce(&Self, &'t Tape, &[Tensor<'t>], &World),
     ) -> wgrad::Program {
-        let t = Tape::new(world.session.layout().clone());
+        let t = Tape::new(session.layout().clone());
         let x: Vec<Tensor<'_>> = inputs.iter().enumerate().map(|(i, x)| t.input_like(&format!("{i}"), x)).collect();
         f(self, &t, &x, world);
         t.finish()
@@ -208,10 +210,10 @@ impl Case {
             .map(|(i, x)| (i.to_string(), x.clone()))
             .filter(|(name, _)| program.inputs().iter().any(|input| input.name == *name))
             .collect();
-        let mut fresh = self.world();
+        let (mut session, _) = self.world();
         let states: Vec<wgrad::Data> = {
-            let ids: Vec<StateId> = fresh.session.layout().states().map(|(id, _)| id).collect();
-            ids.into_iter().map(|id| fresh.session.read(id).expect("readable").data().clone()).collect()
+            let ids: Vec<StateId> = session.layout().states().map(|(id, _)| id).collect();
+            ids.into_iter().map(|id| session.read(id).expect("readable").data().clone()).collect()
         };
         let out = wgrad_tests::reference(program, &states, &named);
         let own = |tap: &str| tap.split_once('#').map_or(tap, |(own, _)| own) == name;
@@ -220,19 +222,17 @@ impl Case {
 
     /// Which of the two updates are clipped, and what the check compares.
     fn check(&self) -> Result<([bool; 2], usize), (bool, String)> {
-        let mut world = self.world();
-        let inputs = self.inputs(&mut world);
-        let program = self.record(&mut world, &inputs, |case, t, x, world| t.tap("loss", case.unrolled(t, x, world)));
+        let (mut session, world) = self.world();
+        let inputs = self.inputs(&session, &world);
+        let program =
+            self.record(&session, &world, &inputs, |case, t, x, world| t.tap("loss", case.unrolled(t, x, world)));
         let clipped = self.taps(&program, &inputs, "clip_by_global_norm/clipped");
-        let params = world.params.clone();
-        // Borrowed apart: the check runs the session, the recording reads the rest.
-        let fresh = self.world();
         let check = Gradcheck::new().random_directions(2);
         // The root of a first squared gradient is its magnitude: a kink that no comparison shows, near which differences
         // are worse.
         let magnitudes = matches!(self.kind, Kind::Adam | Kind::AdamW | Kind::RmsProp);
         let check = if magnitudes { check.atol(2e-6).rtol(2e-6) } else { check };
-        let checked = check.check_params(&mut world.session, &params, &inputs, |t, x| self.unrolled(t, x, &fresh));
+        let checked = check.check_params(&mut session, &world.params, &inputs, |t, x| self.unrolled(t, x, &world));
         match checked {
             Ok(checked) => Ok(([clipped[0] == 1.0, clipped[1] == 1.0], checked.compared)),
             Err(why) => Err((matches!(why, GradcheckError::Mismatch { .. }), format!("{why}\n{SCALARS:?}\n{self:?}"))),

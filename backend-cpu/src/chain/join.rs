@@ -51,7 +51,7 @@ pub(crate) fn join(
     if let Some(accs) = accs {
         joined = sink(joined, cells, accs);
     }
-    write_at_once(&mut joined);
+    write_at_once(&mut joined, cells);
     for step in &mut joined {
         if let Action::Chain(chain) = &mut step.action {
             make(chain);
@@ -65,8 +65,9 @@ pub(crate) fn join(
     joined
 }
 
-/// Lets the last chain write over what it reads, where nothing but stores of its own results comes after it.
-fn write_at_once(steps: &mut [Step]) {
+/// Lets the last chain write over what it reads, where nothing but stores of its own results comes after it. Results that
+/// a later walk finds in their registers are written there first.
+fn write_at_once(steps: &mut [Step], cells: &[Cell]) {
     let stores = steps.iter().rev().take_while(|step| matches!(step.action, Action::Store(..))).count();
     let (steps, stores) = steps.split_at_mut(steps.len() - stores);
     let Some(Step { action: Action::Chain(chain), .. }) = steps.last_mut() else { return };
@@ -77,7 +78,7 @@ fn write_at_once(steps: &mut [Step]) {
         })
     };
     if stores().all(|(_, from)| chain.outputs.iter().any(|output| output.cell == from)) {
-        for (view, from) in stores() {
+        for (view, from) in stores().filter(|&(_, from)| !cells[from].is_resident()) {
             let output = chain.outputs.iter_mut().find(|output| output.cell == from).expect("it is one of them");
             output.direct = output.direct.or(Some(view));
         }

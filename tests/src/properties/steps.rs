@@ -277,7 +277,7 @@ fn tap<'o>(outcome: &'o Outcome, name: &str) -> Option<&'o [f64]> {
 }
 
 fn branches(outcome: &Outcome) -> Vec<&[f64]> {
-    outcome.taps.iter().filter(|(n, ..)| n == "branch").map(|(.., values)| &values[..]).collect()
+    outcome.taps.iter().filter(|(n, ..)| n.starts_with("branch")).map(|(.., values)| &values[..]).collect()
 }
 
 /// A gradient by parameters: that of each, if it has one. It may refuse.
@@ -317,7 +317,7 @@ fn check(case: &Case, gradient: Gradient) -> TestCaseResult {
     let t = world.tape();
     let (Recorded { loss, branches: discrete, frozen, .. }, values) = case.record(&t, &world);
     t.tap("loss", loss);
-    discrete.iter().for_each(|b| t.tap("branch", *b));
+    discrete.iter().enumerate().for_each(|(i, b)| t.tap(&format!("branch{i}"), *b));
     values.iter().enumerate().for_each(|(k, x)| t.tap(&format!("value{k}"), *x));
     frozen.iter().enumerate().for_each(|(i, x)| t.tap(&format!("frozen{i}"), *x));
     // What has two values is known from the explicit recording, whose gradients do not depend on the point.
@@ -381,7 +381,7 @@ fn differences(
     let t = Tape::default();
     let Recorded { loss, branches: discrete, .. } = case.explicit(&t, world);
     t.tap("loss", loss);
-    discrete.iter().for_each(|b| t.tap("branch", *b));
+    discrete.iter().enumerate().for_each(|(i, b)| t.tap(&format!("branch{i}"), *b));
     let program = t.finish();
     let at = |h: f64| {
         let mut arrays = fitting(&program, inputs);
