@@ -10,9 +10,10 @@ use crate::vulkan;
 /// Runs all tests, doc tests too, in the dev profile; `args` go to `cargo test`.
 ///
 /// The tests need a C linker, and a Vulkan driver, which is installed where there is none and that is allowed.
+/// A target that fails does not keep the others from running, so that one run names everything that is wrong.
 pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     vulkan::provide()?;
     let cache = vulkan::cache(root);
-    let mut tests = cargo(root, ["test", "--workspace", "--all-features"]);
+    let mut tests = cargo(root, ["test", "--workspace", "--all-features", "--no-fail-fast"]);
     run_command(tests.env("MESA_SHADER_CACHE_DIR", cache).args(args))
 }
