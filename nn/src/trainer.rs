@@ -213,6 +213,7 @@ impl Trainer {
     ///
     /// # Panics
     /// If the name is taken; if `accumulate` is 0; if a setting is outside its range, as its pass or the scaler says.
+    #[allow(clippy::manual_map, reason = "within a closure the caller's line would be lost")]
     #[track_caller]
     pub fn new(
         store: &mut Store,
