@@ -153,8 +153,11 @@ impl Primitive {
 
     /// The digests of the output and of the first input's gradient, which a run of its own shows whole.
     fn digests(&self, session: &mut Session, states: &[StateId]) -> Result<Losses> {
-        let step =
-            session.record(|t| self.values(t, states).into_iter().take(2).for_each(|value| t.tap("whole", value)))?;
+        let step = session.record(|t| {
+            for (name, value) in ["output", "gradient"].into_iter().zip(self.values(t, states)) {
+                t.tap(name, value);
+            }
+        })?;
         session.run(&step, &[])?;
         session.wait()?;
         let taps = session.taps()?;
