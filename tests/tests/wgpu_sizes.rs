@@ -131,10 +131,10 @@ fn reductions_of_nothing() {
             let x = x[0].permute(&order);
             t.tap("all", x.sum());
             for axis in 0..3 {
-                t.tap("sums", x.sum_axes(&[axis]));
-                t.tap("most", x.max_axes(&[axis]));
-                t.tap("norms", x.norm_axes(&[axis]));
-                t.tap("running", x.cumsum(axis));
+                t.tap(&format!("sums{axis}"), x.sum_axes(&[axis]));
+                t.tap(&format!("most{axis}"), x.max_axes(&[axis]));
+                t.tap(&format!("norms{axis}"), x.norm_axes(&[axis]));
+                t.tap(&format!("running{axis}"), x.cumsum(axis));
             }
         });
     }
