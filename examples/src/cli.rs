@@ -5,6 +5,7 @@ use crate::{
     device::Device,
     resnet::{ResNetArgs, ResNetRunArgs},
     rnn::{Case, CellName, Fix, TaskName},
+    runfile::TrainArgs,
     transformer::{TransformerArgs, TransformerRunArgs},
     two_tower::{TwoTowerArgs, TwoTowerRunArgs},
     verify::KINDS,
@@ -35,9 +36,9 @@ pub struct Common {
     /// CPU threads, at most 1024; 0 takes all cores
     #[arg(long, global = true, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub threads: u16,
-    /// Decides parameters and data: the same seed gives the same bits
-    #[arg(long, global = true, default_value_t = 0, value_name = "N")]
-    pub seed: u64,
+    /// Decides parameters and data: the same seed gives the same bits; default: 0, and of a run file the one that it names
+    #[arg(long, global = true, value_name = "N")]
+    pub seed: Option<u64>,
     /// The most training steps to make; each example has its own default
     #[arg(long, global = true, value_name = "N")]
     pub steps: Option<usize>,
@@ -48,6 +49,13 @@ pub struct Common {
     /// Print the result only
     #[arg(long, global = true)]
     pub quiet: bool,
+}
+
+impl Common {
+    /// The seed, 0 where none is given.
+    pub fn seed(&self) -> u64 {
+        self.seed.unwrap_or(0)
+    }
 }
 
 /// The subcommands.
@@ -61,6 +69,8 @@ pub enum Command {
     Resnet(ResNetRunArgs),
     /// Train a decoder of text behind an encoder of images to describe digits
     TwoTower(TwoTowerRunArgs),
+    /// Train what a file describes
+    Train(TrainArgs),
     /// Print one recorded step: forward, backward, passes, optimizer
     Tape(TapeArgs),
     /// Run golden vectors, whose expected values another framework has computed

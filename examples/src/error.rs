@@ -9,6 +9,16 @@ pub enum Error {
     /// Flags that do not go together: exit status 2.
     #[error("{0}")]
     Usage(String),
+    /// A line of a run file that is not allowed: exit status 2.
+    #[error("{}, line {line}: {why}", path.display())]
+    RunFile {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1 on.
+        line: usize,
+        /// What is wrong, and what is allowed.
+        why: String,
+    },
     /// A GPU that is not there or cannot be opened.
     #[error(transparent)]
     Gpu(#[from] wgrad_wgpu::Error),
@@ -84,6 +94,13 @@ pub enum Error {
     /// A model, its data or its file.
     #[error(transparent)]
     Nn(#[from] wgrad_nn::Error),
+}
+
+impl Error {
+    /// Whether what was asked for is wrong, and not what came of it.
+    pub fn is_of_usage(&self) -> bool {
+        matches!(self, Error::Usage(_) | Error::RunFile { .. })
+    }
 }
 
 impl From<wgrad_cpu::Error> for Error {

@@ -12,6 +12,7 @@ pub mod report;
 pub mod resnet;
 pub mod rnn;
 pub mod run;
+pub mod runfile;
 pub mod tape;
 pub mod tour;
 pub mod transformer;

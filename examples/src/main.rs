@@ -4,12 +4,12 @@ use clap::Parser;
 use serde::Serialize;
 use std::process::ExitCode;
 use wgrad_examples::{
-    Error, Result, bench,
+    Result, bench,
     cli::{Cli, Command, Common},
     doctor, interrupt,
     output::json,
     report::Report,
-    resnet, rnn, say, tape, tour, transformer, two_tower, verify,
+    resnet, rnn, runfile, say, tape, tour, transformer, two_tower, verify,
 };
 
 fn main() -> ExitCode {
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Some(Command::Transformer(args)) => transformer::train(args, &cli.common).map(done),
         Some(Command::Resnet(args)) => resnet::train(args, &cli.common).map(done),
         Some(Command::TwoTower(args)) => two_tower::train(args, &cli.common).map(done),
+        Some(Command::Train(args)) => runfile::train(args, &cli.common).map(done),
         Some(Command::Tape(args)) => tape::tape(args, &cli.common).map(done),
         Some(Command::Verify(args)) => verify::verify(args, &cli.common),
         Some(Command::Doctor) => doctor::doctor(&cli.common),
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("wgrad: {error}");
-            ExitCode::from(if matches!(error, Error::Usage(_)) { 2 } else { 1 })
+            ExitCode::from(if error.is_of_usage() { 2 } else { 1 })
         }
     }
 }

@@ -74,16 +74,18 @@ pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
         return Err(Error::Usage("--dot and --json do not go together: a graph is no JSON object".into()));
     }
     let (example, (store, program)) = match &args.example {
-        TapeExample::Rnn(args) => ("rnn", rnn::step(&rnn::Config::new(args, common.steps)?, common.seed)?),
+        TapeExample::Rnn(args) => ("rnn", rnn::step(&rnn::Config::new(args, common.steps)?, common.seed())?),
         TapeExample::Transformer(args) => {
             let config = transformer::Config::new(args, common.steps)?;
-            ("transformer", transformer::step(&config, common.seed)?)
+            ("transformer", transformer::step(&config, common.seed())?)
         }
-        TapeExample::Resnet(args) => ("resnet", resnet::step(&resnet::Config::new(args, common.steps)?, common.seed)?),
+        TapeExample::Resnet(args) => {
+            ("resnet", resnet::step(&resnet::Config::new(args, common.steps)?, common.seed())?)
+        }
         TapeExample::TwoTower(args) => {
-            ("two-tower", two_tower::step(&two_tower::Config::new(args, common.steps)?, common.seed)?)
+            ("two-tower", two_tower::step(&two_tower::Config::new(args, common.steps)?, common.seed())?)
         }
-        TapeExample::Passes => ("passes", passes(common.seed)),
+        TapeExample::Passes => ("passes", passes(common.seed())),
     };
     if args.plan {
         let session = Place::open(common)?.session(store)?;

@@ -21,6 +21,8 @@ pub enum Activation {
     GeluTanh,
     /// [`Tensor::silu`].
     Silu,
+    /// Nothing: the layers before and after it are one linear map.
+    Identity,
 }
 
 impl Activation {
@@ -35,6 +37,7 @@ impl Activation {
             Activation::Gelu => x.gelu(),
             Activation::GeluTanh => x.gelu_tanh(),
             Activation::Silu => x.silu(),
+            Activation::Identity => x,
         }
     }
 
@@ -55,6 +58,7 @@ impl fmt::Display for Activation {
             Activation::Gelu => "gelu",
             Activation::GeluTanh => "gelu-tanh",
             Activation::Silu => "silu",
+            Activation::Identity => "identity",
         })
     }
 }

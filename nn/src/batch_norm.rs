@@ -3,14 +3,14 @@
 use crate::{Builder, Init};
 use wgrad::{Param, StateId, Tensor};
 
-/// Batch normalisation of images, channel by channel (Ioffe and Szegedy 2015): see [`Tensor::batch_norm`].
+/// Batch normalisation, channel by channel (Ioffe and Szegedy 2015): see [`Tensor::batch_norm`].
 ///
 /// In training it moves its running statistics, which are buffers: a step that is not taken must leave them as they were.
 /// A [`crate::Trainer`] sees to that; a step of one's own, with [`crate::Buffers`].
 ///
 /// Statistics are of the micro-batch at hand: `accumulate` micro-batches are not one large batch.
 #[derive(Clone, Debug)]
-pub struct BatchNorm2d {
+pub struct BatchNorm {
     /// `[channels]`, 1 at first, or 0.
     pub weight: Param,
     /// `[channels]`, 0 at first.
@@ -24,21 +24,15 @@ pub struct BatchNorm2d {
     pub eps: f64,
 }
 
-impl BatchNorm2d {
+impl BatchNorm {
     /// Declares `weight` and `bias`, and the buffer `running`, with PyTorch's momentum of 0.1 and epsilon of 1e-5.
     #[track_caller]
     pub fn new(b: Builder<'_>, channels: usize) -> Self {
         Self::declare(b, channels, &Init::Ones)
     }
 
-    /// The same with a weight of 0 at first, so that it begins by giving nothing.
     #[track_caller]
-    pub fn silent(b: Builder<'_>, channels: usize) -> Self {
-        Self::declare(b, channels, &Init::Zeros)
-    }
-
-    #[track_caller]
-    fn declare(mut b: Builder<'_>, channels: usize, weight: &Init) -> Self {
+    pub(crate) fn declare(mut b: Builder<'_>, channels: usize, weight: &Init) -> Self {
         let (weight, bias) = (b.param("weight", [channels], weight), b.param("bias", [channels], &Init::Zeros));
         let running = b.buffer("running", [2, channels], &[vec![0.0; channels], vec![1.0; channels]].concat());
         Self { weight, bias, running, momentum: 0.1, eps: 1e-5 }
@@ -55,15 +49,14 @@ impl BatchNorm2d {
         Self { momentum, ..self }
     }
 
-    /// Normalises `[batch, channels, height, width]`: in training by the batch, whose statistics join the running ones;
+    /// Normalises `[batch, channels, ..]`, such as rows of features or images: in training by the batch, whose statistics join the running ones;
     /// otherwise by those, which stay as they are.
     ///
     /// # Panics
-    /// If these are no such images; in training, if a channel has fewer than two elements.
+    /// If there is no such dimension, or the channels are others; in training, if a channel has fewer than two elements.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
-        let (tape, shape) = (x.tape(), x.shape());
-        assert!(shape.rank() == 4, "batch_norm of {}{shape}: needs [batch, channels, height, width]", x.dtype());
+        let tape = x.tape();
         let (weight, bias) = (Some(tape.param(self.weight)), Some(tape.param(self.bias)));
         let running = tape.state(self.running);
         let (mean, var) = (running.index(0, 0), running.index(0, 1));

@@ -13,9 +13,9 @@ pub(crate) const PREFIX: &str = "buffers/";
 ///
 /// ```
 /// # use wgrad::{DType, Optimizer, Store, Tape};
-/// # use wgrad_nn::{BatchNorm2d, Buffers, Builder, optim::{Sgd, SgdConfig}};
+/// # use wgrad_nn::{BatchNorm, Buffers, Builder, optim::{Sgd, SgdConfig}};
 /// # let mut store = Store::new();
-/// # let norm = BatchNorm2d::new(Builder::new(&mut store, 0).at("norm"), 3);
+/// # let norm = BatchNorm::new(Builder::new(&mut store, 0).at("norm"), 3);
 /// # let (params, buffers) = (store.params(), Buffers::of(store.layout()));
 /// # let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
 /// # let t = &Tape::new(store.into_parts().0);

@@ -5,17 +5,21 @@ mod adding;
 mod augment;
 mod cifar;
 mod digits;
+mod friedman;
 mod images;
 mod loader;
 mod mnist;
+mod spirals;
 mod temporal_order;
 mod text;
 
 pub use adding::Adding;
 pub use augment::Augment;
 pub use digits::Digits;
+pub use friedman::Friedman;
 pub use images::{ImageData, Images, Moments, Split};
 pub use loader::{Dataset, Loader, LoaderConfig, Position};
+pub use spirals::Spirals;
 pub use temporal_order::TemporalOrder;
 pub use text::{Text, Vocabulary};
 
@@ -61,8 +65,14 @@ mod tests {
 
     #[test]
     fn batches_are_pure_functions_of_seed_and_step() {
-        let tasks = |seed| -> [Box<dyn Task>; 3] {
-            [Box::new(TemporalOrder::new(20, seed)), Box::new(Adding::new(20, seed)), Box::new(Digits::embedded(seed))]
+        let tasks = |seed| -> [Box<dyn Task>; 5] {
+            [
+                Box::new(TemporalOrder::new(20, seed)),
+                Box::new(Adding::new(20, seed)),
+                Box::new(Digits::embedded(seed)),
+                Box::new(Spirals::new(seed)),
+                Box::new(Friedman::new(seed)),
+            ]
         };
         for ((task, same), other) in tasks(1).into_iter().zip(tasks(1)).zip(tasks(2)) {
             let name = task.name();

@@ -41,6 +41,11 @@ impl Dropout {
         self.p
     }
 
+    /// The source of randomness.
+    pub fn rng(&self) -> Rng {
+        self.rng
+    }
+
     /// A tensor of the same shape and type. Outside training, and with a probability of 0, it is the tensor itself.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {

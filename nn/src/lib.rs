@@ -2,7 +2,7 @@
 //!
 //! - [`Builder`] declares parameters in a `wgrad::Store`; modules are small structs of parameter handles whose `forward`
 //!   records onto the tape of its argument: [`Linear`], [`Conv2d`], [`Embedding`], [`Recurrent`], [`MultiHeadAttention`],
-//!   [`FeedForward`], [`Scale`], [`Dropout`], the norms [`LayerNorm`], [`RmsNorm`], [`GroupNorm`] and [`BatchNorm2d`].
+//!   [`FeedForward`], [`Scale`], [`Dropout`], the norms [`LayerNorm`], [`RmsNorm`], [`GroupNorm`] and [`BatchNorm`].
 //! - [`Gpt`], [`ResNet`], [`TwoTower`] and [`Mlp`] are whole models. Pooling has no parameters: see `wgrad::Tensor::max_pool2d`.
 //! - [`paths`] has parameters by pattern, to freeze them or to group them; [`Summary`] prints them; [`probe`] looks at
 //!   activations.
@@ -67,7 +67,7 @@ mod watch;
 
 pub use activation::Activation;
 pub use attention::{AttentionConfig, MultiHeadAttention};
-pub use batch_norm::BatchNorm2d;
+pub use batch_norm::BatchNorm;
 pub use buffers::{Buffers, Remembered};
 pub use builder::Builder;
 pub use conv::Conv2d;
@@ -77,8 +77,8 @@ pub use error::{Error, Result};
 pub use gpt::{Gpt, GptConfig};
 pub use init::{Fan, Init};
 pub use linear::Linear;
-pub use mlp::Mlp;
-pub use norm::{GroupNorm, LayerNorm, RmsNorm};
+pub use mlp::{Mlp, MlpConfig, MlpLayer};
+pub use norm::{GroupNorm, LayerNorm, Norm, NormKind, RmsNorm};
 pub use omega::omega;
 pub use recurrent::{Outputs, Recurrent, RecurrentInit};
 pub use resnet::{BlockKind, ResNet, ResNetBlock, ResNetConfig, Stem, Unit};

@@ -1,6 +1,6 @@
-//! Normalisation of each sample by itself: over its features, or over groups of channels.
+//! Normalisation: of each sample by itself, over its features or over groups of channels; and the choice among all kinds.
 
-use crate::{Builder, Init};
+use crate::{BatchNorm, Builder, Init};
 use wgrad::{Param, Tensor};
 
 /// Layer normalisation of the last dimension (Ba et al. 2016): see [`Tensor::layer_norm`].
@@ -17,8 +17,13 @@ pub struct LayerNorm {
 impl LayerNorm {
     /// Declares `weight` and `bias`, with an epsilon of 1e-5.
     #[track_caller]
-    pub fn new(mut b: Builder<'_>, width: usize) -> Self {
-        let (weight, bias) = (b.param("weight", [width], &Init::Ones), b.param("bias", [width], &Init::Zeros));
+    pub fn new(b: Builder<'_>, width: usize) -> Self {
+        Self::declare(b, width, &Init::Ones)
+    }
+
+    #[track_caller]
+    fn declare(mut b: Builder<'_>, width: usize, weight: &Init) -> Self {
+        let (weight, bias) = (b.param("weight", [width], weight), b.param("bias", [width], &Init::Zeros));
         Self { weight, bias, eps: 1e-5 }
     }
 
@@ -45,8 +50,13 @@ pub struct RmsNorm {
 impl RmsNorm {
     /// Declares `weight`, with an epsilon of 1e-5.
     #[track_caller]
-    pub fn new(mut b: Builder<'_>, width: usize) -> Self {
-        Self { weight: b.param("weight", [width], &Init::Ones), eps: 1e-5 }
+    pub fn new(b: Builder<'_>, width: usize) -> Self {
+        Self::declare(b, width, &Init::Ones)
+    }
+
+    #[track_caller]
+    fn declare(mut b: Builder<'_>, width: usize, weight: &Init) -> Self {
+        Self { weight: b.param("weight", [width], weight), eps: 1e-5 }
     }
 
     /// Normalises the rows of `[.., width]`.
@@ -78,9 +88,14 @@ impl GroupNorm {
     /// # Panics
     /// If the groups do not divide the channels.
     #[track_caller]
-    pub fn new(mut b: Builder<'_>, groups: usize, channels: usize) -> Self {
+    pub fn new(b: Builder<'_>, groups: usize, channels: usize) -> Self {
+        Self::declare(b, groups, channels, &Init::Ones)
+    }
+
+    #[track_caller]
+    fn declare(mut b: Builder<'_>, groups: usize, channels: usize, weight: &Init) -> Self {
         assert!(groups > 0 && channels.is_multiple_of(groups), "group_norm: {groups} groups of {channels} channels");
-        let (weight, bias) = (b.param("weight", [channels], &Init::Ones), b.param("bias", [channels], &Init::Zeros));
+        let (weight, bias) = (b.param("weight", [channels], weight), b.param("bias", [channels], &Init::Zeros));
         Self { weight, bias, groups, eps: 1e-5 }
     }
 
@@ -92,5 +107,93 @@ impl GroupNorm {
     pub fn forward<'t>(&self, x: Tensor<'t>) -> Tensor<'t> {
         let tape = x.tape();
         x.group_norm(self.groups, Some(tape.param(self.weight)), Some(tape.param(self.bias)), self.eps)
+    }
+}
+
+/// Which normalisation a configuration asks for.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub enum NormKind {
+    /// None.
+    #[default]
+    None,
+    /// [`LayerNorm`].
+    Layer,
+    /// [`RmsNorm`].
+    Rms,
+    /// [`BatchNorm`].
+    Batch {
+        /// The share of a new batch in the running statistics, in (0, 1]; 0.1 is usual.
+        momentum: f64,
+    },
+    /// [`GroupNorm`].
+    Group {
+        /// How many groups the channels are split into.
+        groups: usize,
+    },
+}
+
+/// The normalisation that a configuration asks for.
+#[derive(Clone, Debug)]
+pub enum Norm {
+    /// None.
+    None,
+    /// Of the last dimension.
+    Layer(LayerNorm),
+    /// Of the last dimension, by its root mean square.
+    Rms(RmsNorm),
+    /// Of each channel, by the batch.
+    Batch(BatchNorm),
+    /// Of groups of channels.
+    Group(GroupNorm),
+}
+
+impl Norm {
+    /// Declares it for so many features, or channels.
+    ///
+    /// # Panics
+    /// If the momentum is outside its range, or the groups do not divide the channels.
+    #[track_caller]
+    pub fn new(b: Builder<'_>, kind: NormKind, width: usize) -> Self {
+        Self::declare(b, kind, width, &Init::Ones)
+    }
+
+    /// The same with a weight of 0 at first, so that it begins by giving nothing.
+    ///
+    /// # Panics
+    /// As [`Norm::new`].
+    #[track_caller]
+    pub fn silent(b: Builder<'_>, kind: NormKind, width: usize) -> Self {
+        Self::declare(b, kind, width, &Init::Zeros)
+    }
+
+    #[track_caller]
+    fn declare(b: Builder<'_>, kind: NormKind, width: usize, weight: &Init) -> Self {
+        match kind {
+            NormKind::None => Self::None,
+            NormKind::Layer => Self::Layer(LayerNorm::declare(b, width, weight)),
+            NormKind::Rms => Self::Rms(RmsNorm::declare(b, width, weight)),
+            NormKind::Batch { momentum } => Self::Batch(BatchNorm::declare(b, width, weight).with_momentum(momentum)),
+            NormKind::Group { groups } => Self::Group(GroupNorm::declare(b, groups, width, weight)),
+        }
+    }
+
+    /// The batch normalisation that it is, if it is one.
+    pub fn batch(&self) -> Option<&BatchNorm> {
+        if let Self::Batch(norm) = self { Some(norm) } else { None }
+    }
+
+    /// A tensor of the same shape.
+    ///
+    /// # Panics
+    /// As the norm's own `forward`.
+    #[track_caller]
+    pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
+        match self {
+            Self::None => x,
+            Self::Layer(norm) => norm.forward(x),
+            Self::Rms(norm) => norm.forward(x),
+            Self::Batch(norm) => norm.forward(x, training),
+            Self::Group(norm) => norm.forward(x),
+        }
     }
 }

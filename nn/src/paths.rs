@@ -4,14 +4,14 @@
 //!
 //! ```
 //! use wgrad::Store;
-//! use wgrad_nn::{Activation, Builder, Init, Mlp, optim::{AdamW, AdamWConfig, Group}, paths};
+//! use wgrad_nn::{Builder, Linear, Mlp, MlpConfig, optim::{AdamW, AdamWConfig, Group}, paths};
 //! let mut store = Store::new();
 //! let mut b = Builder::new(&mut store, 0);
-//! let init = Init::He { fan: wgrad_nn::Fan::In };
-//! let encoder = Mlp::new(b.at("encoder"), &[8, 8, 8], Activation::Relu, &init);
-//! let head = Mlp::new(b.at("head"), &[8, 8, 2], Activation::Relu, &init);
+//! let config = MlpConfig { inputs: 8, outputs: 8, ..MlpConfig::default() };
+//! let encoder = Mlp::new(b.at("encoder"), &config);
+//! let head = Linear::new(b.at("head"), 8, 2, &config.init);
 //! let params = paths::freeze(store.layout(), &store.params(), "encoder/**");
-//! let biases = Group::without_decay(paths::select(store.layout(), "head/*/bias"));
+//! let biases = Group::without_decay(paths::select(store.layout(), "head/bias"));
 //! let config = AdamWConfig { groups: vec![biases], ..AdamWConfig::default() };
 //! let adamw = AdamW::new(&mut store, &params, config);
 //! # let _ = (encoder, head, adamw);

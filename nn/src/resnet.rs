@@ -1,6 +1,6 @@
 //! Residual networks for images, and the plain ones that they are compared with.
 
-use crate::{Activation, BatchNorm2d, Builder, Conv2d, Error, Fan, Init, Linear, Result};
+use crate::{Activation, Builder, Conv2d, Error, Fan, Init, Linear, Norm, NormKind, Result};
 use wgrad::{Pool2d, Tensor};
 
 /// What the stages of a [`ResNet`] are made of.
@@ -66,8 +66,9 @@ pub struct ResNetConfig {
     pub stages: Vec<(usize, usize)>,
     /// Whether each block is added to what came in; without, the network is plain.
     pub residual: bool,
-    /// Whether convolutions are followed by a [`BatchNorm2d`]; those that are not have a bias.
-    pub batch_norm: bool,
+    /// What normalises the results of convolutions, batch by batch or in groups of channels; those that nothing follows have a
+    /// bias.
+    pub norm: NormKind,
     /// Whether the last norm of each block that is added to what came in gives nothing at first: each begins as its shortcut,
     /// and a deep network as a shallow one (Goyal et al. 2017, "Accurate, large minibatch SGD", section 5.1).
     pub silent: bool,
@@ -99,6 +100,14 @@ impl ResNetConfig {
         Self::three_stages(depth, block, [8, 16, 32], channels, classes)
     }
 
+    /// As [`ResNetConfig::cifar`], from this width on: each stage is twice as wide as the one before it.
+    ///
+    /// # Errors
+    /// As [`ResNetConfig::cifar`].
+    pub fn of_width(width: usize, depth: usize, block: BlockKind, channels: usize, classes: usize) -> Result<Self> {
+        Self::three_stages(depth, block, [width, 2 * width, 4 * width], channels, classes)
+    }
+
     fn three_stages(
         depth: usize,
         block: BlockKind,
@@ -118,7 +127,7 @@ impl ResNetConfig {
             block,
             stages: widths.map(|width| (width, blocks)).to_vec(),
             residual: true,
-            batch_norm: true,
+            norm: NormKind::Batch { momentum: 0.1 },
             silent: false,
             activation: Activation::Relu,
             checkpoint: false,
@@ -143,7 +152,7 @@ pub struct Unit {
     /// The convolution.
     pub conv: Conv2d,
     /// The normalisation.
-    pub norm: Option<BatchNorm2d>,
+    pub norm: Norm,
 }
 
 impl Unit {
@@ -158,16 +167,15 @@ impl Unit {
         silent: bool,
     ) -> Self {
         let geometry = wgrad::Conv2d { stride: [stride; 2], ..wgrad::Conv2d::same(kernel) };
-        let declare = if config.batch_norm { Conv2d::without_bias } else { Conv2d::new };
+        let declare = if config.norm == NormKind::None { Conv2d::new } else { Conv2d::without_bias };
         let conv = declare(b.at("conv"), inputs, outputs, kernel, geometry, &config.init);
-        let norm = if silent { BatchNorm2d::silent } else { BatchNorm2d::new };
-        Self { conv, norm: config.batch_norm.then(|| norm(b.at("norm"), outputs)) }
+        let norm = if silent { Norm::silent } else { Norm::new };
+        Self { conv, norm: norm(b.at("norm"), config.norm, outputs) }
     }
 
     #[track_caller]
     fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
-        let y = self.conv.forward(x);
-        if let Some(norm) = &self.norm { norm.forward(y, training) } else { y }
+        self.norm.forward(self.conv.forward(x), training)
     }
 }
 
@@ -238,11 +246,13 @@ impl ResNet {
     /// inputs.
     ///
     /// # Panics
-    /// If there is no stage, or it has no width.
+    /// If there is no stage, or it has no width; if the norm is one of rows, or its groups do not divide a width.
     #[track_caller]
     pub fn new(mut b: Builder<'_>, config: &ResNetConfig) -> Self {
         let narrow = config.stages.iter().any(|(width, _)| *width == 0);
         assert!(!config.stages.is_empty() && !narrow, "resnet of the stages {:?}", config.stages);
+        let of_rows = matches!(config.norm, NormKind::Layer | NormKind::Rms);
+        assert!(!of_rows, "resnet with the norm {:?}: images are normalised by batch or in groups", config.norm);
         let mut channels = config.stages[0].0;
         let stem =
             Unit::new(b.at("stem"), config, [config.channels, channels], config.stem.kernel, config.stem.stride, false);

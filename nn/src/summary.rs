@@ -110,7 +110,7 @@ fn grouped(n: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Activation, Builder, Init, Mlp, paths};
+    use crate::{Builder, Init, Mlp, MlpConfig, paths};
     use wgrad::Store;
 
     #[test]
@@ -121,13 +121,14 @@ mod tests {
     #[test]
     fn frozen_parameters_are_marked_and_counted() {
         let mut store = Store::new();
-        Mlp::new(Builder::new(&mut store, 0).with_dtype(DType::F64), &[3, 2, 1], Activation::Tanh, &Init::Ones);
-        let trained = paths::freeze(store.layout(), &store.params(), "0/*");
+        let config = MlpConfig { inputs: 3, width: 2, depth: 1, outputs: 1, init: Init::Ones, ..MlpConfig::default() };
+        Mlp::new(Builder::new(&mut store, 0).with_dtype(DType::F64), &config);
+        let trained = paths::freeze(store.layout(), &store.params(), "layer/**");
         let summary = Summary::new(store.layout(), &trained);
         assert_eq!((summary.elements(), summary.trained(), summary.bytes()), (11, 3, 88));
         let text = summary.to_string();
-        assert!(text.contains("0/weight   [2, 3]  f64          6     48  frozen\n"), "{text}");
-        assert!(text.contains("1/weight   [1, 2]  f64          2     16\n"), "{text}");
+        assert!(text.contains("layer/0/weight  [2, 3]  f64          6     48  frozen\n"), "{text}");
+        assert!(text.contains("head/weight     [1, 2]  f64          2     16\n"), "{text}");
         assert!(text.ends_with("4 parameters of 11 elements, 88 bytes; 3 elements are trained\n"), "{text}");
     }
 }

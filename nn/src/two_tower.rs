@@ -24,6 +24,8 @@ pub struct TwoTowerConfig {
     pub text: GptConfig,
     /// What lies between.
     pub bridge: Bridge,
+    /// What features are multiplied by before anything lies between: 1, unless they are to be of another size.
+    pub feature_scale: f64,
     /// Whether the encoder runs as it does when it is used, also in training: its statistics stand still. That its
     /// parameters stay is for the parameters that are trained to say: see [`crate::paths::freeze`].
     pub frozen: bool,
@@ -75,6 +77,8 @@ impl TwoTower {
             let _scope = images.tape().enter("vision");
             self.vision.features(images, training && !self.config.frozen)
         };
+        // A factor of 1 is no node.
+        let features = if self.config.feature_scale == 1.0 { features } else { features * self.config.feature_scale };
         features.probe("features")
     }
 

@@ -107,7 +107,7 @@ pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
     // All files before the first step: a long run is not to end in a file that was never there.
     let source = |workload: &Workload| match &args.data {
         Some(folder) => File::open(&folder.join(format!("{}.safetensors", workload.name))).map(Source::File),
-        None => Ok(Source::Seed(common.seed)),
+        None => Ok(Source::Seed(common.seed())),
     };
     let sources: Vec<Source> = workloads.iter().map(|workload| source(workload)).collect::<Result<_>>()?;
     let batch = args.batch.map(usize::from);

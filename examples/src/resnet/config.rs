@@ -9,7 +9,7 @@ use crate::{
 };
 use clap::ValueEnum;
 use std::path::PathBuf;
-use wgrad_nn::{Activation, BlockKind, Fan, Init, ResNetConfig, Schedule, data::Images};
+use wgrad_nn::{Activation, BlockKind, Fan, Init, NormKind, ResNetConfig, Schedule, data::Images};
 
 /// What is wrong with a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -270,7 +270,7 @@ impl Config {
         let sized = widths(self.depth, BlockKind::Basic, images.shape()[0], images.classes());
         ResNetConfig {
             residual: self.residual,
-            batch_norm: self.batch_norm,
+            norm: if self.batch_norm { NormKind::Batch { momentum: 0.1 } } else { NormKind::None },
             silent: true,
             activation: self.activation,
             init: self.init.clone(),

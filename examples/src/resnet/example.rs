@@ -108,6 +108,7 @@ impl Recipe {
             evaluate_every: config.evaluate_every,
             metric: config.metric(&train.images),
             solved: config.solved,
+            seed,
         };
         let shape = train.images.shape();
         let identity = vec![
@@ -137,7 +138,7 @@ pub fn step(config: &Config, seed: u64) -> Result<(Store, Program)> {
 
 impl Runnable for Config {
     fn open(&self, common: &Common, place: &Place) -> Result<(Box<dyn Example>, Session)> {
-        let Recipe { store, network, optimizer, plan } = Recipe::new(self, common.seed)?;
+        let Recipe { store, network, optimizer, plan } = Recipe::new(self, common.seed())?;
         let params = network.params.clone();
         run::open(store, network, &params, optimizer, plan, place)
     }

@@ -130,6 +130,7 @@ fn declare(config: &Config, seed: u64) -> Declared {
         evaluate_every: config.evaluate_every,
         metric: config.metric,
         solved: config.solved,
+        seed,
     };
     let (task, length) = (name_of(config.task), config.length.to_string());
     let plan = Plan {
@@ -147,7 +148,7 @@ fn declare(config: &Config, seed: u64) -> Declared {
 
 impl Runnable for Config {
     fn open(&self, common: &Common, place: &Place) -> Result<(Box<dyn Example>, Session)> {
-        let Declared { store, rnn, params, optimizer, plan } = declare(self, common.seed);
+        let Declared { store, rnn, params, optimizer, plan } = declare(self, common.seed());
         open(store, rnn, &params, optimizer, plan, place)
     }
 }

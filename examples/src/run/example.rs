@@ -23,6 +23,8 @@ pub struct Settings {
     pub metric: Metric,
     /// A value of the metric at which the task counts as solved, and the run ends; NaN: it never does.
     pub solved: f64,
+    /// Decides parameters and data.
+    pub seed: u64,
 }
 
 /// What the numbers of a history stand for.

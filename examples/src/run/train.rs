@@ -289,7 +289,7 @@ impl<'a> Run<'a> {
             case: self.settings.case.clone(),
             fix: self.settings.fix.clone(),
             device: self.session.device(),
-            seed: self.common.seed,
+            seed: self.settings.seed,
         }
     }
 

@@ -78,7 +78,7 @@ fn rising(base: f64, steps: u32, total: u32) -> Schedule {
 }
 
 /// The sources of this crate.
-const SOURCES: &str = include_str!(concat!(env!("OUT_DIR"), "/sources.txt"));
+pub(crate) const SOURCES: &str = include_str!(concat!(env!("OUT_DIR"), "/sources.txt"));
 
 impl Config {
     /// The settings that flags ask for.

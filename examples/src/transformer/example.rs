@@ -67,6 +67,7 @@ impl Recipe {
             evaluate_every: config.evaluate_every,
             metric: config.metric(),
             solved: f64::NAN,
+            seed,
         };
         let plan = Plan {
             settings,
@@ -95,7 +96,7 @@ impl Recipe {
 pub(super) const VOCABULARY: &str = "vocabulary";
 
 /// Held-out windows, evenly spaced where there are more than are wanted.
-fn held_out(text: &Text) -> Vec<Batch> {
+pub(crate) fn held_out(text: &Text) -> Vec<Batch> {
     let windows = text.validation_windows();
     let wanted = windows.min(HELD_OUT);
     let chosen: Vec<Batch> = (0..wanted).map(|i| text.validation(i * windows / wanted, 1)).collect();
@@ -117,7 +118,7 @@ pub fn step(config: &Config, seed: u64) -> Result<(Store, Program)> {
 
 impl Runnable for Config {
     fn open(&self, common: &Common, place: &Place) -> Result<(Box<dyn Example>, Session)> {
-        let Recipe { store, network, params, optimizer, plan } = Recipe::new(self, common.seed)?;
+        let Recipe { store, network, params, optimizer, plan } = Recipe::new(self, common.seed())?;
         let weights: Vec<Param> = network.model.blocks.iter().map(|block| block.attention.qkv.weight).collect();
         let (example, mut session) = run::open(store, network, &params, optimizer, plan, place)?;
         for weight in weights.into_iter().filter(|_| self.qk_gain != 1.0) {
@@ -128,7 +129,7 @@ impl Runnable for Config {
 }
 
 /// Multiplies the weights of queries and keys, which lie before those of values.
-fn enlarge(session: &mut Session, qkv: Param, gain: f64) -> Result<()> {
+pub(crate) fn enlarge(session: &mut Session, qkv: Param, gain: f64) -> Result<()> {
     let weight = session.read_param(qkv)?;
     let mut values: Vec<f32> = weight.to_f64().iter().map(|value| *value as f32).collect();
     let queries_and_keys = values.len() / 3 * 2;

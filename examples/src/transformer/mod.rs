@@ -8,5 +8,7 @@ mod sample;
 
 pub use args::{Case, Fix, Size, TransformerArgs, TransformerRunArgs};
 pub use command::train;
+pub(crate) use config::SOURCES;
 pub use config::{CURES, Config};
 pub use example::step;
+pub(crate) use example::{enlarge, held_out};

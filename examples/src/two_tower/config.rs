@@ -106,6 +106,9 @@ const WIDTH: usize = 32;
 const LAYERS: usize = 2;
 const HEADS: usize = 4;
 const HIDDEN: usize = 64;
+/// The standard deviation of its first weights, and where it normalises.
+const STD: f64 = 0.2;
+const PLACE: NormPlace = NormPlace::Post;
 
 impl Config {
     /// The settings that flags ask for.
@@ -130,8 +133,8 @@ impl Config {
             batch: 32,
             lr: 0.05,
             momentum: 0.9,
-            std: 0.2,
-            place: NormPlace::Post,
+            std: STD,
+            place: PLACE,
             steps: 600,
             evaluate_every: 50,
             metric: Metric { name: "accuracy", target: 0.93, rising: true },
@@ -167,20 +170,26 @@ impl Config {
 
     /// The model for such descriptions of digits.
     pub(super) fn model(&self, descriptions: &Descriptions) -> TwoTowerConfig {
+        let TwoTowerConfig { vision, text, feature_scale, .. } = sizes(descriptions);
         let checkpoint = self.training.checkpoint;
-        let vision = ResNetConfig::small(DEPTH, BlockKind::Basic, 1, 10).expect("8 is 6 and 2");
-        let text = GptConfig {
-            context: descriptions.length(),
-            width: WIDTH,
-            layers: LAYERS,
-            heads: HEADS,
-            hidden: HIDDEN,
-            place: self.place,
-            std: self.std,
-            checkpoint,
-            ..GptConfig::small(descriptions.vocabulary.len())
-        };
+        let text = GptConfig { place: self.place, std: self.std, checkpoint, ..text };
         let vision = ResNetConfig { checkpoint, ..vision };
-        TwoTowerConfig { vision, text, bridge: self.bridge, frozen: self.frozen }
+        TwoTowerConfig { vision, text, bridge: self.bridge, feature_scale, frozen: self.frozen }
     }
+}
+
+/// The model for such descriptions of digits, where nothing is said of it.
+pub(crate) fn sizes(descriptions: &Descriptions) -> TwoTowerConfig {
+    let text = GptConfig {
+        context: descriptions.length(),
+        width: WIDTH,
+        layers: LAYERS,
+        heads: HEADS,
+        hidden: HIDDEN,
+        place: PLACE,
+        std: STD,
+        ..GptConfig::small(descriptions.vocabulary.len())
+    };
+    let vision = ResNetConfig::small(DEPTH, BlockKind::Basic, 1, 10).expect("8 is 6 and 2");
+    TwoTowerConfig { vision, text, bridge: Bridge::Plain, feature_scale: 1.0, frozen: true }
 }

@@ -22,7 +22,7 @@ const END: char = '.';
 
 /// The symbols of each description, all of the same length.
 #[derive(Clone, Debug)]
-pub(super) struct Descriptions {
+pub(crate) struct Descriptions {
     pub vocabulary: Vocabulary,
     symbols: Vec<Vec<u32>>,
 }
@@ -51,7 +51,7 @@ impl Descriptions {
 
 /// Images with their descriptions.
 #[derive(Clone, Debug)]
-pub(super) struct Described {
+pub(crate) struct Described {
     pub images: ImageData,
     pub descriptions: Descriptions,
 }

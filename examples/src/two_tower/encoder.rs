@@ -11,7 +11,7 @@ use wgrad_nn::{
 };
 
 /// The part of the model that it is.
-pub(super) const PATH: &str = "vision";
+pub(crate) const PATH: &str = "vision";
 /// Updates of its training: enough for nineteen of twenty digits.
 const STEPS: usize = 500;
 /// Images per update.
@@ -29,17 +29,24 @@ struct Trained {
 
 /// An encoder that is trained once, when it is first needed; its copies share what comes of it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Encoder(Rc<OnceCell<Trained>>);
+pub(crate) struct Encoder(Rc<OnceCell<Trained>>);
 
 impl Encoder {
-    /// Writes it over what a session has under the same names. It is trained on the CPU, whatever the session's device: it
+    /// Writes it over what a session has under the same names. The seed decides its training, on the CPU, whatever the session's device: it
     /// is the same bits everywhere.
     ///
     /// # Errors
     /// If threads cannot be started, or the session's device fails.
-    pub fn write(&self, session: &mut Session, model: &ResNet, data: &ImageData, common: &Common) -> Result<()> {
+    pub fn write(
+        &self,
+        session: &mut Session,
+        model: &ResNet,
+        data: &ImageData,
+        seed: u64,
+        common: &Common,
+    ) -> Result<()> {
         if self.0.get().is_none() {
-            let trained = train(&model.config, data, common)?;
+            let trained = train(&model.config, data, seed, common)?;
             self.0.get_or_init(|| trained);
         }
         let Trained { states, params } = self.0.get().expect("it has been trained");
@@ -63,7 +70,7 @@ impl Encoder {
     /// If the session's device fails.
     pub fn darken(session: &mut Session, model: &ResNet, factor: f64) -> Result<()> {
         let units = model.blocks.last().into_iter().flat_map(|block| block.units.iter().chain(&block.shortcut));
-        for norm in units.filter_map(|unit| unit.norm.as_ref()) {
+        for norm in units.filter_map(|unit| unit.norm.batch()) {
             let running = session.read(norm.running)?;
             let (shape, values) = (running.shape().clone(), running.to_f64());
             let divided =
@@ -75,9 +82,9 @@ impl Encoder {
     }
 }
 
-fn train(config: &ResNetConfig, data: &ImageData, common: &Common) -> Result<Trained> {
+fn train(config: &ResNetConfig, data: &ImageData, seed: u64, common: &Common) -> Result<Trained> {
     let mut store = Store::new();
-    let model = ResNet::new(Builder::new(&mut store, common.seed).at(PATH), config);
+    let model = ResNet::new(Builder::new(&mut store, seed).at(PATH), config);
     let params = store.params();
     let falling = Schedule::WarmupCosine { base: LR, steps: 0, total: STEPS as u32, init: LR, end: 0.0 };
     let sgd = SgdConfig { lr: falling.into(), momentum: MOMENTUM, ..SgdConfig::default() };
@@ -86,7 +93,7 @@ fn train(config: &ResNetConfig, data: &ImageData, common: &Common) -> Result<Tra
         model.forward(batch.get("x"), true).cross_entropy(batch.get("y")).into()
     });
     let mut session = Session::new(Box::new(CpuBackend::new(common.threads.into())?), store)?;
-    let order = LoaderConfig { batch: BATCH, keep_last: false, seed: common.seed, ..LoaderConfig::default() };
+    let order = LoaderConfig { batch: BATCH, keep_last: false, seed, ..LoaderConfig::default() };
     for Batch { x, y } in Loader::new(data.clone(), order, Position::default())?.take(STEPS) {
         trainer.step(&mut session, &[("x", &x), ("y", &y)])?;
     }

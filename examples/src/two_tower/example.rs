@@ -9,7 +9,7 @@ use crate::{
     Result,
     cli::Common,
     device::Place,
-    run::{self, Example, Network, Plan, Runnable, Settings, name_of},
+    run::{self, Example, LOSS, Network, Plan, Runnable, Settings, name_of},
 };
 use wgrad::{Array, DType, Optimizer, ParamSet, Program, Session, Store, Tensor};
 use wgrad_nn::{
@@ -21,14 +21,21 @@ use wgrad_nn::{
 
 /// A model with its towers' parameters.
 #[derive(Clone)]
-struct Describer {
-    model: TwoTower,
-    descriptions: Descriptions,
+pub(crate) struct Describer {
+    /// The model.
+    pub model: TwoTower,
+    /// What its texts are made of.
+    pub descriptions: Descriptions,
     /// The weight of the encoder's own loss.
-    own_loss: Option<f64>,
-    vision: ParamSet,
-    text: ParamSet,
-    trained: ParamSet,
+    pub own_loss: Option<f64>,
+    /// The encoder's parameters.
+    pub vision: ParamSet,
+    /// The others that are trained.
+    pub text: ParamSet,
+    /// All that are trained.
+    pub trained: ParamSet,
+    /// What the loss is multiplied by.
+    pub weight: f64,
 }
 
 /// Held-out images whose descriptions are shown.
@@ -102,7 +109,12 @@ fn symbols(y: Tensor<'_>) -> Tensor<'_> {
 
 impl Network for Describer {
     fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
-        self.objective(x, y, true)
+        let loss = self.objective(x, y, true);
+        if self.weight == 1.0 {
+            return loss;
+        }
+        x.tape().tap(LOSS, loss);
+        loss * self.weight
     }
 
     /// The share of images whose description is right to the last symbol. It is what the decoder says by itself: a
@@ -176,6 +188,7 @@ impl Recipe {
             evaluate_every: config.evaluate_every,
             metric: config.metric,
             solved: config.solved,
+            seed,
         };
         let scale = config.vision_scale.map(|factor| (vision.clone(), factor));
         let trainer = TrainerConfig { scale_grad: scale.into_iter().collect(), ..TrainerConfig::default() };
@@ -189,7 +202,7 @@ impl Recipe {
             held_out,
             seed,
         };
-        let network = Describer { model, descriptions, own_loss: config.own_loss, vision, text, trained };
+        let network = Describer { model, descriptions, own_loss: config.own_loss, vision, text, trained, weight: 1.0 };
         Self { store, network, optimizer, plan }
     }
 }
@@ -207,11 +220,11 @@ pub fn step(config: &Config, seed: u64) -> Result<(Store, Program)> {
 
 impl Runnable for Config {
     fn open(&self, common: &Common, place: &Place) -> Result<(Box<dyn Example>, Session)> {
-        let Recipe { store, network, optimizer, plan } = Recipe::new(self, common.seed);
+        let Recipe { store, network, optimizer, plan } = Recipe::new(self, common.seed());
         let (trained, vision) = (network.trained.clone(), network.model.vision.clone());
         let images = plan.data.images.clone();
         let (example, mut session) = run::open(store, network, &trained, optimizer, plan, place)?;
-        self.encoder.write(&mut session, &vision, &images, common)?;
+        self.encoder.write(&mut session, &vision, &images, common.seed(), common)?;
         if let Some(factor) = self.darker {
             Encoder::darken(&mut session, &vision, factor)?;
         }

@@ -10,5 +10,9 @@ mod example;
 
 pub use args::{TwoTowerArgs, TwoTowerRunArgs};
 pub use command::train;
+pub(crate) use config::sizes;
 pub use config::{CURES, Case, Config, Fix};
+pub(crate) use data::Described;
+pub(crate) use encoder::{Encoder, PATH};
+pub(crate) use example::Describer;
 pub use example::step;

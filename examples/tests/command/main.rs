@@ -10,6 +10,7 @@ mod interrupts;
 mod output;
 mod reports;
 mod resnet;
+mod runfiles;
 mod saving;
 mod tape;
 mod transformer;

@@ -3,9 +3,9 @@
 use crate::{declared, numbers};
 use wgrad::{Array, ParamSet, Pool2d, Shape, Tensor, testing::Gradcheck};
 use wgrad_nn::{
-    Activation, AttentionConfig, BatchNorm2d, BlockConfig, BlockKind, Builder, Conv2d, Embedding, Fan, FeedForward,
-    Gpt, GptConfig, GroupNorm, Init, LayerNorm, Linear, Mlp, MultiHeadAttention, NormPlace, ResNet, ResNetConfig,
-    RmsNorm, Scale, Stem, TransformerBlock,
+    Activation, AttentionConfig, BatchNorm, BlockConfig, BlockKind, Builder, Conv2d, Embedding, Fan, FeedForward, Gpt,
+    GptConfig, GroupNorm, Init, LayerNorm, Linear, Mlp, MlpConfig, MultiHeadAttention, NormKind, NormPlace, ResNet,
+    ResNetConfig, RmsNorm, Scale, Stem, TransformerBlock,
 };
 
 const INIT: Init = Init::Normal(0.5);
@@ -25,14 +25,24 @@ fn images(shape: [usize; 4]) -> Array {
     numbers(Shape::from(shape), 2)
 }
 
+/// Two hidden layers with these settings.
+fn check_mlp(config: MlpConfig) {
+    let activation = if config.activation == Activation::Relu { Activation::Tanh } else { config.activation };
+    let config = MlpConfig { inputs: 4, width: 5, depth: 2, outputs: 2, init: INIT, activation, ..config };
+    check(numbers([3, 4], 1), |b| Mlp::new(b, &config), |m, x| m.forward(x, true));
+}
+
 #[test]
 fn of_layers() {
     check(numbers([2, 3], 0), |b| Linear::new(b, 3, 4, &INIT), |m, x| m.forward(x));
     check(numbers([2, 3], 0), |b| Scale::new(b, 0.7), |m, x| m.forward(x));
     check(Array::new([4], vec![2u32, 0, 1, 2]), |b| Embedding::new(b, 3, 2, &INIT), |m, x| m.forward(x));
     for activation in [Activation::Tanh, Activation::Sigmoid, Activation::LeakyRelu(0.1), Activation::Silu] {
-        check(numbers([3, 4], 1), |b| Mlp::new(b, &[4, 5, 5, 2], activation, &INIT), |m, x| m.forward(x));
+        check_mlp(MlpConfig { activation, ..MlpConfig::default() });
     }
+    check_mlp(MlpConfig { residual: true, norm: NormKind::Layer, ..MlpConfig::default() });
+    check_mlp(MlpConfig { residual: true, norm: NormKind::Batch { momentum: 0.1 }, ..MlpConfig::default() });
+    check_mlp(MlpConfig { norm: NormKind::Rms, activation: Activation::Identity, ..MlpConfig::default() });
 }
 
 #[test]
@@ -49,7 +59,7 @@ fn of_norms() {
     check(numbers([3, 5], 0), |b| RmsNorm::new(b, 5), |m, x| m.forward(x).sin());
     check(images([2, 4, 2, 2]), |b| GroupNorm::new(b, 2, 4), |m, x| m.forward(x).sin());
     for training in [true, false] {
-        check(images([3, 2, 2, 2]), |b| BatchNorm2d::new(b, 2), |m, x| m.forward(x, training).sin());
+        check(images([3, 2, 2, 2]), |b| BatchNorm::new(b, 2), |m, x| m.forward(x, training).sin());
     }
 }
 
@@ -108,7 +118,7 @@ fn of_networks_for_images() {
             block,
             stages: vec![(2, 1), (3, 1)],
             residual,
-            batch_norm,
+            norm: if batch_norm { NormKind::Batch { momentum: 0.1 } } else { NormKind::None },
             silent: false,
             activation: Activation::Tanh,
             checkpoint: false,

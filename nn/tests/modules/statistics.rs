@@ -3,7 +3,7 @@
 use crate::{assert_close, declared, eval, numbers, session};
 use wgrad::{Array, Collective, DType, InProcess, Session, Shape, Store, Tape};
 use wgrad_nn::{
-    BatchNorm2d, BlockKind, Buffers, Builder, ResNet, ResNetConfig, Trainer, TrainerConfig,
+    BatchNorm, BlockKind, Buffers, Builder, ResNet, ResNetConfig, Trainer, TrainerConfig,
     optim::{Sgd, SgdConfig},
 };
 
@@ -32,7 +32,7 @@ fn start() -> [Vec<f64>; 2] {
     [vec![0.0; 2], vec![1.0; 2]]
 }
 
-fn read(session: &mut Session, norm: &BatchNorm2d) -> [Vec<f64>; 2] {
+fn read(session: &mut Session, norm: &BatchNorm) -> [Vec<f64>; 2] {
     let running = session.read(norm.running).expect("readable").to_f64();
     [running[..2].to_vec(), running[2..].to_vec()]
 }
@@ -44,7 +44,7 @@ fn assert_same(have: &[Vec<f64>; 2], want: &[Vec<f64>; 2]) {
 
 #[test]
 fn training_moves_them_and_evaluation_uses_them() {
-    let (norm, mut session) = declared(|b| BatchNorm2d::new(b, 2).with_momentum(0.25));
+    let (norm, mut session) = declared(|b| BatchNorm::new(b, 2).with_momentum(0.25));
     let step = session.record(|t| t.tap("y", norm.forward(t.input_like("x", &batch(0)), true))).expect("it compiles");
     let mut want = start();
     for turn in 0..3 {
@@ -69,16 +69,16 @@ fn training_moves_them_and_evaluation_uses_them() {
 
 #[test]
 fn they_are_the_buffers_of_a_store() {
-    let (norm, session) = declared(|mut b| BatchNorm2d::new(b.at("stem").at("norm"), 2));
+    let (norm, session) = declared(|mut b| BatchNorm::new(b.at("stem").at("norm"), 2));
     let buffers = Buffers::of(session.layout());
     assert_eq!(buffers.states(), [norm.running]);
     assert_eq!(session.layout().state(norm.running).name, "buffers/stem/norm/running");
 }
 
 /// A trainer of a batch normalisation with windows of this many micro-batches.
-fn trainer(accumulate: usize) -> (BatchNorm2d, Trainer, Session) {
+fn trainer(accumulate: usize) -> (BatchNorm, Trainer, Session) {
     let mut store = Store::new();
-    let norm = BatchNorm2d::new(Builder::new(&mut store, 0).with_dtype(DType::F64), 2);
+    let norm = BatchNorm::new(Builder::new(&mut store, 0).with_dtype(DType::F64), 2);
     let params = store.params();
     let sgd = Sgd::new(&mut store, &params, SgdConfig { lr: 0.1.into(), ..SgdConfig::default() });
     let module = norm.clone();
@@ -201,12 +201,15 @@ fn settling_takes_a_kernel_each() {
 #[test]
 #[should_panic(expected = "momentum is 0, and must be in (0, 1]")]
 fn a_momentum_of_0_is_refused() {
-    declared(|b| BatchNorm2d::new(b, 2).with_momentum(0.0));
+    declared(|b| BatchNorm::new(b, 2).with_momentum(0.0));
 }
 
 #[test]
-#[should_panic(expected = "needs [batch, channels, height, width]")]
-fn rows_are_no_images() {
-    let (norm, mut session) = declared(|b| BatchNorm2d::new(b, 2));
-    eval(&mut session, &numbers([3, 2], 0), |x| norm.forward(x, true));
+fn rows_of_features_are_normalised_as_images_of_one_pixel() {
+    let norm_of = |shape: &[usize]| {
+        let (norm, mut session) = declared(|b| BatchNorm::new(b, 2));
+        let y = eval(&mut session, &numbers(Shape::from(shape), 0), |x| norm.forward(x, true));
+        y.to_f64()
+    };
+    assert_close(&norm_of(&[6, 2]), &norm_of(&[6, 2, 1, 1]));
 }

@@ -17,7 +17,7 @@ fn config(bridge: Bridge, frozen: bool) -> TwoTowerConfig {
         ..ResNetConfig::small(8, BlockKind::Basic, 1, 4).expect("8 is a depth")
     };
     let text = GptConfig { context: 5, width: 4, layers: 1, heads: 2, hidden: 6, std: 0.4, ..GptConfig::small(7) };
-    TwoTowerConfig { vision, text, bridge, frozen }
+    TwoTowerConfig { vision, text, bridge, feature_scale: 1.0, frozen }
 }
 
 fn declared(config: &TwoTowerConfig) -> (TwoTower, Store) {

@@ -3,7 +3,8 @@
 use crate::session;
 use wgrad::{Array, Rng, Session, Store};
 use wgrad_nn::{
-    BlockKind, Builder, Dropout, Gpt, GptConfig, Precision, ResNet, ResNetConfig, Trainer, TrainerConfig, checkpoint,
+    BlockKind, Builder, Dropout, Gpt, GptConfig, NormKind, Precision, ResNet, ResNetConfig, Trainer, TrainerConfig,
+    checkpoint,
     data::{Augment, Batch, Dataset, Digits, ImageData, Loader, LoaderConfig, Position, Text},
     optim::{AdamW, AdamWConfig, Sgd, SgdConfig},
 };
@@ -34,7 +35,8 @@ fn resnet_of(config: &ResNetConfig, training: TrainerConfig) -> (Trainer, Sessio
 
 /// The same in windows of so many micro-batches.
 fn resnet(batch_norm: bool, accumulate: usize) -> (Trainer, Session) {
-    let config = ResNetConfig { batch_norm, ..ResNetConfig::small(8, BlockKind::Basic, 1, 10).expect("8 is a depth") };
+    let norm = if batch_norm { NormKind::Batch { momentum: 0.1 } } else { NormKind::None };
+    let config = ResNetConfig { norm, ..ResNetConfig::small(8, BlockKind::Basic, 1, 10).expect("8 is a depth") };
     resnet_of(&config, TrainerConfig { accumulate, ..TrainerConfig::default() })
 }
 

@@ -3,9 +3,9 @@
 use super::{refusal, refused_as};
 use wgrad::{Cell, DType, Store, Tensor};
 use wgrad_nn::{
-    Activation, AttentionConfig, BatchNorm2d, BlockConfig, BlockKind, Builder, Conv2d, Embedding, FeedForward, Gpt,
-    GptConfig, GroupNorm, Init, LayerNorm, Linear, Mlp, MultiHeadAttention, Recurrent, RecurrentInit, ResNet,
-    ResNetConfig, RmsNorm, Scale, TransformerBlock,
+    Activation, AttentionConfig, BatchNorm, BlockConfig, BlockKind, Builder, Conv2d, Embedding, FeedForward, Gpt,
+    GptConfig, GroupNorm, Init, LayerNorm, Linear, Mlp, MlpConfig, MultiHeadAttention, Recurrent, RecurrentInit,
+    ResNet, ResNetConfig, RmsNorm, Scale, TransformerBlock,
 };
 
 /// Runs a layer, declared in a store of its own, on a tensor of the shape and type.
@@ -21,9 +21,9 @@ const LAYERS: &[(&str, Layer, &[usize], DType)] = &[
     ("layer_norm", |b| run(LayerNorm::new(b, 3), |l, x| _ = l.forward(x)), &[2, 4], DType::F32),
     ("rms_norm", |b| run(RmsNorm::new(b, 3), |l, x| _ = l.forward(x)), &[2, 4], DType::F32),
     ("group_norm", |b| run(GroupNorm::new(b, 2, 4), |l, x| _ = l.forward(x)), &[2, 5, 3], DType::F32),
-    ("batch_norm", |b| run(BatchNorm2d::new(b, 3), |l, x| _ = l.forward(x, true)), &[2, 3], DType::F32),
-    ("batch_norm", |b| run(BatchNorm2d::new(b, 3), |l, x| _ = l.forward(x, true)), &[2, 4, 2, 2], DType::F32),
-    ("batch_norm_eval", |b| run(BatchNorm2d::new(b, 3), |l, x| _ = l.forward(x, false)), &[2, 4, 2, 2], DType::F32),
+    ("batch_norm", |b| run(BatchNorm::new(b, 3), |l, x| _ = l.forward(x, true)), &[3], DType::F32),
+    ("batch_norm", |b| run(BatchNorm::new(b, 3), |l, x| _ = l.forward(x, true)), &[2, 4, 2, 2], DType::F32),
+    ("batch_norm_eval", |b| run(BatchNorm::new(b, 3), |l, x| _ = l.forward(x, false)), &[2, 4, 2, 2], DType::F32),
     ("scale", |b| run(Scale::new(b, 1.0), |l, x| _ = l.forward(x)), &[2], DType::F64),
     (
         "conv2d",
@@ -31,7 +31,7 @@ const LAYERS: &[(&str, Layer, &[usize], DType)] = &[
         &[2, 5, 4, 4],
         DType::F32,
     ),
-    ("mlp", |b| run(Mlp::new(b, &[3, 4, 2], Activation::Relu, &ONES), |l, x| _ = l.forward(x)), &[2, 5], DType::F32),
+    ("mlp", |b| run(Mlp::new(b, &mlp()), |l, x| _ = l.forward(x, true)), &[2, 5], DType::F32),
     ("lstm", |b| run(recurrent(b), |l, x| _ = l.forward(x)), &[2, 5], DType::F32),
     ("lstm", |b| run(recurrent(b), |l, x| _ = l.forward(x)), &[2, 2, 5], DType::F32),
     ("lstm", |b| run(recurrent(b), |l, x| _ = l.unrolled(x)), &[2, 2, 5], DType::F32),
@@ -46,6 +46,10 @@ const LAYERS: &[(&str, Layer, &[usize], DType)] = &[
 
 fn run<L: 'static>(layer: L, forward: fn(&L, Tensor<'_>)) -> Box<dyn Fn(Tensor<'_>)> {
     Box::new(move |x| forward(&layer, x))
+}
+
+fn mlp() -> MlpConfig {
+    MlpConfig { inputs: 3, width: 4, depth: 1, outputs: 2, init: ONES, ..MlpConfig::default() }
 }
 
 fn recurrent(b: Builder<'_>) -> Recurrent {
@@ -115,8 +119,7 @@ fn a_path_that_is_taken_is_refused_at_the_models_line() {
     let _ = gpt(Builder::new(&mut store, 0).at("gpt"));
     let refused = refusal(|| gpt(Builder::new(&mut store, 0).at("gpt")));
     assert!(refused.file == file!() && refused.message.contains("\"gpt/tokens/weight\""), "{}", refused.message);
-    let widths = [3, 4, 2];
-    Mlp::new(Builder::new(&mut store, 0).at("mlp"), &widths, Activation::Relu, &ONES);
-    let refused = refusal(|| Mlp::new(Builder::new(&mut store, 0).at("mlp"), &widths, Activation::Relu, &ONES));
-    assert!(refused.file == file!() && refused.message.contains("\"mlp/0/bias\""), "{}", refused.message);
+    Mlp::new(Builder::new(&mut store, 0).at("mlp"), &mlp());
+    let refused = refusal(|| Mlp::new(Builder::new(&mut store, 0).at("mlp"), &mlp()));
+    assert!(refused.file == file!() && refused.message.contains("\"mlp/layer/0/bias\""), "{}", refused.message);
 }

@@ -1,0 +1,18 @@
+//! `wgrad train FILE.toml`: a run without writing Rust, from a file that says model, data, loss, optimizer and what is done to
+//! gradients.
+//!
+//! [`RunFile::read`] checks a file key by key; the file that it opens is trained as the examples are. What a file leaves out is
+//! as in the complete file of its model, which [`defaults`] has.
+
+mod command;
+mod config;
+mod document;
+mod feed;
+mod model;
+mod read;
+mod recipe;
+mod words;
+
+pub use command::{TrainArgs, train};
+pub use config::RunFile;
+pub use read::{defaults, models};

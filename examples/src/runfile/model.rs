@@ -1,0 +1,133 @@
+//! The models of run files as networks: what is minimised, and what is judged.
+
+use super::config::{LossConfig, Unguarded};
+use crate::run::{LOSS, Network};
+use wgrad::{CrossEntropy, Reduction, Tensor};
+use wgrad_nn::{Dropout, Gpt, Linear, Mlp, Recurrent, ResNet};
+
+/// A model that maps inputs to outputs.
+#[derive(Clone, Debug)]
+pub enum Outputs {
+    /// A stack of linear layers.
+    Mlp(Mlp),
+    /// A recurrent layer, and a linear one that reads its last hidden state.
+    Rnn(Recurrent, Linear),
+    /// A decoder.
+    Gpt(Gpt),
+    /// A residual network.
+    ResNet(ResNet),
+}
+
+/// What targets are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Targets {
+    /// Classes, judged by accuracy.
+    Classes,
+    /// Numbers, judged by the mean squared error.
+    Numbers,
+    /// Symbols, judged by nats.
+    Symbols,
+}
+
+/// A model with its loss.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// The model.
+    pub model: Outputs,
+    /// What targets are.
+    pub targets: Targets,
+    /// The loss.
+    pub loss: LossConfig,
+    /// Where dropout draws from, if there is any.
+    pub dropout: Option<Dropout>,
+}
+
+impl Judged {
+    /// Outputs, `[rows, classes]` or `[rows, values]`.
+    #[track_caller]
+    fn outputs<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
+        match &self.model {
+            Outputs::Mlp(mlp) if self.loss.unguarded == Unguarded::Div => {
+                let features = mlp.features(x, training);
+                let squares = features.square().sum_axes(&[1]);
+                let norm = squares.sqrt().unsqueeze(1);
+                features.tape().scoped("head", || mlp.head.forward(features / norm))
+            }
+            Outputs::Mlp(mlp) => mlp.forward(x, training),
+            Outputs::Rnn(recurrent, head) => {
+                let last = recurrent.forward(x).last;
+                last.tape().scoped("head", || head.forward(last))
+            }
+            Outputs::Gpt(gpt) => {
+                let logits = gpt.forward(x, training);
+                let shape = logits.shape();
+                logits.reshape([shape[0] * shape[1], shape[2]])
+            }
+            Outputs::ResNet(resnet) => resnet.forward(x, training),
+        }
+    }
+
+    /// The mean loss of outputs as they are meant.
+    #[track_caller]
+    fn mean<'t>(&self, outputs: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
+        match self.targets {
+            Targets::Numbers => outputs.mse(y),
+            Targets::Classes | Targets::Symbols => outputs.cross_entropy(y),
+        }
+    }
+
+    /// What the file asks to minimise.
+    #[track_caller]
+    fn asked<'t>(&self, outputs: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
+        let reduction = if self.loss.sum { Reduction::Sum } else { Reduction::Mean };
+        let outputs = if self.loss.softmax_first { outputs.softmax(1) } else { outputs };
+        match (self.targets, self.loss.unguarded) {
+            (Targets::Numbers, _) => outputs.mse_with(y, reduction),
+            (_, Unguarded::Log) => {
+                let likelihoods = outputs.softmax(1).log().gather(y.unsqueeze(1), 1);
+                if self.loss.sum { -likelihoods.sum() } else { -likelihoods.mean() }
+            }
+            (_, _) => outputs.cross_entropy_with(y, &CrossEntropy { reduction, ..CrossEntropy::default() }),
+        }
+    }
+}
+
+impl Network for Judged {
+    fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
+        let tape = x.tape();
+        if let Some(dropout) = self.dropout {
+            dropout.rng().advance(tape);
+        }
+        let outputs = self.outputs(x, true);
+        let y = if self.targets == Targets::Numbers { y } else { y.reshape([y.numel()]) };
+        tape.scoped("loss", || {
+            let mut loss = self.asked(outputs, y);
+            if self.loss.sum || self.loss.weight != 1.0 {
+                // What is minimised is another number than what is told of.
+                tape.tap(LOSS, self.mean(outputs, y));
+            }
+            if let (Unguarded::Sqrt, Outputs::Mlp(mlp)) = (self.loss.unguarded, &self.model) {
+                let bias = tape.param(mlp.head.bias.expect("a head has one"));
+                loss = loss + bias.square().sum().sqrt();
+            }
+            if self.loss.weight == 1.0 { loss } else { loss * self.loss.weight }
+        })
+    }
+
+    fn metric<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
+        let outputs = self.outputs(x, false);
+        match self.targets {
+            Targets::Classes => outputs.accuracy(y),
+            Targets::Numbers => outputs.mse(y),
+            Targets::Symbols => outputs.cross_entropy(y.reshape([y.numel()])),
+        }
+    }
+
+    fn flow<'t>(&self, g: Tensor<'t>) -> Tensor<'t> {
+        match self.model {
+            // A number for each time step.
+            Outputs::Rnn(..) => g.abs().mean_axes(&[1, 2]),
+            _ => g.abs().mean(),
+        }
+    }
+}
