@@ -9,7 +9,7 @@ const EACH: [(&str, &str); 5] = [
     ("mlp", "steps = 6\n[mlp]\nwidth = 8\ndepth = 2"),
     ("rnn", "steps = 6\nbatch = 4\n[rnn]\nhidden = 8\nlength = 10"),
     ("transformer", "steps = 4\nbatch = 2\n[transformer]\nwidth = 8\nlayers = 1\nheads = 2\ncontext = 8\nhidden = 16"),
-    ("resnet", "steps = 3\nbatch = 8\n[resnet]\ndepth = 8\nwidth = 4"),
+    ("resnet", "steps = 3\nbatch = 8\n[resnet]\ndepth = 8\nwidth = 4\n[schedule]\nwarmup = 1"),
     ("two-tower", "steps = 2\nbatch = 4"),
 ];
 
