@@ -205,13 +205,21 @@ impl Tape {
     }
 
     /// Records `f` with a handler for [`Tensor::probe`]: it sees each probed tensor with its path, and returns what is
-    /// used in its place (the tensor itself, or the tensor with a hook).
+    /// used in its place (the tensor itself, or the tensor with a hook). A handler around it sees that tensor next.
     pub fn with_probe<R>(
         &self,
         handler: impl for<'t> Fn(&str, Tensor<'t>) -> Tensor<'t> + 'static,
         f: impl FnOnce() -> R,
     ) -> R {
-        let before = self.inner.borrow_mut().probe.replace(Rc::new(handler));
+        let before = self.inner.borrow().probe.clone();
+        let both: Probe = match before.clone() {
+            None => Rc::new(handler),
+            Some(outer) => Rc::new(move |path, x| {
+                let x = handler(path, x);
+                outer(path, x)
+            }),
+        };
+        self.inner.borrow_mut().probe = Some(both);
         let result = f();
         self.inner.borrow_mut().probe = before;
         result
@@ -272,6 +280,12 @@ impl<'t> Tensor<'t> {
         inputs.extend(with.map(|x| self.tape.own(x, "on_grad_with")));
         fns.push(inputs.len() - 1 - N, hook);
         self.hooked(fns, inputs)
+    }
+
+    /// Whether a gradient can flow to this tensor, so that [`Tensor::on_grad`] may be called: it is of floats, neither
+    /// detached nor computed from constants alone.
+    pub fn requires_grad(self) -> bool {
+        self.dtype().is_float() && self.tape.takes_gradients(self)
     }
 
     /// Shows the gradient of this tensor to the host, as a tap of this name: use the tensor that is returned. It is the

@@ -563,6 +563,13 @@ impl Tape {
     /// If something is tapped under this name already; if the value is another tape's.
     #[track_caller]
     pub fn tap(&self, name: &str, value: Tensor<'_>) {
+        let site = Location::caller();
+        self.push_tap(name, value);
+        self.note_scaled_tap(name, site);
+    }
+
+    #[track_caller]
+    fn push_tap(&self, name: &str, value: Tensor<'_>) {
         let node = self.own(value, "tap");
         let site = Location::caller();
         if let Some(first) = self.tapped(name) {
@@ -570,7 +577,6 @@ impl Tape {
                 "tap {name:?}: the name is taken, at {first}: give each its own, or use `tap_each` (recorded at {site})"
             );
         }
-        self.note_scaled_tap(name, site);
         self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node, site });
     }
 
@@ -581,12 +587,27 @@ impl Tape {
     /// If the value is another tape's.
     #[track_caller]
     pub fn tap_each(&self, name: &str, value: Tensor<'_>) {
+        self.tap(&self.free_tap(name), value);
+    }
+
+    /// As [`Tape::tap_each`], of a gradient that a hook of a scaled loss shows, for who divides it by the scale: of any other
+    /// tap there is a lint ([`crate::Pitfall::P24`]).
+    ///
+    /// # Panics
+    /// If the value is another tape's.
+    #[track_caller]
+    pub fn tap_scaled(&self, name: &str, value: Tensor<'_>) {
+        self.push_tap(&self.free_tap(name), value);
+    }
+
+    /// The name, or that with a number if it is taken.
+    fn free_tap(&self, name: &str) -> String {
         let (mut free, mut count) = (name.to_string(), 1);
         while self.tapped(&free).is_some() {
             count += 1;
             free = format!("{name}#{count}");
         }
-        self.tap(&free, value);
+        free
     }
 
     /// Where something is tapped under this name.

@@ -118,7 +118,8 @@ impl Gpt {
         Self { tokens, positions, blocks, norm, head, config: config.clone() }
     }
 
-    /// Maps symbols, u32 `[batch, time]`, to the logits of their successors, `[batch, time, vocabulary]`. A symbol that is
+    /// Maps symbols, u32 `[batch, time]`, to the logits of their successors, `[batch, time, vocabulary]`, probed as `logits`;
+    /// what each block gives is probed as `block[i]/residual`. A symbol that is
     /// not in the vocabulary is an error when the program runs.
     ///
     /// # Panics
@@ -166,14 +167,16 @@ impl Gpt {
                 true => tape.checkpoint(|| block.forward(x, training)),
                 false => block.forward(x, training),
             };
+            x = x.probe("residual");
         }
         if let Some(norm) = &self.norm {
             x = norm.forward(x);
         }
-        match &self.head {
+        let logits = match &self.head {
             Some(head) => head.forward(x),
             None => x.matmul_t(tape.param(self.tokens.weight)),
-        }
+        };
+        logits.probe("logits")
     }
 
     /// The mean cross-entropy of symbols against their successors, both u32 `[batch, time]`, in nats per symbol.

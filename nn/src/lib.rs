@@ -52,6 +52,7 @@ mod gpt;
 mod linalg;
 mod linear;
 mod mlp;
+mod monitor;
 mod norm;
 mod omega;
 mod random;
@@ -78,6 +79,9 @@ pub use gpt::{Gpt, GptConfig};
 pub use init::{Fan, Init};
 pub use linear::Linear;
 pub use mlp::{Mlp, MlpConfig, MlpLayer};
+pub use monitor::{
+    FlowMeasure, GradMeasure, Histogram, Measurement, MonitorConfig, ParamMeasure, ScoreMeasure, SiteMeasure,
+};
 pub use norm::{GroupNorm, LayerNorm, Norm, NormKind, RmsNorm};
 pub use omega::omega;
 pub use recurrent::{Outputs, Recurrent, RecurrentInit};

@@ -209,7 +209,7 @@ impl Recurrent {
     fn recurrence<'t>(&self, x: Tensor<'t>, h0: Tensor<'t>, c0: Option<Tensor<'t>>) -> Recurrence<'t> {
         let tape = x.tape();
         // One tall product for all steps; a diagnosis hooks it to see dL/dz of each step.
-        let z = (x.matmul_t(tape.param(self.weight_ih)) + tape.param(self.bias)).probe("z");
+        let z = (x.matmul_t(tape.param(self.weight_ih)) + tape.param(self.bias)).probe("time/z");
         let (w_hh, b_hh) = (tape.param(self.weight_hh), self.bias_hh.map(|bias| tape.param(bias)));
         Recurrence { cell: self.cell, z, w_hh, h0, c0, b_hh }
     }

@@ -6,12 +6,13 @@ pub use config::{LossScale, Precision, TrainerConfig};
 
 use crate::{
     buffers::{Buffers, Remembered},
+    monitor::{Measurement, Reader, Recorder, SiteMeasure},
     optim::{Ema, EmaConfig},
 };
-use std::{cell::RefCell, collections::BTreeMap, fmt, panic::Location};
+use std::{cell::RefCell, collections::BTreeMap, fmt, panic::Location, sync::Arc};
 use wgrad::{
     Accumulator, Agc, Array, Centralize, DType, DynamicScale, FiniteGuard, Flat, Grads, InputDecl, Lint, LossScaler,
-    Noise, OnGiveUp, Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps,
+    Noise, OnGiveUp, Optimizer, Param, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps,
     Tensor, Weighting,
 };
 
@@ -134,8 +135,8 @@ struct Kept {
     moved: RefCell<Vec<StateId>>,
 }
 
-/// A compiled program, and the inputs that it is for.
-type Compiled = (Vec<(String, Shape, DType)>, Step);
+/// A compiled program, the inputs that it is for, and whether it measures.
+type Compiled = ((Vec<(String, Shape, DType)>, bool), Step);
 
 /// How many shapes of micro-batches are kept compiled.
 const SHAPES: usize = 64;
@@ -195,10 +196,23 @@ pub struct Trainer {
     /// What the loss has asked for.
     asked: RefCell<Asked>,
     /// Of a full window, and of one that the data cut short; each with the parameters that micro-batches had reached when
-    /// it was recorded, and the number of buffers they had moved.
-    updates: [Option<((ParamSet, usize), Step)>; 2],
+    /// it was recorded, and the number of buffers they had moved. Each as it is, and measured.
+    updates: [[Option<((ParamSet, usize), Step)>; 2]; 2],
     /// Micro-batches that are in the window; `None` before the session has been asked.
     present: Option<usize>,
+    /// What is measured, if anything is.
+    monitor: Option<Monitor>,
+}
+
+/// What a trainer measures.
+struct Monitor {
+    recorder: Recorder,
+    /// The parameters that are trained, with path and size.
+    params: Vec<(Param, String, usize)>,
+    /// Updates that this trainer has begun.
+    begun: usize,
+    /// The sites of micro-batches whose update has not arrived.
+    sites: Vec<SiteMeasure>,
 }
 
 impl fmt::Debug for Trainer {
@@ -228,6 +242,7 @@ impl Trainer {
             store.layout().check(params);
         }
         assert!(*accumulate > 0, "trainer: accumulate is 0, and must be at least 1");
+        let monitor = Monitor::new(store, params, &config);
         let scale_name = format!("{name}/loss_scale");
         let scaler = match (&config.loss_scale, config.precision) {
             (LossScale::None, _) | (LossScale::Auto, Precision::F32) => LossScaler::none(),
@@ -267,7 +282,7 @@ impl Trainer {
             None => None,
         };
         let (params, optimizer, loss) = (params.clone(), Box::new(optimizer), Box::new(loss));
-        let (micro_batches, updates, present) = (vec![], [None, None], None);
+        let (micro_batches, updates, present) = (vec![], [[None, None], [None, None]], None);
         let site = Location::caller();
         Self {
             config,
@@ -288,6 +303,7 @@ impl Trainer {
             asked: RefCell::default(),
             updates,
             present,
+            monitor,
         }
     }
 
@@ -338,20 +354,31 @@ impl Trainer {
     /// If the loss is no float scalar; if micro-batches are weighted by tokens and it does not say how many there are.
     #[track_caller]
     pub fn record_micro_batch(&self, tape: &Tape, inputs: &[(&str, &Array)]) {
-        self.record_loss(Inputs::declare(tape, inputs));
+        self.record_loss(Inputs::declare(tape, inputs), None);
     }
 
+    /// Records what a micro-batch does, and measures it where a recorder is given.
     #[track_caller]
-    fn record_loss(&self, inputs: Inputs<'_>) {
+    fn record_loss(&self, mut inputs: Inputs<'_>, watched: Option<&Recorder>) {
         let tape = inputs.tape;
         let before = self.buffers.remember(tape);
-        let loss = match self.config.precision {
+        if let Some(recorder) = watched {
+            let _call = tape.at(self.site);
+            for (name, x) in &mut inputs.named {
+                *x = recorder.site(&format!("inputs/{name}"), *x);
+            }
+        }
+        let record = || match self.config.precision {
             Precision::F32 => (self.loss)(&inputs),
             Precision::F16 => tape.autocast(DType::F16, || (self.loss)(&inputs)),
         };
+        let loss = match watched.cloned() {
+            None => record(),
+            Some(recorder) => tape.with_probe(move |path, x| recorder.site(path, x), record),
+        };
         {
             let _call = tape.at(self.site);
-            self.record_gradient(loss, before.moved(tape));
+            self.record_gradient(loss, before.moved(tape), watched);
         }
         if let Some(after) = &self.after {
             after(&inputs);
@@ -361,7 +388,7 @@ impl Trainer {
 
     /// From a micro-batch's loss, and the buffers that it has moved, to the window, or to the parameters.
     #[track_caller]
-    fn record_gradient<'t>(&self, loss: Loss<'t>, moved: Remembered<'t>) {
+    fn record_gradient<'t>(&self, loss: Loss<'t>, moved: Remembered<'t>, watched: Option<&Recorder>) {
         let (value, tape) = (loss.or_nothing(), loss.value.tape());
         let mut grads = self.scaler.scale(value).grad(&self.params);
         if self.config.check_loss {
@@ -372,7 +399,7 @@ impl Trainer {
         }
         let Some((accumulator, window)) = &self.window else {
             let ranks = tape.ranks() as f64;
-            return self.finish(grads, value.sum_over_ranks() / ranks, moved);
+            return self.finish(grads, value.sum_over_ranks() / ranks, moved, watched);
         };
         self.keep(tape, accumulator, &moved);
         let value = value.cast(DType::F32);
@@ -415,6 +442,11 @@ impl Trainer {
     /// If there are no windows, `accumulate` being 1: a micro-batch is an update then. If no micro-batch has been recorded.
     #[track_caller]
     pub fn record_update(&self, tape: &Tape, last: bool) {
+        self.record_watched_update(tape, last, None);
+    }
+
+    #[track_caller]
+    fn record_watched_update(&self, tape: &Tape, last: bool, watched: Option<&Recorder>) {
         let (accumulator, window) = self.window.as_ref().expect("trainer: each micro-batch is an update");
         let (sum, weight) = (tape.state(window.loss), tape.state(window.weight));
         for state in [window.loss, window.weight] {
@@ -423,13 +455,20 @@ impl Trainer {
         let grads = if last { accumulator.take_last(tape) } else { accumulator.take(tape) };
         let moved = self.kept.moved.borrow();
         let kept = moved.iter().map(|buffer| (*buffer, tape.state(self.kept.states[buffer])));
-        self.finish(grads, sum.sum_over_ranks() / weight.sum_over_ranks(), Remembered::new(kept.collect()));
+        let kept = Remembered::new(kept.collect());
+        self.finish(grads, sum.sum_over_ranks() / weight.sum_over_ranks(), kept, watched);
     }
 
     /// From the gradient of a rank's batch to the parameters; `loss` is that of all ranks, `before` what buffers go back to
     /// where the step is not taken.
     #[track_caller]
-    fn finish<'t>(&self, grads: Grads<'t, Scaled>, loss: Tensor<'t>, before: Remembered<'t>) {
+    fn finish<'t>(
+        &self,
+        grads: Grads<'t, Scaled>,
+        loss: Tensor<'t>,
+        before: Remembered<'t>,
+        watched: Option<&Recorder>,
+    ) {
         let (tape, c) = (grads.tape(), &self.config);
         self.tap(tape, "loss", loss);
         if let Some((scale, _)) = self.scaler.states() {
@@ -440,6 +479,7 @@ impl Trainer {
             g = g.skip_if_not_finite(guard);
         }
         self.tap(tape, "grad_norm", g.norm());
+        let measured = if let Some(recorder) = watched { Some((recorder, recorder.gradients(&g))) } else { None };
         if c.profile {
             self.tap(tape, "norms", g.segment_norms());
         }
@@ -467,11 +507,17 @@ impl Trainer {
         if c.profile {
             self.tap(tape, "applied_norm", g.norm());
         }
+        if let Some((recorder, _)) = &measured {
+            recorder.applied(&g);
+        }
         let g = self.optimizer.judge(g);
         let verdict = g.verdict().expect("unscaling checks");
         self.tap(tape, "taken", verdict);
         before.settle(tape, verdict);
         self.optimizer.step(g);
+        if let Some((recorder, before)) = &measured {
+            recorder.updated(tape, before);
+        }
         if let Some(ema) = &self.ema {
             ema.update(tape, &*self.optimizer);
         }
@@ -493,13 +539,15 @@ impl Trainer {
     /// update that could not be run the micro-batches stay in the window, and the next step or flush makes it first.
     #[track_caller]
     pub fn step(&mut self, session: &mut Session, inputs: &[(&str, &Array)]) -> Result<bool> {
-        let micro_batch = self.micro_batch(session, inputs)?;
         if self.window.is_some() && self.present(session)? == self.config.accumulate {
+            self.check_inputs(inputs)?;
             self.close(session, false)?;
         }
         let present = self.present(session)?;
+        let micro_batch = self.micro_batch(session, inputs, present == 0 && self.is_measured())?;
         session.run(&micro_batch, inputs)?;
         if self.window.is_none() {
+            self.count_update();
             return Ok(true);
         }
         self.present = Some(present + 1);
@@ -530,14 +578,37 @@ impl Trainer {
 
     /// What is doubtful about the programs that have been recorded so far.
     pub fn lints(&self) -> Vec<Lint> {
-        let steps =
-            self.micro_batches.iter().map(|(_, step)| step).chain(self.updates.iter().flatten().map(|(_, step)| step));
+        let steps = self
+            .micro_batches
+            .iter()
+            .map(|(_, step)| step)
+            .chain(self.updates.iter().flatten().flatten().map(|(_, step)| step));
         steps.flat_map(|step| step.lints()).cloned().collect()
     }
 
     /// What the updates among these runs did, oldest first. The taps of other programs are passed over.
     pub fn updates(&self, taps: &[Taps]) -> Vec<Update> {
         taps.iter().filter_map(|taps| self.read(taps)).collect()
+    }
+
+    /// What the updates among these runs looked like from within, oldest first: of those that [`TrainerConfig::monitor`] has
+    /// measured. The taps of other programs are passed over. Sites that arrive before their update are kept until it does.
+    pub fn measurements(&mut self, taps: &[Taps]) -> Vec<Measurement> {
+        let Some(mut monitor) = self.monitor.take() else { return vec![] };
+        let mut all = vec![];
+        for taps in taps {
+            let groups = self.config.monitor.as_ref().map_or(&[][..], |config| &config.groups);
+            let reader = Reader { prefix: &monitor.recorder.prefix, params: &monitor.params, groups };
+            let sites = reader.sites(taps);
+            if !sites.is_empty() {
+                monitor.sites = sites;
+            }
+            let Some(update) = self.read(taps) else { continue };
+            let sites = std::mem::take(&mut monitor.sites);
+            all.extend(reader.measurement(taps, &update, sites));
+        }
+        self.monitor = Some(monitor);
+        all
     }
 
     /// Goes on from what the session holds, after a checkpoint has been loaded into it: also in the middle of a window.
@@ -560,23 +631,25 @@ impl Trainer {
 
     #[track_caller]
     fn close(&mut self, session: &mut Session, last: bool) -> Result<()> {
+        let watched = self.is_measured();
         // One recorded before micro-batches reached other parameters too would leave those gradients out.
         let present = self.window.as_ref().map(|(accumulator, _)| accumulator.present()).unwrap_or_default();
         let reached = (present, self.kept.moved.borrow().len());
-        let update = match &self.updates[usize::from(last)] {
+        let update = match &self.updates[usize::from(last)][usize::from(watched)] {
             Some((known, update)) if *known == reached => update.clone(),
             _ => {
                 let tape = Tape::for_ranks(session.layout().clone(), session.ranks());
                 {
                     let _call = tape.at(self.site);
-                    self.record_update(&tape, last);
+                    self.record_watched_update(&tape, last, self.recorder(watched));
                 }
                 session.compile(tape.finish())?
             }
         };
-        let (_, update) = self.updates[usize::from(last)].insert((reached, update));
+        let (_, update) = self.updates[usize::from(last)][usize::from(watched)].insert((reached, update));
         session.run(update, &[])?;
         self.present = Some(0);
+        self.count_update();
         Ok(())
     }
 
@@ -603,22 +676,62 @@ impl Trainer {
         known.map_or(Ok(()), |input| Err(InputDecl { site, ..input.clone() }.missing()))
     }
 
-    /// The program of a micro-batch of these shapes.
+    /// Whether the update at hand is measured.
+    fn is_measured(&self) -> bool {
+        let every = self.config.monitor.as_ref().map_or(1, |config| config.every);
+        self.monitor.as_ref().is_some_and(|monitor| monitor.begun.is_multiple_of(every))
+    }
+
+    fn recorder(&self, watched: bool) -> Option<&Recorder> {
+        self.monitor.as_ref().map(|monitor| &monitor.recorder).filter(|_| watched)
+    }
+
+    fn count_update(&mut self) {
+        if let Some(monitor) = &mut self.monitor {
+            monitor.begun += 1;
+        }
+    }
+
+    /// The program of a micro-batch of these shapes, which measures if it is to be watched.
     #[track_caller]
-    fn micro_batch(&mut self, session: &mut Session, inputs: &[(&str, &Array)]) -> Result<Step> {
+    fn micro_batch(&mut self, session: &mut Session, inputs: &[(&str, &Array)], watched: bool) -> Result<Step> {
         self.check_inputs(inputs)?;
         let shapes: Vec<(String, Shape, DType)> =
             inputs.iter().map(|(name, array)| (name.to_string(), array.shape().clone(), array.dtype())).collect();
-        let compiled = match self.micro_batches.iter().position(|(known, _)| *known == shapes) {
+        let key = (shapes, watched);
+        let compiled = match self.micro_batches.iter().position(|(known, _)| *known == key) {
             Some(position) => self.micro_batches.remove(position),
             None => {
                 let tape = Tape::for_ranks(session.layout().clone(), session.ranks());
-                self.record_micro_batch(&tape, inputs);
-                (shapes, session.compile(tape.finish())?)
+                self.record_loss(Inputs::declare(&tape, inputs), self.recorder(watched));
+                (key, session.compile(tape.finish())?)
             }
         };
         self.micro_batches.truncate(SHAPES - 1);
         self.micro_batches.insert(0, compiled);
         Ok(self.micro_batches[0].1.clone())
+    }
+}
+
+impl Monitor {
+    /// What a configuration asks to measure.
+    ///
+    /// # Panics
+    /// If it asks for every 0 updates, or for a group of parameters of another store.
+    #[track_caller]
+    fn new(store: &Store, params: &ParamSet, config: &TrainerConfig) -> Option<Self> {
+        let asked = config.monitor.as_ref()?;
+        assert!(asked.every > 0, "trainer: the monitor measures every 0 updates, and must every 1 or more");
+        for (_, group) in &asked.groups {
+            store.layout().check(group);
+        }
+        let known = |param: Param| {
+            let decl = store.layout().param(param);
+            (param, decl.path.clone(), decl.shape.numel())
+        };
+        let prefix = format!("{}/monitor", config.name);
+        let of: Arc<[Param]> = params.iter().collect();
+        let recorder = Recorder { prefix, params: of, histograms: asked.histograms };
+        Some(Self { recorder, params: params.iter().map(known).collect(), begun: 0, sites: vec![] })
     }
 }

@@ -1,5 +1,6 @@
 //! The settings of a trainer.
 
+use crate::MonitorConfig;
 use wgrad::{DynamicScale, Noise, ParamSet, Weighting};
 
 /// What contractions are computed in.
@@ -63,6 +64,9 @@ pub struct TrainerConfig {
     /// Whether each update tells the norm of every parameter's gradient, and of what the optimizer is given: two more walks
     /// over the gradients.
     pub profile: bool,
+    /// What is measured of some of the updates: see [`MonitorConfig`] and [`super::Trainer::measurements`]. A run leaves the
+    /// same bits in every state with it and without.
+    pub monitor: Option<MonitorConfig>,
     /// Decides the noise.
     pub seed: u64,
 }
@@ -86,6 +90,7 @@ impl Default for TrainerConfig {
             check_loss: true,
             give_up: Some(100),
             profile: false,
+            monitor: None,
             seed: 0,
         }
     }

@@ -5,6 +5,7 @@ mod data;
 mod dropout;
 mod golden;
 mod groups;
+mod monitor;
 mod omega;
 mod optim;
 mod recurrent;

@@ -204,7 +204,7 @@ fn probe_case(unrolled: bool) {
             t.tap("bias", loss.grad_wrt(&[t.param(layer.bias)])[0].expect("reached"));
         })
         .expect("compiles");
-    assert_eq!(*seen.borrow(), [("rnn/z".to_string(), vec![4, 2, 3])]);
+    assert_eq!(*seen.borrow(), [("rnn/time/z".to_string(), vec![4, 2, 3])]);
     session.run(&step, &[("x", &x)]).expect("runs");
     let taps = session.taps().expect("ran").pop().expect("one run");
     let (have, want) = (taps.get("probed").expect("hooked").to_f64(), taps.get("expected").expect("tapped").to_f64());

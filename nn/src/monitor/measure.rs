@@ -1,0 +1,297 @@
+//! What has been measured: from taps to numbers with names.
+
+use super::{FLOW, GRADIENT, SITE};
+use crate::trainer::Update;
+use wgrad::{Param, ParamSet, Taps};
+
+/// What an update looked like from within.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Measurement {
+    /// What it did.
+    pub update: Update,
+    /// The norm of what the optimizer was given: of the gradient after all clips and other passes.
+    pub applied_norm: f64,
+    /// The parameters that have a gradient, in the order of declaration.
+    pub params: Vec<ParamMeasure>,
+    /// The groups of the configuration, by name.
+    pub groups: Vec<(String, GradMeasure)>,
+    /// The sites of the first micro-batch, in the order of the forward pass: its float inputs as `inputs/<name>`, and what
+    /// the model probes ([`wgrad::Tensor::probe`]).
+    pub sites: Vec<SiteMeasure>,
+}
+
+/// A parameter, and its gradient.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ParamMeasure {
+    /// The parameter.
+    pub param: Param,
+    /// Its path.
+    pub path: String,
+    /// What was measured.
+    pub grad: GradMeasure,
+    /// Its gradient by magnitude and sign, where the configuration asks for it.
+    pub histogram: Option<Histogram>,
+}
+
+/// The gradient of some elements, without the loss scale, before noise and clips; and the elements themselves.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct GradMeasure {
+    /// How many elements there are.
+    pub elements: usize,
+    /// The Euclidean norm of the gradient.
+    pub norm: f64,
+    /// The mean of the gradient.
+    pub mean: f64,
+    /// The mean magnitude of the gradient.
+    pub mean_abs: f64,
+    /// The standard deviation of the gradient, from its norm and its mean: digits are lost where the mean is far larger.
+    pub std: f64,
+    /// The largest magnitude of the gradient.
+    pub max: f64,
+    /// The share of elements whose gradient is exactly 0, in [0, 1].
+    pub zeros: f64,
+    /// The share of elements whose gradient is NaN or infinite, in [0, 1].
+    pub non_finite: f64,
+    /// The Euclidean norm of the parameters before the update.
+    pub param_norm: f64,
+    /// The Euclidean norm of the difference that the update made to them.
+    pub update_norm: f64,
+}
+
+impl GradMeasure {
+    /// The norm of the gradient over that of the parameters.
+    pub fn grad_ratio(&self) -> f64 {
+        self.norm / self.param_norm
+    }
+
+    /// The norm of the update over that of the parameters: about 1e-3 is usual.
+    pub fn update_ratio(&self) -> f64 {
+        self.update_norm / self.param_norm
+    }
+
+    /// The measures of several together.
+    pub fn joined<'a>(parts: impl Iterator<Item = &'a Self>) -> Self {
+        let parts: Vec<&Self> = parts.collect();
+        let elements: usize = parts.iter().map(|part| part.elements).sum();
+        let norm = |of: fn(&Self) -> f64| parts.iter().map(|part| of(part).powi(2)).sum::<f64>().sqrt();
+        let mean = |of: fn(&Self) -> f64| {
+            parts.iter().map(|part| of(part) * part.elements as f64).sum::<f64>() / elements.max(1) as f64
+        };
+        let (norm_of_all, mean_of_all) = (norm(|part| part.norm), mean(|part| part.mean));
+        Self {
+            elements,
+            norm: norm_of_all,
+            mean: mean_of_all,
+            mean_abs: mean(|part| part.mean_abs),
+            std: deviation(norm_of_all.powi(2) / elements.max(1) as f64, mean_of_all),
+            // NaN, which a fold by the maximum would drop, stays.
+            max: parts.iter().map(|part| part.max).fold(0.0, |a, b| if a.is_nan() || b <= a { a } else { b }),
+            zeros: mean(|part| part.zeros),
+            non_finite: mean(|part| part.non_finite),
+            param_norm: norm(|part| part.param_norm),
+            update_norm: norm(|part| part.update_norm),
+        }
+    }
+}
+
+/// A standard deviation from a mean square and a mean.
+fn deviation(square: f64, mean: f64) -> f64 {
+    let variance = square - mean * mean;
+    // Rounding may leave less than nothing; NaN stays.
+    if variance < 0.0 { 0.0 } else { variance.sqrt() }
+}
+
+/// Elements of a gradient by magnitude and sign.
+///
+/// Magnitudes are in bins of two octaves: below [`Histogram::EDGES`]`[0]`, from each edge to the next, and from the last one
+/// on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Histogram {
+    /// How many are negative, by bin, smallest magnitudes first.
+    pub negative: Vec<u64>,
+    /// How many are 0.
+    pub zeros: u64,
+    /// How many are positive, by bin.
+    pub positive: Vec<u64>,
+    /// How many are NaN or infinite.
+    pub non_finite: u64,
+}
+
+impl Histogram {
+    /// The edges between bins: 2^-30, 2^-28, .., 2^6.
+    pub const EDGES: [f64; 19] = {
+        let mut edges = [1.0 / (1u64 << 30) as f64; 19];
+        let mut i = 1;
+        while i < edges.len() {
+            edges[i] = edges[i - 1] * 4.0;
+            i += 1;
+        }
+        edges
+    };
+    /// Bins of one sign.
+    pub(super) const BINS: usize = Self::EDGES.len() + 1;
+    /// All bins: negative ones, positive ones, 0, and what is not finite.
+    pub(super) const ALL: usize = 2 * Self::BINS + 2;
+
+    fn of(counts: &[f64]) -> Self {
+        let counts: Vec<u64> = counts.iter().map(|count| *count as u64).collect();
+        let (negative, rest) = counts.split_at(Self::BINS);
+        let (positive, rest) = rest.split_at(Self::BINS);
+        Self { negative: negative.into(), zeros: rest[0], positive: positive.into(), non_finite: rest[1] }
+    }
+}
+
+/// A tensor of the forward pass, and the gradient that reaches it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SiteMeasure {
+    /// Its path.
+    pub path: String,
+    /// The root mean square of its elements.
+    pub rms: f64,
+    /// Their mean.
+    pub mean: f64,
+    /// Their standard deviation, from these two.
+    pub std: f64,
+    /// Their largest magnitude.
+    pub max: f64,
+    /// The share of elements that are exactly 0, in [0, 1].
+    pub zeros: f64,
+    /// The share of elements that are NaN or infinite, in [0, 1].
+    pub non_finite: f64,
+    /// The share of elements for which the magnitude of tanh is above 0.97, in [0, 1].
+    pub tanh_saturated: f64,
+    /// The share of elements for which the logistic function is outside 0.03 to 0.97, in [0, 1].
+    pub sigmoid_saturated: f64,
+    /// The share of units (of the last dimension; of channels, where there are four) that are above 0 for no sample and at no
+    /// place: those of a rectifier are dead. In [0, 1].
+    pub off: f64,
+    /// Of attention's scores.
+    pub scores: Option<ScoreMeasure>,
+    /// The gradient of the loss of the first micro-batch with respect to it; `None` where none is computed.
+    pub flow: Option<FlowMeasure>,
+}
+
+/// Scores of attention.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ScoreMeasure {
+    /// The smallest finite one.
+    pub low: f64,
+    /// The largest finite one.
+    pub high: f64,
+    /// The mean entropy of the distributions that they stand for, in nats.
+    pub entropy: f64,
+}
+
+/// The gradient that reaches a site, without the loss scale.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FlowMeasure {
+    /// The mean magnitude of its elements.
+    pub mean_abs: f64,
+    /// Its Euclidean norm.
+    pub norm: f64,
+    /// The share of elements that are exactly 0, in [0, 1].
+    pub zeros: f64,
+    /// The share of elements that are NaN or infinite, in [0, 1].
+    pub non_finite: f64,
+    /// The mean magnitude at each time step, first to last, of a recurrent layer; else nothing.
+    pub steps: Vec<f64>,
+}
+
+/// Reads the taps of a [`super::Recorder`] of the same prefix.
+pub(crate) struct Reader<'a> {
+    /// What the names of all taps begin with.
+    pub prefix: &'a str,
+    /// The parameters that are trained, with path and size.
+    pub params: &'a [(Param, String, usize)],
+    /// The groups of the configuration.
+    pub groups: &'a [(String, ParamSet)],
+}
+
+impl Reader<'_> {
+    /// What an update shows, with the sites of its first micro-batch, whose gradients are multiplied by the loss scale. `None`
+    /// if it is not measured.
+    pub fn measurement(&self, taps: &Taps, update: &Update, sites: Vec<SiteMeasure>) -> Option<Measurement> {
+        let of = |what: &str| taps.get(&format!("{}/{what}", self.prefix)).map(|value| value.to_f64());
+        let (which, all, updates) = (of("params")?, of("gradients")?, of("updates")?);
+        let histograms = of("histograms");
+        let count = which.len();
+        let mut params = vec![];
+        for (at, which) in which.iter().enumerate() {
+            let (param, path, elements) = &self.params[*which as usize];
+            let columns: [f64; GRADIENT] = std::array::from_fn(|column| all[column * count + at]);
+            let [norm, sum, sum_abs, max, zeros, finite, param_norm] = columns;
+            let n = (*elements).max(1) as f64;
+            let grad = GradMeasure {
+                elements: *elements,
+                norm,
+                mean: sum / n,
+                mean_abs: sum_abs / n,
+                std: deviation(norm * norm / n, sum / n),
+                // Of nothing the largest is minus infinity.
+                max: if *elements == 0 { 0.0 } else { max },
+                zeros: zeros / n,
+                non_finite: (*elements as f64 - finite) / n,
+                param_norm,
+                update_norm: updates[at],
+            };
+            let counted = histograms.as_ref().map(|all| Histogram::of(&all[at * Histogram::ALL..][..Histogram::ALL]));
+            params.push(ParamMeasure { param: *param, path: path.clone(), grad, histogram: counted });
+        }
+        params.sort_by_key(|measured| measured.param);
+        let group = |(name, of): &(String, ParamSet)| {
+            let members = params.iter().filter(|measured| of.contains(measured.param));
+            (name.clone(), GradMeasure::joined(members.map(|measured| &measured.grad)))
+        };
+        let groups = self.groups.iter().map(group).collect();
+        let applied_norm = of("applied_norm")?[0];
+        let sites = sites.into_iter().map(|site| site.unscaled(update.loss_scale)).collect();
+        Some(Measurement { update: update.clone(), applied_norm, params, groups, sites })
+    }
+
+    /// The sites that a run shows.
+    pub fn sites(&self, taps: &Taps) -> Vec<SiteMeasure> {
+        let [sites, scores, flows] = ["site", "scores", "flow"].map(|what| format!("{}/{what}/", self.prefix));
+        let of = |prefix: &str, path: &str| taps.get(&format!("{prefix}{path}")).map(|value| value.to_f64());
+        let mut all = vec![];
+        for (path, value) in taps.iter().filter_map(|(name, value)| Some((name.strip_prefix(&*sites)?, value))) {
+            let columns: Vec<f64> = value.to_f64();
+            let columns: [f64; SITE] = columns.try_into().expect("as many are tapped");
+            let [rms, mean, max, zeros, finite, tanh_saturated, sigmoid_saturated, off] = columns;
+            let scores = of(&scores, path).map(|of| ScoreMeasure { low: of[0], high: of[1], entropy: of[2] });
+            let flow = of(&flows, path).map(|of| {
+                let (columns, steps) = of.split_at(FLOW);
+                let [mean_abs, norm, zeros, finite] = columns else { panic!("as many are tapped") };
+                let [mean_abs, norm, zeros, non_finite] = [*mean_abs, *norm, *zeros, 1.0 - finite];
+                FlowMeasure { mean_abs, norm, zeros, non_finite, steps: steps.into() }
+            });
+            let (path, std) = (path.into(), deviation(rms * rms, mean));
+            let non_finite = 1.0 - finite;
+            all.push(SiteMeasure {
+                path,
+                rms,
+                mean,
+                std,
+                max,
+                zeros,
+                non_finite,
+                tanh_saturated,
+                sigmoid_saturated,
+                off,
+                scores,
+                flow,
+            });
+        }
+        all
+    }
+}
+
+impl SiteMeasure {
+    fn unscaled(mut self, scale: f64) -> Self {
+        if let Some(flow) = &mut self.flow {
+            flow.mean_abs /= scale;
+            flow.norm /= scale;
+            flow.steps.iter_mut().for_each(|step| *step /= scale);
+        }
+        self
+    }
+}

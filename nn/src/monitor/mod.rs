@@ -1,0 +1,70 @@
+//! What a training step looks like from within: its gradients, parameter by parameter, and its activations, site by site;
+//! measured on the device, as nodes of the step itself.
+//!
+//! ```
+//! use wgrad::{Array, DType, Session, Store};
+//! use wgrad_cpu::CpuBackend;
+//! use wgrad_nn::{Builder, Mlp, MlpConfig, MonitorConfig, Trainer, TrainerConfig, optim::{Sgd, SgdConfig}};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut store = Store::new();
+//! let config = MlpConfig { inputs: 3, outputs: 2, ..MlpConfig::default() };
+//! let model = Mlp::new(Builder::new(&mut store, 0), &config);
+//! let params = store.params();
+//! let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
+//! let config = TrainerConfig { monitor: Some(MonitorConfig { every: 2, ..MonitorConfig::default() }), ..Default::default() };
+//! let mut trainer = Trainer::new(&mut store, &params, sgd, config, move |batch| {
+//!     model.forward(batch.get("x"), true).cross_entropy(batch.get("y")).into()
+//! });
+//! let mut session = Session::new(Box::new(CpuBackend::new(1)?), store)?;
+//! let (x, y) = (Array::new([4, 3], vec![0.5f32; 12]), Array::zeros([4], DType::U32));
+//! for _ in 0..5 {
+//!     trainer.step(&mut session, &[("x", &x), ("y", &y)])?;
+//! }
+//! session.wait()?;
+//! let measured = trainer.measurements(&session.taps()?);
+//! assert_eq!(measured.len(), 3); // the first update, the third and the fifth
+//! for param in &measured[0].params {
+//!     println!("{}: gradient {:.1e}, update over parameter {:.1e}", param.path, param.grad.norm, param.grad.update_ratio());
+//! }
+//! let sites: Vec<&str> = measured[0].sites.iter().map(|site| &*site.path).collect();
+//! assert_eq!(sites, ["inputs/x", "layer[0]/z", "logits"]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod measure;
+mod record;
+
+pub(crate) use measure::Reader;
+pub use measure::{FlowMeasure, GradMeasure, Histogram, Measurement, ParamMeasure, ScoreMeasure, SiteMeasure};
+pub(crate) use record::Recorder;
+
+use wgrad::ParamSet;
+
+/// What is measured, and how often.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MonitorConfig {
+    /// Updates from one that is measured to the next: the first is, then every so many; at least 1.
+    pub every: usize,
+    /// Parameters that are measured together too, by name.
+    pub groups: Vec<(String, ParamSet)>,
+    /// Whether each parameter's gradient is counted by magnitude and sign: see [`Histogram`].
+    pub histograms: bool,
+}
+
+impl Default for MonitorConfig {
+    /// Every tenth update, without groups and histograms.
+    fn default() -> Self {
+        Self { every: 10, groups: vec![], histograms: false }
+    }
+}
+
+/// The measures of a gradient, in the order in which they are tapped, one vector of parameters after another.
+const GRADIENT: usize = 7;
+
+/// The measures of a tensor at a site, in the order in which they are tapped.
+const SITE: usize = 8;
+
+/// The measures of the gradient at a site, in the order in which they are tapped; the mean of each time step may follow.
+const FLOW: usize = 4;

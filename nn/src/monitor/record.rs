@@ -1,0 +1,195 @@
+//! The nodes that measure: what a watched step taps besides what any step does.
+
+use super::Histogram;
+use crate::probe;
+use std::sync::Arc;
+use wgrad::{DType, Flat, Grads, Layout, Param, StateId, Tape, Tensor, op::Segments};
+
+/// Where the magnitude of tanh is 0.97.
+const TANH_FLAT: f64 = 2.092_295_719_650_229_5;
+/// Where the logistic function is 0.97; where it is 0.03 is its negative.
+const SIGMOID_FLAT: f64 = 3.476_098_685_110_138;
+
+/// Records measurements under a prefix.
+#[derive(Clone)]
+pub(crate) struct Recorder {
+    /// What the names of all taps begin with.
+    pub prefix: String,
+    /// The parameters that are trained.
+    pub params: Arc<[Param]>,
+    /// Whether gradients are counted by magnitude.
+    pub histograms: bool,
+}
+
+/// The parameters before an update, for what it makes of them.
+pub(crate) struct Before<'t> {
+    values: Flat<'t>,
+    members: Vec<(StateId, Arc<Segments>)>,
+}
+
+impl Recorder {
+    fn tap(&self, tape: &Tape, what: &str, value: Tensor<'_>) {
+        tape.tap(&format!("{}/{what}", self.prefix), value);
+    }
+
+    /// Taps the measures of each present parameter's gradient.
+    #[track_caller]
+    pub fn gradients<'t>(&self, grads: &Grads<'t>) -> Before<'t> {
+        let tape = grads.tape();
+        let (mut order, mut members, mut values) = (vec![], vec![], vec![]);
+        let mut columns: Vec<Vec<Tensor<'t>>> = vec![vec![]; super::GRADIENT];
+        let mut histograms = vec![];
+        for &(arena, g) in grads.flat().parts() {
+            let (which, segments) = self.members(tape.layout(), arena, grads);
+            if which.is_empty() {
+                continue;
+            }
+            order.extend(which);
+            let p = tape.state(arena);
+            let (size, count) = (g.abs(), |of: Tensor<'t>| of.cast(DType::F32).segment_sum(&segments));
+            let measures = [
+                g.segment_norm(&segments),
+                g.segment_sum(&segments),
+                size.segment_sum(&segments),
+                size.segment_max(&segments),
+                count(g.equals(0.0)),
+                count(g.is_finite()),
+                p.segment_norm(&segments),
+            ];
+            for (column, measure) in columns.iter_mut().zip(measures) {
+                column.push(measure.cast(DType::F32));
+            }
+            if self.histograms {
+                histograms.push(histogram(g, &segments));
+            }
+            values.push((arena, p));
+            members.push((arena, segments));
+        }
+        self.tap(tape, "params", tape.table(&order, DType::U32));
+        self.tap(tape, "gradients", joined(tape, columns.concat()));
+        if self.histograms {
+            self.tap(tape, "histograms", joined(tape, histograms));
+        }
+        Before { values: Flat::new(values), members }
+    }
+
+    /// The places among the trained parameters of those of an arena that have a gradient, and where they lie.
+    fn members(&self, layout: &Layout, arena: StateId, grads: &Grads<'_>) -> (Vec<f64>, Arc<Segments>) {
+        let own =
+            |(_, param): &(usize, &Param)| layout.param(**param).arena == arena && grads.present().contains(**param);
+        let mut members: Vec<(usize, &Param)> = self.params.iter().enumerate().filter(own).collect();
+        members.sort_by_key(|(_, param)| layout.param(**param).offset);
+        let range = |(_, param): &(usize, &Param)| {
+            let decl = layout.param(**param);
+            (decl.offset, decl.shape.numel())
+        };
+        let ranges = members.iter().map(range).collect();
+        let segments = Segments { total: layout.state(arena).shape.numel(), ranges };
+        (members.iter().map(|(at, _)| *at as f64).collect(), Arc::new(segments))
+    }
+
+    /// Taps the norm of what the optimizer is given.
+    #[track_caller]
+    pub fn applied(&self, grads: &Grads<'_>) {
+        self.tap(grads.tape(), "applied_norm", grads.norm());
+    }
+
+    /// Taps what the update has made of each parameter.
+    #[track_caller]
+    pub fn updated<'t>(&self, tape: &'t Tape, before: &Before<'t>) {
+        let of = |(arena, segments): &(StateId, Arc<Segments>)| {
+            let old = before.values.get(*arena).expect("measured before");
+            (tape.state(*arena) - old).segment_norm(segments).cast(DType::F32)
+        };
+        self.tap(tape, "updates", joined(tape, before.members.iter().map(of).collect()));
+    }
+
+    /// Taps the measures of a tensor that is probed, and of the gradient that reaches it.
+    #[track_caller]
+    pub fn site<'t>(&self, path: &str, x: Tensor<'t>) -> Tensor<'t> {
+        if !x.dtype().is_float() || x.numel() == 0 {
+            return x;
+        }
+        let tape = x.tape();
+        tape.tap_each(&format!("{}/site/{path}", self.prefix), measures(x.detach().cast(DType::F32)));
+        if path.ends_with("scores") {
+            let (low, high) = probe::range(x);
+            let all = [low, high, probe::entropy(x)].map(|value| value.cast(DType::F32));
+            tape.tap_each(&format!("{}/scores/{path}", self.prefix), Tensor::stack(&all));
+        }
+        if !x.requires_grad() {
+            return x;
+        }
+        let (name, in_time) = (format!("{}/flow/{path}", self.prefix), path.ends_with("time/z"));
+        x.on_grad(move |g| {
+            g.tape().tap_scaled(&name, flow(g.cast(DType::F32), in_time));
+            g
+        })
+    }
+}
+
+/// Vectors one after another.
+#[track_caller]
+fn joined<'t>(tape: &'t Tape, parts: Vec<Tensor<'t>>) -> Tensor<'t> {
+    if parts.is_empty() { tape.full([0], 0.0, DType::F32) } else { Tensor::concat(&parts, 0) }
+}
+
+/// The share of elements that are true.
+#[track_caller]
+fn share(of: Tensor<'_>) -> Tensor<'_> {
+    of.cast(DType::F32).mean()
+}
+
+/// The measures of a tensor in f32.
+#[track_caller]
+fn measures(x: Tensor<'_>) -> Tensor<'_> {
+    let size = x.abs();
+    let norm = x.norm() / (x.numel() as f64).sqrt();
+    let largest = match x.rank() {
+        0 | 1 => x,
+        4 => x.max_axes(&[0, 2, 3]),
+        rank => x.max_axes(&(0..rank - 1).collect::<Vec<_>>()),
+    };
+    Tensor::stack(&[
+        norm,
+        x.mean(),
+        size.max(),
+        share(x.equals(0.0)),
+        share(x.is_finite()),
+        share(size.greater(TANH_FLAT)),
+        share(size.greater(SIGMOID_FLAT)),
+        share(largest.less_equal(0.0)),
+    ])
+}
+
+/// The measures of a gradient in f32.
+#[track_caller]
+fn flow(g: Tensor<'_>, in_time: bool) -> Tensor<'_> {
+    let size = g.abs();
+    let all = Tensor::stack(&[size.mean(), g.norm(), share(g.equals(0.0)), share(g.is_finite())]);
+    if !in_time {
+        return all;
+    }
+    let others: Vec<usize> = (1..g.rank()).collect();
+    Tensor::concat(&[all, size.mean_axes(&others)], 0)
+}
+
+/// How many elements of each segment are in each bin: see [`Histogram`].
+#[track_caller]
+fn histogram<'t>(g: Tensor<'t>, segments: &Arc<Segments>) -> Tensor<'t> {
+    let tape = g.tape();
+    let (size, count) = (g.abs(), segments.ranges.len());
+    let one = |holds: Tensor<'t>| holds.cast(DType::F32);
+    let edges = Histogram::EDGES.iter().map(|edge| one(size.greater_equal(*edge)));
+    let bin = edges.reduce(|sum, above| sum + above).expect("there are edges");
+    let signed = bin + one(g.greater(0.0)) * Histogram::BINS as f64;
+    let constant = |bin: usize| tape.full(g.shape(), bin as f64, DType::F32);
+    let zero = g.equals(0.0).select(constant(2 * Histogram::BINS), signed);
+    let bin = g.is_finite().select(zero, constant(2 * Histogram::BINS + 1));
+    // Gaps between segments are counted apart, before all segments.
+    let numbers: Vec<f64> = (1..=count).map(|segment| (segment * Histogram::ALL) as f64).collect();
+    let first = tape.table(&numbers, DType::F32).segment_broadcast(segments);
+    let ones = tape.full(g.shape(), 1.0, DType::F32);
+    let counts = ones.scatter_add((first + bin).cast(DType::U32), 0, (count + 1) * Histogram::ALL);
+    counts.slice(0, Histogram::ALL, count * Histogram::ALL)
+}
