@@ -80,7 +80,8 @@ pub use init::{Fan, Init};
 pub use linear::Linear;
 pub use mlp::{Mlp, MlpConfig, MlpLayer};
 pub use monitor::{
-    FlowMeasure, GradMeasure, Histogram, Measurement, MonitorConfig, ParamMeasure, ScoreMeasure, SiteMeasure,
+    Detail, FlowMeasure, GradMeasure, Histogram, Measurement, MonitorConfig, ParamMeasure, ScoreMeasure, SiteMeasure,
+    ValueMeasure,
 };
 pub use norm::{GroupNorm, LayerNorm, Norm, NormKind, RmsNorm};
 pub use omega::omega;

@@ -12,8 +12,8 @@ use crate::{
 use std::{cell::RefCell, collections::BTreeMap, fmt, panic::Location, sync::Arc};
 use wgrad::{
     Accumulator, Agc, Array, Centralize, DType, DynamicScale, FiniteGuard, Flat, Grads, InputDecl, Lint, LossScaler,
-    Noise, OnGiveUp, Optimizer, Param, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps,
-    Tensor, Weighting,
+    Noise, OnGiveUp, Optimizer, Param, ParamSet, Program, Result, Rng, Scaled, Session, Shape, StateId, Step, Store,
+    Tape, Taps, Tensor, Weighting,
 };
 
 /// The inputs of a micro-batch on a tape.
@@ -348,13 +348,13 @@ impl Trainer {
     // Recording.
 
     /// Records what a micro-batch does: its loss and its gradient, which joins the window; with `accumulate` 1 the whole
-    /// update.
+    /// update. Where the configuration has a monitor, it is measured.
     ///
     /// # Panics
     /// If the loss is no float scalar; if micro-batches are weighted by tokens and it does not say how many there are.
     #[track_caller]
     pub fn record_micro_batch(&self, tape: &Tape, inputs: &[(&str, &Array)]) {
-        self.record_loss(Inputs::declare(tape, inputs), None);
+        self.record_loss(Inputs::declare(tape, inputs), self.recorder(true));
     }
 
     /// Records what a micro-batch does, and measures it where a recorder is given.
@@ -436,13 +436,14 @@ impl Trainer {
         }
     }
 
-    /// Records the update at the end of a window; of a full one, or of the last one, which may be short.
+    /// Records the update at the end of a window; of a full one, or of the last one, which may be short. Where the
+    /// configuration has a monitor, it is measured.
     ///
     /// # Panics
     /// If there are no windows, `accumulate` being 1: a micro-batch is an update then. If no micro-batch has been recorded.
     #[track_caller]
     pub fn record_update(&self, tape: &Tape, last: bool) {
-        self.record_watched_update(tape, last, None);
+        self.record_watched_update(tape, last, self.recorder(true));
     }
 
     #[track_caller]
@@ -611,6 +612,12 @@ impl Trainer {
         all
     }
 
+    /// The sites of a program that [`Trainer::record_micro_batch`] has recorded at which the gradient is measured, first to
+    /// last, each with the number of its time steps; 0 where it has none.
+    pub fn flow_sites(&self, program: &Program) -> Vec<(String, usize)> {
+        self.monitor.as_ref().map_or(vec![], |monitor| monitor.recorder.flows(program))
+    }
+
     /// Goes on from what the session holds, after a checkpoint has been loaded into it: also in the middle of a window.
     pub fn resume(&mut self) {
         self.present = None;
@@ -731,7 +738,7 @@ impl Monitor {
         };
         let prefix = format!("{}/monitor", config.name);
         let of: Arc<[Param]> = params.iter().collect();
-        let recorder = Recorder { prefix, params: of, histograms: asked.histograms };
+        let recorder = Recorder { prefix, params: of, histograms: asked.histograms, detail: asked.detail };
         Some(Self { recorder, params: params.iter().map(known).collect(), begun: 0, sites: vec![] })
     }
 }

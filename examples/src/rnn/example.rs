@@ -58,11 +58,6 @@ impl Network for Rnn {
         self.model.metric(self.model.forward(x).1, y)
     }
 
-    /// A number for each time step.
-    fn flow<'t>(&self, g: Tensor<'t>) -> Tensor<'t> {
-        g.abs().mean_axes(&[1, 2])
-    }
-
     fn train(&self, trainer: Trainer) -> Trainer {
         let Some((state, _)) = self.bound else { return trainer };
         let rnn = self.clone();

@@ -2,8 +2,10 @@
 
 use super::{Data, Example, Feed, Names, Settings, data::split};
 use crate::{Result, cli::Training, device::Place, history::Observed};
-use wgrad::{Array, DType, Layout, Lint, Optimizer, Param, ParamSet, Program, Session, Store, Tape, Taps, Tensor};
-use wgrad_nn::{Loss, Trainer, TrainerConfig, checkpoint::Metadata, data::Batch};
+use wgrad::{Layout, Lint, Optimizer, Param, ParamSet, Program, Session, Store, Tape, Taps, Tensor};
+use wgrad_nn::{
+    Detail, FlowMeasure, Loss, Measurement, MonitorConfig, Trainer, TrainerConfig, checkpoint::Metadata, data::Batch,
+};
 
 /// A model with its loss and its metric.
 pub trait Network: Clone + 'static {
@@ -13,12 +15,6 @@ pub trait Network: Clone + 'static {
 
     /// The mean metric of a batch of held-out data.
     fn metric<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t>;
-
-    /// The gradient `g` of an activation's input that is probed as `z`, as the table of flows has it: a number, or one for each
-    /// time step.
-    fn flow<'t>(&self, g: Tensor<'t>) -> Tensor<'t> {
-        g.abs().mean()
-    }
 
     /// Adds to a trainer what its configuration has no word for.
     fn train(&self, trainer: Trainer) -> Trainer {
@@ -67,15 +63,10 @@ struct Trained<N> {
     held_out: Vec<Batch>,
     /// The weights whose gradients' norms are shown, by their place among those of all parameters.
     weights: Vec<usize>,
-    /// What each micro-batch of the update under way has shown of the layers, as the loss scale has it.
-    flows: Vec<Vec<f64>>,
     /// Mean losses of micro-batches of the update under way, where they are tapped.
     losses: Vec<f64>,
     lints: Vec<Lint>,
 }
-
-/// The prefix of taps of mean |dL/dz|.
-const FLOW: &str = "flow/";
 
 /// The parameters with at least two dimensions: their places among `params`, and their paths.
 fn weights(layout: &Layout, params: &[Param]) -> (Vec<usize>, Vec<String>) {
@@ -98,6 +89,7 @@ fn trainer<N: Network, D>(
         accumulate: plan.training.accumulate,
         precision: plan.training.precision.into(),
         profile: true,
+        monitor: Some(MonitorConfig { every: 1, detail: Detail::Flow, ..MonitorConfig::default() }),
         // A loss that is not finite is for the verdict to tell.
         check_loss: false,
         give_up: None,
@@ -106,27 +98,14 @@ fn trainer<N: Network, D>(
     };
     let trained = network.clone();
     network.train(Trainer::new(store, params, optimizer, config, move |batch| {
-        let watched = trained.clone();
-        let loss = || trained.loss(batch.get("x"), batch.get("y"));
-        Loss::from(batch.tape().with_probe(move |path, z| watch_flow(&watched, path, z), loss))
+        Loss::from(trained.loss(batch.get("x"), batch.get("y")))
     }))
 }
 
-/// Taps what a network tells of the gradient of each activation's input, in f32 whatever its type.
-fn watch_flow<'t, N: Network>(network: &N, path: &str, z: Tensor<'t>) -> Tensor<'t> {
-    let Some(layer) = path.strip_suffix("z").map(|path| path.trim_end_matches('/').to_string()) else { return z };
-    let network = network.clone();
-    z.on_grad(move |g| {
-        g.tape().tap(&format!("{FLOW}{layer}"), network.flow(g.cast(DType::F32)));
-        g
-    })
-}
-
-/// What the numbers of a program's flows stand for, first to last: the sweep meets the last layer first.
-fn flows(program: &Program) -> Vec<String> {
-    let taps = program.taps().iter().rev().filter_map(|tap| Some((tap.name.strip_prefix(FLOW)?, tap.node)));
-    let named = taps.flat_map(|(layer, node)| match program.node(node).shape.numel() {
-        1 => vec![layer.to_string()],
+/// What the numbers of a program's flows stand for, first to last: layers, or time steps.
+fn flows(trainer: &Trainer, program: &Program) -> Vec<String> {
+    let named = trainer.flow_sites(program).into_iter().flat_map(|(path, steps)| match steps {
+        0 => vec![path.trim_end_matches('z').trim_end_matches('/').to_string()],
         steps => (1..=steps).map(|step| step.to_string()).collect(),
     });
     named.collect()
@@ -185,7 +164,7 @@ pub fn open<N: Network, D: Data>(
     feed.resume(&Metadata::new(), 0)?;
     let reached: Vec<Param> = params.iter().filter(|param| !recorded.unreached().contains(param)).collect();
     let (weights, weight_names) = weights(store.layout(), &reached);
-    let names = Names { flow: flows(&recorded), weights: weight_names };
+    let names = Names { flow: flows(&trainer, &recorded), weights: weight_names };
     let session = place.session(store)?;
     let lints = recorded.lints().to_vec();
     let trained = Trained {
@@ -198,17 +177,17 @@ pub fn open<N: Network, D: Data>(
         feed,
         held_out,
         weights,
-        flows: vec![],
         losses: vec![],
         lints,
     };
     Ok((Box::new(trained), session))
 }
 
-/// Mean |dL/dz| of a batch from those of its micro-batches, each of which had a loss of its own that was multiplied by a scale.
-fn mean(flows: &[Vec<f64>], width: usize, scale: f64) -> Vec<f64> {
-    let count = flows.len() as f64;
-    (0..width).map(|at| flows.iter().map(|flow| flow[at]).sum::<f64>() / (count * count * scale)).collect()
+/// The gradient that reaches the inputs of activations: the mean magnitude of each layer, or of each time step.
+fn flow(measured: &Measurement, share: f64) -> Vec<f64> {
+    let flows = measured.sites.iter().filter_map(|site| site.flow.as_ref());
+    let of = |flow: &FlowMeasure| if flow.steps.is_empty() { vec![flow.mean_abs] } else { flow.steps.clone() };
+    flows.flat_map(of).map(|mean| mean * share).collect()
 }
 
 impl<N: Network> Example for Trained<N> {
@@ -233,13 +212,13 @@ impl<N: Network> Example for Trained<N> {
     }
 
     fn observe(&mut self, taps: &Taps, tell: &mut dyn FnMut(Observed<'_>)) {
-        let mut told: Vec<&Array> = taps.iter().filter(|(name, _)| name.starts_with(FLOW)).map(|(_, g)| g).collect();
-        told.reverse();
-        if !told.is_empty() {
-            self.flows.push(told.iter().flat_map(|g| g.to_f64()).collect());
-        }
+        let runs = std::slice::from_ref(taps);
+        // Of the whole batch, of which a micro-batch with its own mean loss is a part.
+        let share = 1.0 / self.accumulate as f64;
+        let flow: Vec<f64> =
+            self.trainer.measurements(runs).iter().flat_map(|measured| flow(measured, share)).collect();
         self.losses.extend(taps.scalar(LOSS));
-        for update in self.trainer.updates(std::slice::from_ref(taps)) {
+        for update in self.trainer.updates(runs) {
             let profile = update.profile.expect("it is asked for");
             // A scale that was too large is no norm of the gradient: such a step is not taken, and a smaller one follows.
             let overflow = !update.taken && update.loss_scale != 1.0;
@@ -250,7 +229,7 @@ impl<N: Network> Example for Trained<N> {
                 loss: if losses.is_empty() { update.loss } else { loss },
                 grad_norm: known(update.grad_norm),
                 applied_norm: if update.taken { profile.applied_norm } else { 0.0 },
-                flow: &mean(&std::mem::take(&mut self.flows), self.names.flow.len(), update.loss_scale),
+                flow: &flow,
                 weights: &self.weights.iter().map(|at| profile.norms[*at]).collect::<Vec<_>>(),
             });
         }

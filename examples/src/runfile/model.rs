@@ -122,12 +122,4 @@ impl Network for Judged {
             Targets::Symbols => outputs.cross_entropy(y.reshape([y.numel()])),
         }
     }
-
-    fn flow<'t>(&self, g: Tensor<'t>) -> Tensor<'t> {
-        match self.model {
-            // A number for each time step.
-            Outputs::Rnn(..) => g.abs().mean_axes(&[1, 2]),
-            _ => g.abs().mean(),
-        }
-    }
 }

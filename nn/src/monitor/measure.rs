@@ -146,7 +146,18 @@ impl Histogram {
 pub struct SiteMeasure {
     /// Its path.
     pub path: String,
-    /// The root mean square of its elements.
+    /// Its elements; `None` where only gradients are measured.
+    pub values: Option<ValueMeasure>,
+    /// Of attention's scores.
+    pub scores: Option<ScoreMeasure>,
+    /// The gradient of the loss of the first micro-batch with respect to it; `None` where none is computed.
+    pub flow: Option<FlowMeasure>,
+}
+
+/// The elements of a tensor.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ValueMeasure {
+    /// Their root mean square.
     pub rms: f64,
     /// Their mean.
     pub mean: f64,
@@ -165,10 +176,15 @@ pub struct SiteMeasure {
     /// The share of units (of the last dimension; of channels, where there are four) that are above 0 for no sample and at no
     /// place: those of a rectifier are dead. In [0, 1].
     pub off: f64,
-    /// Of attention's scores.
-    pub scores: Option<ScoreMeasure>,
-    /// The gradient of the loss of the first micro-batch with respect to it; `None` where none is computed.
-    pub flow: Option<FlowMeasure>,
+}
+
+impl ValueMeasure {
+    fn of(columns: &[f64]) -> Self {
+        let columns: [f64; SITE] = columns.try_into().expect("as many are tapped");
+        let [rms, mean, max, zeros, finite, tanh_saturated, sigmoid_saturated, off] = columns;
+        let (std, non_finite) = (deviation(rms * rms, mean), 1.0 - finite);
+        Self { rms, mean, std, max, zeros, non_finite, tanh_saturated, sigmoid_saturated, off }
+    }
 }
 
 /// Scores of attention.
@@ -212,30 +228,15 @@ impl Reader<'_> {
     /// if it is not measured.
     pub fn measurement(&self, taps: &Taps, update: &Update, sites: Vec<SiteMeasure>) -> Option<Measurement> {
         let of = |what: &str| taps.get(&format!("{}/{what}", self.prefix)).map(|value| value.to_f64());
-        let (which, all, updates) = (of("params")?, of("gradients")?, of("updates")?);
-        let histograms = of("histograms");
-        let count = which.len();
+        let applied_norm = of("applied_norm")?[0];
         let mut params = vec![];
-        for (at, which) in which.iter().enumerate() {
-            let (param, path, elements) = &self.params[*which as usize];
-            let columns: [f64; GRADIENT] = std::array::from_fn(|column| all[column * count + at]);
-            let [norm, sum, sum_abs, max, zeros, finite, param_norm] = columns;
-            let n = (*elements).max(1) as f64;
-            let grad = GradMeasure {
-                elements: *elements,
-                norm,
-                mean: sum / n,
-                mean_abs: sum_abs / n,
-                std: deviation(norm * norm / n, sum / n),
-                // Of nothing the largest is minus infinity.
-                max: if *elements == 0 { 0.0 } else { max },
-                zeros: zeros / n,
-                non_finite: (*elements as f64 - finite) / n,
-                param_norm,
-                update_norm: updates[at],
-            };
-            let counted = histograms.as_ref().map(|all| Histogram::of(&all[at * Histogram::ALL..][..Histogram::ALL]));
-            params.push(ParamMeasure { param: *param, path: path.clone(), grad, histogram: counted });
+        if let (Some(which), Some(all), Some(updates)) = (of("params"), of("gradients"), of("updates")) {
+            let histograms = of("histograms");
+            for (at, (&which, &update_norm)) in which.iter().zip(&updates).enumerate() {
+                let columns = std::array::from_fn(|column| all[column * updates.len() + at]);
+                let counts = histograms.as_ref().map(|all| &all[at * Histogram::ALL..][..Histogram::ALL]);
+                params.push(self.param(which as usize, columns, update_norm, counts));
+            }
         }
         params.sort_by_key(|measured| measured.param);
         let group = |(name, of): &(String, ParamSet)| {
@@ -243,45 +244,58 @@ impl Reader<'_> {
             (name.clone(), GradMeasure::joined(members.map(|measured| &measured.grad)))
         };
         let groups = self.groups.iter().map(group).collect();
-        let applied_norm = of("applied_norm")?[0];
         let sites = sites.into_iter().map(|site| site.unscaled(update.loss_scale)).collect();
         Some(Measurement { update: update.clone(), applied_norm, params, groups, sites })
     }
 
-    /// The sites that a run shows.
+    fn param(&self, which: usize, columns: [f64; GRADIENT], update_norm: f64, counts: Option<&[f64]>) -> ParamMeasure {
+        let (param, path, elements) = self.params[which].clone();
+        let [norm, sum, sum_abs, max, zeros, finite, param_norm] = columns;
+        let n = elements.max(1) as f64;
+        let grad = GradMeasure {
+            elements,
+            norm,
+            mean: sum / n,
+            mean_abs: sum_abs / n,
+            std: deviation(norm * norm / n, sum / n),
+            // Of nothing the largest is minus infinity.
+            max: if elements == 0 { 0.0 } else { max },
+            zeros: zeros / n,
+            non_finite: (elements as f64 - finite) / n,
+            param_norm,
+            update_norm,
+        };
+        ParamMeasure { param, path, grad, histogram: counts.map(Histogram::of) }
+    }
+
+    /// The sites that a run shows, in the order of the forward pass.
     pub fn sites(&self, taps: &Taps) -> Vec<SiteMeasure> {
-        let [sites, scores, flows] = ["site", "scores", "flow"].map(|what| format!("{}/{what}/", self.prefix));
+        let [values, scores, flows] = ["site", "scores", "flow"].map(|what| format!("{}/{what}/", self.prefix));
         let of = |prefix: &str, path: &str| taps.get(&format!("{prefix}{path}")).map(|value| value.to_f64());
-        let mut all = vec![];
-        for (path, value) in taps.iter().filter_map(|(name, value)| Some((name.strip_prefix(&*sites)?, value))) {
-            let columns: Vec<f64> = value.to_f64();
-            let columns: [f64; SITE] = columns.try_into().expect("as many are tapped");
-            let [rms, mean, max, zeros, finite, tanh_saturated, sigmoid_saturated, off] = columns;
-            let scores = of(&scores, path).map(|of| ScoreMeasure { low: of[0], high: of[1], entropy: of[2] });
-            let flow = of(&flows, path).map(|of| {
-                let (columns, steps) = of.split_at(FLOW);
-                let [mean_abs, norm, zeros, finite] = columns else { panic!("as many are tapped") };
-                let [mean_abs, norm, zeros, non_finite] = [*mean_abs, *norm, *zeros, 1.0 - finite];
-                FlowMeasure { mean_abs, norm, zeros, non_finite, steps: steps.into() }
-            });
-            let (path, std) = (path.into(), deviation(rms * rms, mean));
-            let non_finite = 1.0 - finite;
-            all.push(SiteMeasure {
-                path,
-                rms,
-                mean,
-                std,
-                max,
-                zeros,
-                non_finite,
-                tanh_saturated,
-                sigmoid_saturated,
-                off,
-                scores,
-                flow,
-            });
+        let under = |prefix: &str| -> Vec<String> {
+            taps.iter().filter_map(|(name, _)| Some(name.strip_prefix(prefix)?.to_string())).collect()
+        };
+        let mut paths = under(&values);
+        if paths.is_empty() {
+            // The sweep meets the last site first.
+            paths = under(&flows);
+            paths.reverse();
         }
-        all
+        let site = |path: String| {
+            let values = of(&values, &path).map(|of| ValueMeasure::of(&of));
+            let scores = of(&scores, &path).map(|of| ScoreMeasure { low: of[0], high: of[1], entropy: of[2] });
+            let flow = of(&flows, &path).map(|of| FlowMeasure::of(&of));
+            SiteMeasure { path, values, scores, flow }
+        };
+        paths.into_iter().map(site).collect()
+    }
+}
+
+impl FlowMeasure {
+    fn of(columns: &[f64]) -> Self {
+        let (all, steps) = columns.split_at(FLOW);
+        let [mean_abs, norm, zeros, finite] = *all else { panic!("as many are tapped") };
+        Self { mean_abs, norm, zeros, non_finite: 1.0 - finite, steps: steps.into() }
     }
 }
 

@@ -37,7 +37,9 @@ mod measure;
 mod record;
 
 pub(crate) use measure::Reader;
-pub use measure::{FlowMeasure, GradMeasure, Histogram, Measurement, ParamMeasure, ScoreMeasure, SiteMeasure};
+pub use measure::{
+    FlowMeasure, GradMeasure, Histogram, Measurement, ParamMeasure, ScoreMeasure, SiteMeasure, ValueMeasure,
+};
 pub(crate) use record::Recorder;
 
 use wgrad::ParamSet;
@@ -51,12 +53,25 @@ pub struct MonitorConfig {
     pub groups: Vec<(String, ParamSet)>,
     /// Whether each parameter's gradient is counted by magnitude and sign: see [`Histogram`].
     pub histograms: bool,
+    /// How much of an update is measured.
+    pub detail: Detail,
+}
+
+/// How much of an update is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Detail {
+    /// Everything.
+    #[default]
+    Full,
+    /// Only the gradient that reaches the input of each activation, the sites named `z`: whether it vanishes or explodes on
+    /// its way back shows there, and not in the gradients of weights.
+    Flow,
 }
 
 impl Default for MonitorConfig {
-    /// Every tenth update, without groups and histograms.
+    /// Every tenth update, in full but for groups and histograms.
     fn default() -> Self {
-        Self { every: 10, groups: vec![], histograms: false }
+        Self { every: 10, groups: vec![], histograms: false, detail: Detail::Full }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The nodes that measure: what a watched step taps besides what any step does.
 
-use super::Histogram;
+use super::{Detail, FLOW, Histogram};
 use crate::probe;
 use std::sync::Arc;
-use wgrad::{DType, Flat, Grads, Layout, Param, StateId, Tape, Tensor, op::Segments};
+use wgrad::{DType, Flat, Grads, Layout, Param, Program, StateId, Tape, Tensor, op::Segments};
 
 /// Where the magnitude of tanh is 0.97.
 const TANH_FLAT: f64 = 2.092_295_719_650_229_5;
@@ -19,6 +19,8 @@ pub(crate) struct Recorder {
     pub params: Arc<[Param]>,
     /// Whether gradients are counted by magnitude.
     pub histograms: bool,
+    /// How much is measured.
+    pub detail: Detail,
 }
 
 /// The parameters before an update, for what it makes of them.
@@ -36,6 +38,9 @@ impl Recorder {
     #[track_caller]
     pub fn gradients<'t>(&self, grads: &Grads<'t>) -> Before<'t> {
         let tape = grads.tape();
+        if self.detail == Detail::Flow {
+            return Before { values: Flat::new(vec![]), members: vec![] };
+        }
         let (mut order, mut members, mut values) = (vec![], vec![], vec![]);
         let mut columns: Vec<Vec<Tensor<'t>>> = vec![vec![]; super::GRADIENT];
         let mut histograms = vec![];
@@ -97,6 +102,9 @@ impl Recorder {
     /// Taps what the update has made of each parameter.
     #[track_caller]
     pub fn updated<'t>(&self, tape: &'t Tape, before: &Before<'t>) {
+        if self.detail == Detail::Flow {
+            return;
+        }
         let of = |(arena, segments): &(StateId, Arc<Segments>)| {
             let old = before.values.get(*arena).expect("measured before");
             (tape.state(*arena) - old).segment_norm(segments).cast(DType::F32)
@@ -107,15 +115,12 @@ impl Recorder {
     /// Taps the measures of a tensor that is probed, and of the gradient that reaches it.
     #[track_caller]
     pub fn site<'t>(&self, path: &str, x: Tensor<'t>) -> Tensor<'t> {
-        if !x.dtype().is_float() || x.numel() == 0 {
+        let is = |name: &str| path.rsplit('/').next() == Some(name);
+        if !x.dtype().is_float() || x.numel() == 0 || (self.detail == Detail::Flow && !is("z")) {
             return x;
         }
-        let tape = x.tape();
-        tape.tap_each(&format!("{}/site/{path}", self.prefix), measures(x.detach().cast(DType::F32)));
-        if path.ends_with("scores") {
-            let (low, high) = probe::range(x);
-            let all = [low, high, probe::entropy(x)].map(|value| value.cast(DType::F32));
-            tape.tap_each(&format!("{}/scores/{path}", self.prefix), Tensor::stack(&all));
+        if self.detail == Detail::Full {
+            self.values(path, x, is("scores"));
         }
         if !x.requires_grad() {
             return x;
@@ -125,6 +130,31 @@ impl Recorder {
             g.tape().tap_scaled(&name, flow(g.cast(DType::F32), in_time));
             g
         })
+    }
+}
+
+impl Recorder {
+    /// Taps the measures of a tensor's elements.
+    #[track_caller]
+    fn values(&self, path: &str, x: Tensor<'_>, is_scores: bool) {
+        let tape = x.tape();
+        tape.tap_each(&format!("{}/site/{path}", self.prefix), measures(x.detach().cast(DType::F32)));
+        if is_scores {
+            let (low, high) = probe::range(x);
+            let all = [low, high, probe::entropy(x)].map(|value| value.cast(DType::F32));
+            tape.tap_each(&format!("{}/scores/{path}", self.prefix), Tensor::stack(&all));
+        }
+    }
+
+    /// The sites of a measured program that a gradient reaches, first to last, each with the number of its time steps; 0
+    /// where it has none.
+    pub fn flows(&self, program: &Program) -> Vec<(String, usize)> {
+        let prefix = format!("{}/flow/", self.prefix);
+        let of = program.taps().iter().rev().filter_map(|tap| {
+            let path = tap.name.strip_prefix(&*prefix)?;
+            Some((path.to_string(), program.node(tap.node).shape.numel() - FLOW))
+        });
+        of.collect()
     }
 }
 

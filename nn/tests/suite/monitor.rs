@@ -2,15 +2,15 @@
 
 use crate::{open, snapshot};
 use approx::assert_relative_eq;
-use wgrad::{Array, Collective, DType, InProcess, Noise, ParamSet, Rng, Session, Store, Weighting};
+use wgrad::{Array, Collective, DType, DynamicScale, InProcess, Noise, ParamSet, Rng, Session, Store, Weighting};
 use wgrad_nn::{
-    Activation, Builder, Dropout, Gpt, GptConfig, GradMeasure, Histogram, Init, Linear, Loss, LossScale, Measurement,
-    Mlp, MlpConfig, MonitorConfig, NormKind, Precision, Recurrent, RecurrentInit, Trainer, TrainerConfig,
+    Activation, Builder, Detail, Dropout, Gpt, GptConfig, GradMeasure, Histogram, Init, Linear, Loss, LossScale,
+    Measurement, Mlp, MlpConfig, MonitorConfig, NormKind, Precision, Recurrent, RecurrentInit, Trainer, TrainerConfig,
     optim::{AdamW, AdamWConfig, Sgd, SgdConfig},
     paths,
 };
 
-const EVERY: MonitorConfig = MonitorConfig { every: 1, groups: vec![], histograms: false };
+const EVERY: MonitorConfig = MonitorConfig { every: 1, groups: vec![], histograms: false, detail: Detail::Full };
 
 /// Requires of a number that it is another up to rounding in f32.
 #[track_caller]
@@ -96,7 +96,7 @@ fn what_is_not_finite_is_counted_and_changes_nothing() {
     assert!(!update.taken);
     assert_eq!((params[0].grad.non_finite, params[0].grad.zeros, params[0].grad.update_norm), (0.5, 0.25, 0.0));
     assert_eq!(params[0].histogram.as_ref().expect("asked for").non_finite, 2);
-    assert_eq!((&*sites[0].path, sites[0].non_finite), ("inputs/x", 0.5));
+    assert_eq!((&*sites[0].path, sites[0].values.expect("in full").non_finite), ("inputs/x", 0.5));
 }
 
 #[test]
@@ -146,7 +146,8 @@ fn sites_are_measured_as_their_formulas_say() {
     let names: Vec<&str> = all[0].sites.iter().map(|site| &*site.path).collect();
     assert_eq!(names, ["inputs/x", "inputs/y", "z"]);
     // z is [[1, -1, 4], [0, 0, 0]], and the gradient is twice that.
-    let z = &all[0].sites[2];
+    let site = &all[0].sites[2];
+    let z = site.values.expect("measured in full");
     close(z.rms, 3f64.sqrt());
     close(z.mean, 4.0 / 6.0);
     close(z.std, (3.0 - 4.0 / 9.0f64).sqrt());
@@ -154,11 +155,11 @@ fn sites_are_measured_as_their_formulas_say() {
     close(z.tanh_saturated, 1.0 / 6.0);
     close(z.sigmoid_saturated, 1.0 / 6.0);
     close(z.off, 1.0 / 3.0);
-    let flow = z.flow.as_ref().expect("a gradient flows");
+    let flow = site.flow.as_ref().expect("a gradient flows");
     close(flow.mean_abs, 2.0);
     close(flow.norm, 2.0 * 18f64.sqrt());
     assert_eq!((flow.zeros, flow.non_finite, flow.steps.len()), (0.5, 0.0, 0));
-    assert_eq!(z.scores, None);
+    assert_eq!(site.scores, None);
 }
 
 #[test]
@@ -210,7 +211,7 @@ fn demanding(monitor: Option<MonitorConfig>, store: &mut Store, accumulate: usiz
         accumulate,
         weighting: Weighting::Mean,
         precision: Precision::F16,
-        loss_scale: LossScale::Auto,
+        loss_scale: LossScale::Dynamic(DynamicScale { init: 1024.0, ..DynamicScale::default() }),
         noise: Some(Noise::Fixed { sigma: 1e-3 }),
         centralize: true,
         agc: Some(0.1),
@@ -259,11 +260,28 @@ fn a_measured_run_leaves_the_same_bits() {
             let updates: usize = 12 / accumulate;
             assert_eq!(measured.len(), updates.div_ceil(every), "every {every} of {updates}");
             assert!(measured.iter().all(|measured| measured.sites.len() >= 5 && measured.params.len() > 10));
+            assert!(measured.iter().all(|measured| measured.update.taken), "{measured:?}");
             for ((name, plain), (_, watched)) in plain.iter().zip(&watched) {
                 let bits = |array: &Array| array.to_f64().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
                 assert!(bits(plain) == bits(watched), "{name}, accumulate {accumulate}, every {every}");
             }
         }
+    }
+}
+
+#[test]
+fn flow_alone_is_the_same_as_in_full() {
+    let of = |detail| trained(Some(MonitorConfig { detail, ..EVERY }), 1);
+    let ((states, full), (same, flow)) = (of(Detail::Full), of(Detail::Flow));
+    assert_eq!(states, same);
+    for (full, flow) in full.iter().zip(&flow) {
+        assert!(flow.params.is_empty() && flow.sites.iter().all(|site| site.values.is_none()));
+        let z = |all: &Measurement| -> Vec<_> {
+            let of = all.sites.iter().filter(|site| site.path.ends_with("/z"));
+            of.map(|site| (site.path.clone(), site.flow.clone())).collect()
+        };
+        assert_eq!((z(full), full.applied_norm.to_bits()), (z(flow), flow.applied_norm.to_bits()));
+        assert_eq!(flow.sites.len(), 3);
     }
 }
 
