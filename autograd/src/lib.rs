@@ -41,6 +41,7 @@ mod in_process;
 mod lints;
 mod lower;
 mod optimizer;
+mod origin;
 mod pass_state;
 mod passes;
 mod pitfall;
@@ -73,6 +74,7 @@ pub use hook::Vjp;
 pub use in_process::InProcess;
 pub use lints::Lint;
 pub use optimizer::{Optimizer, OptimizerStates, Rule};
+pub use origin::{NodePlace, Origin, Phase, Probe, ValueRange};
 pub use pass_state::{Action, PassConfig, PassState};
 pub use passes::{
     Accumulator, Agc, Centralize, ClipGroups, ClipNorm, Draw, FiniteGuard, Noise, NonFinite, OnGiveUp, Weighting,

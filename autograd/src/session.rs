@@ -611,6 +611,18 @@ impl Session {
         Ok(taps.get(RESULT).expect("tapped above").clone())
     }
 
+    /// Runs a program without commits beside what else happens: its taps are taken at once, and errors of earlier runs stay for who
+    /// asks.
+    pub(crate) fn run_aside(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<Taps> {
+        // What has been shown so far stays in front of what this run may show.
+        self.backend.wait()?;
+        self.collect_taps()?;
+        let late = std::mem::take(&mut self.late);
+        let taps = self.run_now(step, inputs);
+        self.late = late;
+        taps
+    }
+
     /// Runs a program, waits for it, and takes what it taps. The taps of other runs stay for who fetches them.
     pub(crate) fn run_now(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<Taps> {
         let run = self.run(step, inputs)?;

@@ -120,9 +120,9 @@ pub enum NormKind {
     Layer,
     /// [`RmsNorm`].
     Rms,
-    /// [`BatchNorm`].
+    /// [`BatchNorm`]; usually [`NormKind::BATCH`].
     Batch {
-        /// The share of a new batch in the running statistics, in (0, 1]; 0.1 is usual.
+        /// The share of a new batch in the running statistics, in (0, 1].
         momentum: f64,
     },
     /// [`GroupNorm`].
@@ -130,6 +130,11 @@ pub enum NormKind {
         /// How many groups the channels are split into.
         groups: usize,
     },
+}
+
+impl NormKind {
+    /// Batch normalisation with PyTorch's momentum.
+    pub const BATCH: Self = Self::Batch { momentum: 0.1 };
 }
 
 /// The normalisation that a configuration asks for.

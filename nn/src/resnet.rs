@@ -127,7 +127,7 @@ impl ResNetConfig {
             block,
             stages: widths.map(|width| (width, blocks)).to_vec(),
             residual: true,
-            norm: NormKind::Batch { momentum: 0.1 },
+            norm: NormKind::BATCH,
             silent: false,
             activation: Activation::Relu,
             checkpoint: false,

@@ -27,7 +27,7 @@ fn trained(backend: Box<dyn Backend>, monitor: Option<MonitorConfig>, precision:
         depth: 2,
         outputs: 4,
         activation: Activation::Gelu,
-        norm: NormKind::Batch { momentum: 0.1 },
+        norm: NormKind::BATCH,
         dropout: Some(dropout),
         ..MlpConfig::default()
     };

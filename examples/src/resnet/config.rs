@@ -270,7 +270,7 @@ impl Config {
         let sized = widths(self.depth, BlockKind::Basic, images.shape()[0], images.classes());
         ResNetConfig {
             residual: self.residual,
-            norm: if self.batch_norm { NormKind::Batch { momentum: 0.1 } } else { NormKind::None },
+            norm: if self.batch_norm { NormKind::BATCH } else { NormKind::None },
             silent: true,
             activation: self.activation,
             init: self.init.clone(),

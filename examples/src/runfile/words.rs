@@ -29,16 +29,12 @@ pub const ACTIVATIONS: Words<Activation> = &[
 ];
 
 /// `norm` of an MLP; its momentum is another key.
-pub const MLP_NORMS: Words<NormKind> = &[
-    ("none", NormKind::None),
-    ("layer", NormKind::Layer),
-    ("rms", NormKind::Rms),
-    ("batch", NormKind::Batch { momentum: 0.1 }),
-];
+pub const MLP_NORMS: Words<NormKind> =
+    &[("none", NormKind::None), ("layer", NormKind::Layer), ("rms", NormKind::Rms), ("batch", NormKind::BATCH)];
 
 /// `norm` of a residual network; the width decides the groups.
 pub const IMAGE_NORMS: Words<NormKind> =
-    &[("none", NormKind::None), ("batch", NormKind::Batch { momentum: 0.1 }), ("group", NormKind::Group { groups: 1 })];
+    &[("none", NormKind::None), ("batch", NormKind::BATCH), ("group", NormKind::Group { groups: 1 })];
 
 /// An initializer by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -41,7 +41,7 @@ fn of_layers() {
         check_mlp(MlpConfig { activation, ..MlpConfig::default() });
     }
     check_mlp(MlpConfig { residual: true, norm: NormKind::Layer, ..MlpConfig::default() });
-    check_mlp(MlpConfig { residual: true, norm: NormKind::Batch { momentum: 0.1 }, ..MlpConfig::default() });
+    check_mlp(MlpConfig { residual: true, norm: NormKind::BATCH, ..MlpConfig::default() });
     check_mlp(MlpConfig { norm: NormKind::Rms, activation: Activation::Identity, ..MlpConfig::default() });
 }
 
@@ -118,7 +118,7 @@ fn of_networks_for_images() {
             block,
             stages: vec![(2, 1), (3, 1)],
             residual,
-            norm: if batch_norm { NormKind::Batch { momentum: 0.1 } } else { NormKind::None },
+            norm: if batch_norm { NormKind::BATCH } else { NormKind::None },
             silent: false,
             activation: Activation::Tanh,
             checkpoint: false,

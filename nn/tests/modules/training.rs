@@ -35,7 +35,7 @@ fn resnet_of(config: &ResNetConfig, training: TrainerConfig) -> (Trainer, Sessio
 
 /// The same in windows of so many micro-batches.
 fn resnet(batch_norm: bool, accumulate: usize) -> (Trainer, Session) {
-    let norm = if batch_norm { NormKind::Batch { momentum: 0.1 } } else { NormKind::None };
+    let norm = if batch_norm { NormKind::BATCH } else { NormKind::None };
     let config = ResNetConfig { norm, ..ResNetConfig::small(8, BlockKind::Basic, 1, 10).expect("8 is a depth") };
     resnet_of(&config, TrainerConfig { accumulate, ..TrainerConfig::default() })
 }

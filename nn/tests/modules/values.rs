@@ -5,7 +5,7 @@ use approx::abs_diff_eq;
 use wgrad::{Array, DType, Rng, Session, Store, Tape};
 use wgrad_nn::{
     AttentionConfig, BlockKind, Builder, Conv2d, Dropout, Gpt, GptConfig, GroupNorm, Init, LayerNorm,
-    MultiHeadAttention, NormPlace, ResNet, ResNetConfig, RmsNorm, Scale, Summary, probe,
+    MultiHeadAttention, NormKind, NormPlace, ResNet, ResNetConfig, RmsNorm, Scale, Summary, probe,
 };
 
 /// Replaces the parameter at a path.
@@ -273,15 +273,15 @@ fn a_depth_without_a_network_says_which_there_are() {
 
 #[test]
 fn plain_networks_have_no_shortcuts_and_without_norms_there_are_biases() {
-    let paths = |residual, batch_norm| {
-        let config =
-            ResNetConfig { residual, batch_norm, ..ResNetConfig::small(8, BlockKind::Basic, 1, 10).expect("8") };
+    let paths = |residual, norm| {
+        let config = ResNetConfig { residual, norm, ..ResNetConfig::small(8, BlockKind::Basic, 1, 10).expect("8") };
         let mut store = Store::new();
         ResNet::new(Builder::new(&mut store, 0), &config);
         store.layout().params().map(|(_, p)| p.path.clone()).collect::<Vec<_>>()
     };
     let has = |paths: &[String], what: &str| paths.iter().any(|path| path.contains(what));
-    let (residual, plain, bare) = (paths(true, true), paths(false, true), paths(true, false));
+    let (batch, none) = (NormKind::BATCH, NormKind::None);
+    let (residual, plain, bare) = (paths(true, batch), paths(false, batch), paths(true, none));
     assert!(has(&residual, "stage/1/0/shortcut/norm/weight") && !has(&residual, "conv/bias"));
     assert!(!has(&plain, "shortcut") && has(&plain, "norm/bias"));
     assert!(has(&bare, "stage/2/0/shortcut/conv/bias") && has(&bare, "stem/conv/bias") && !has(&bare, "norm"));

@@ -199,7 +199,7 @@ fn demanding(monitor: Option<MonitorConfig>, store: &mut Store, accumulate: usiz
         depth: 3,
         outputs: 4,
         activation: Activation::Gelu,
-        norm: NormKind::Batch { momentum: 0.1 },
+        norm: NormKind::BATCH,
         residual: true,
         dropout: Some(dropout),
         ..MlpConfig::default()
