@@ -1,88 +1,25 @@
 //! The trainer: everything between a loss and the parameters, in the right order, from a configuration.
 
 mod config;
+mod inputs;
+mod measured;
 
 pub use config::{LossScale, Precision, TrainerConfig};
+pub use inputs::{Inputs, Loss};
 
 use crate::{
     buffers::{Buffers, Remembered},
-    monitor::{Measurement, Reader, Recorder, SiteMeasure},
+    monitor::Recorder,
     optim::{Ema, EmaConfig},
 };
-use std::{cell::RefCell, collections::BTreeMap, fmt, panic::Location, sync::Arc};
+use inputs::Asked;
+use measured::Monitor;
+use std::{cell::RefCell, collections::BTreeMap, fmt, panic::Location};
 use wgrad::{
     Accumulator, Agc, Array, Centralize, DType, DynamicScale, FiniteGuard, Flat, Grads, InputDecl, Lint, LossScaler,
-    Noise, OnGiveUp, Optimizer, Param, ParamSet, Program, Result, Rng, Scaled, Session, Shape, StateId, Step, Store,
-    Tape, Taps, Tensor, Weighting,
+    Noise, OnGiveUp, Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps,
+    Tensor, Weighting,
 };
-
-/// The inputs of a micro-batch on a tape.
-pub struct Inputs<'t> {
-    tape: &'t Tape,
-    named: Vec<(String, Tensor<'t>)>,
-    /// What has been asked for, and where.
-    asked: RefCell<Asked>,
-}
-
-/// Names of inputs, and the lines that ask for them.
-type Asked = BTreeMap<String, &'static Location<'static>>;
-
-impl<'t> Inputs<'t> {
-    #[track_caller]
-    fn declare(tape: &'t Tape, arrays: &[(&str, &Array)]) -> Self {
-        let mut named = Vec::with_capacity(arrays.len());
-        for (name, array) in arrays {
-            named.push((name.to_string(), tape.input_like(name, array)));
-        }
-        Self { tape, named, asked: RefCell::default() }
-    }
-
-    /// The tape.
-    pub fn tape(&self) -> &'t Tape {
-        self.tape
-    }
-
-    /// An input by its name, of the shape and type of the data at hand.
-    ///
-    /// # Panics
-    /// If the micro-batch has no such input, and none before had.
-    #[track_caller]
-    pub fn get(&self, name: &str) -> Tensor<'t> {
-        self.asked.borrow_mut().entry(name.into()).or_insert(Location::caller());
-        // Not within a closure: the caller's line is to blame.
-        let Some((_, found)) = self.named.iter().find(|(known, _)| known == name) else {
-            let known: Vec<&str> = self.named.iter().map(|(name, _)| name.as_str()).collect();
-            panic!("trainer: the micro-batch has no input {name:?}: it has {}", known.join(", "))
-        };
-        *found
-    }
-}
-
-/// The loss of a micro-batch.
-#[derive(Clone, Copy, Debug)]
-pub struct Loss<'t> {
-    value: Tensor<'t>,
-    tokens: Option<Tensor<'t>>,
-}
-
-impl<'t> Loss<'t> {
-    /// A mean over so many tokens (u32 scalar), for [`Weighting::TokenWeighted`].
-    pub fn over_tokens(value: Tensor<'t>, tokens: Tensor<'t>) -> Self {
-        Self { value, tokens: Some(tokens) }
-    }
-
-    /// The loss, or 0 where it is the mean over no token, which is NaN.
-    #[track_caller]
-    fn or_nothing(self) -> Tensor<'t> {
-        self.tokens.map_or(self.value, |tokens| tokens.equals(0.0).select(self.value.zeros_like(), self.value))
-    }
-}
-
-impl<'t> From<Tensor<'t>> for Loss<'t> {
-    fn from(value: Tensor<'t>) -> Self {
-        Self { value, tokens: None }
-    }
-}
 
 type LossFn = Box<dyn for<'t> Fn(&Inputs<'t>) -> Loss<'t>>;
 type PassesFn = Box<dyn for<'t> Fn(Grads<'t>) -> Grads<'t>>;
@@ -202,17 +139,6 @@ pub struct Trainer {
     present: Option<usize>,
     /// What is measured, if anything is.
     monitor: Option<Monitor>,
-}
-
-/// What a trainer measures.
-struct Monitor {
-    recorder: Recorder,
-    /// The parameters that are trained, with path and size.
-    params: Vec<(Param, String, usize)>,
-    /// Updates that this trainer has begun.
-    begun: usize,
-    /// The sites of micro-batches whose update has not arrived.
-    sites: Vec<SiteMeasure>,
 }
 
 impl fmt::Debug for Trainer {
@@ -592,32 +518,6 @@ impl Trainer {
         taps.iter().filter_map(|taps| self.read(taps)).collect()
     }
 
-    /// What the updates among these runs looked like from within, oldest first: of those that [`TrainerConfig::monitor`] has
-    /// measured. The taps of other programs are passed over. Sites that arrive before their update are kept until it does.
-    pub fn measurements(&mut self, taps: &[Taps]) -> Vec<Measurement> {
-        let Some(mut monitor) = self.monitor.take() else { return vec![] };
-        let mut all = vec![];
-        for taps in taps {
-            let groups = self.config.monitor.as_ref().map_or(&[][..], |config| &config.groups);
-            let reader = Reader { prefix: &monitor.recorder.prefix, params: &monitor.params, groups };
-            let sites = reader.sites(taps);
-            if !sites.is_empty() {
-                monitor.sites = sites;
-            }
-            let Some(update) = self.read(taps) else { continue };
-            let sites = std::mem::take(&mut monitor.sites);
-            all.extend(reader.measurement(taps, &update, sites));
-        }
-        self.monitor = Some(monitor);
-        all
-    }
-
-    /// The sites of a program that [`Trainer::record_micro_batch`] has recorded at which the gradient is measured, first to
-    /// last, each with the number of its time steps; 0 where it has none.
-    pub fn flow_sites(&self, program: &Program) -> Vec<(String, usize)> {
-        self.monitor.as_ref().map_or(vec![], |monitor| monitor.recorder.flows(program))
-    }
-
     /// Goes on from what the session holds, after a checkpoint has been loaded into it: also in the middle of a window.
     pub fn resume(&mut self) {
         self.present = None;
@@ -683,22 +583,6 @@ impl Trainer {
         known.map_or(Ok(()), |input| Err(InputDecl { site, ..input.clone() }.missing()))
     }
 
-    /// Whether the update at hand is measured.
-    fn is_measured(&self) -> bool {
-        let every = self.config.monitor.as_ref().map_or(1, |config| config.every);
-        self.monitor.as_ref().is_some_and(|monitor| monitor.begun.is_multiple_of(every))
-    }
-
-    fn recorder(&self, watched: bool) -> Option<&Recorder> {
-        self.monitor.as_ref().map(|monitor| &monitor.recorder).filter(|_| watched)
-    }
-
-    fn count_update(&mut self) {
-        if let Some(monitor) = &mut self.monitor {
-            monitor.begun += 1;
-        }
-    }
-
     /// The program of a micro-batch of these shapes, which measures if it is to be watched.
     #[track_caller]
     fn micro_batch(&mut self, session: &mut Session, inputs: &[(&str, &Array)], watched: bool) -> Result<Step> {
@@ -717,28 +601,5 @@ impl Trainer {
         self.micro_batches.truncate(SHAPES - 1);
         self.micro_batches.insert(0, compiled);
         Ok(self.micro_batches[0].1.clone())
-    }
-}
-
-impl Monitor {
-    /// What a configuration asks to measure.
-    ///
-    /// # Panics
-    /// If it asks for every 0 updates, or for a group of parameters of another store.
-    #[track_caller]
-    fn new(store: &Store, params: &ParamSet, config: &TrainerConfig) -> Option<Self> {
-        let asked = config.monitor.as_ref()?;
-        assert!(asked.every > 0, "trainer: the monitor measures every 0 updates, and must every 1 or more");
-        for (_, group) in &asked.groups {
-            store.layout().check(group);
-        }
-        let known = |param: Param| {
-            let decl = store.layout().param(param);
-            (param, decl.path.clone(), decl.shape.numel())
-        };
-        let prefix = format!("{}/monitor", config.name);
-        let of: Arc<[Param]> = params.iter().collect();
-        let recorder = Recorder { prefix, params: of, histograms: asked.histograms, detail: asked.detail };
-        Some(Self { recorder, params: params.iter().map(known).collect(), begun: 0, sites: vec![] })
     }
 }

@@ -147,6 +147,7 @@ fn by_design(program: &Program) -> Vec<Meant> {
     let any = |[negative, positive]: Meant| negative || positive;
     let of = |bits: u64| [f64::NEG_INFINITY, f64::INFINITY].map(|infinite| f64::from_bits(bits) == infinite);
     let both = |a: Meant, b: Meant| [a[0] || b[0], a[1] || b[1]];
+    let turned = |[negative, positive]: Meant| [positive, negative];
     let mut meant: Vec<Meant> = vec![];
     for node in &program.nodes {
         let input = |at: usize| meant[node.inputs[at].index()];
@@ -169,9 +170,15 @@ fn by_design(program: &Program) -> Vec<Meant> {
             | Op::Binary(Binary::Max | Binary::Lt | Binary::Eq)
             | Op::Reduce(..)
             | Op::ArgMax(_) => NONE,
-            Op::Unary(Unary::Neg) => [input(0)[1], input(0)[0]],
-            Op::Binary(Binary::Sub) => both(input(0), [input(1)[1], input(1)[0]]),
-            Op::Binary(Binary::Mul | Binary::Div | Binary::Pow) | Op::MatMul { .. } | Op::Unary(_) => [any(all()); 2],
+            Op::Unary(Unary::Neg) => turned(input(0)),
+            Op::Binary(Binary::Sub) => both(input(0), turned(input(1))),
+            // Most often by a constant, whose sign decides.
+            Op::Binary(Binary::Mul | Binary::Div) => match constant(program, node.inputs[1]) {
+                Some(factor) if factor > 0.0 => input(0),
+                Some(factor) if factor < 0.0 => turned(input(0)),
+                _ => [any(all()); 2],
+            },
+            Op::Binary(Binary::Pow) | Op::MatMul { .. } | Op::Unary(_) => [any(all()); 2],
             // The value is one of its inputs.
             Op::Custom { args, out, .. } => input(args + out),
             Op::Recomputed => input(1),
@@ -180,4 +187,16 @@ fn by_design(program: &Program) -> Vec<Meant> {
         });
     }
     meant
+}
+
+/// The number that a constant repeats.
+fn constant(program: &Program, mut id: NodeId) -> Option<f64> {
+    loop {
+        let node = program.node(id);
+        match &node.op {
+            Op::Const(bits) => return Some(f64::from_bits(*bits)),
+            Op::Reshape(_) | Op::Expand(_) | Op::Cast(_) => id = node.inputs[0],
+            _ => return None,
+        }
+    }
 }

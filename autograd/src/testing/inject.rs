@@ -105,10 +105,21 @@ pub const INJECTED_NODE: &str = "injected node";
 /// The input of [`injectable`] that tells whether the element becomes NaN, or is divided by 0 (u32 scalar).
 pub const INJECTED_NAN: &str = "injected nan";
 
-/// The same program with one element of any float value replaced by what is not finite, as the inputs [`INJECTED_NODE`],
-/// [`INJECTED_AT`] and [`INJECTED_NAN`] say; and of each node the one that stands for it from there on. That one is a division
-/// of finite numbers, by 1 where nothing is replaced, and by 0 where something is.
-pub fn injectable(program: &Program) -> (Program, Vec<NodeId>) {
+/// The value of a node that [`injectable`] guards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Guarded {
+    /// The node's position in the program that was given.
+    pub node: usize,
+    /// The node that stands for it in the new one.
+    pub stands: NodeId,
+    /// The division of finite numbers that gives what is put in.
+    pub division: NodeId,
+}
+
+/// The same program with one element of any float value among those that are wanted, given by position, replaced by what is not
+/// finite, as the inputs [`INJECTED_NODE`], [`INJECTED_AT`] and [`INJECTED_NAN`] say: 1 or 0, divided by 0. Constants are left
+/// as they are.
+pub fn injectable(program: &Program, wanted: impl Fn(usize) -> bool) -> (Program, Vec<Guarded>) {
     let mut inputs = program.inputs.clone();
     let site = program.nodes[0].site;
     let first = inputs.len() as u32;
@@ -116,23 +127,27 @@ pub fn injectable(program: &Program) -> (Program, Vec<NodeId>) {
         inputs.push(InputDecl { name: name.into(), shape: Shape::scalar(), dtype: DType::U32, site });
     }
     let mut nodes: Vec<Node> = vec![];
-    let mut names: Vec<NodeId> = vec![];
-    let mut ends: Vec<u32> = vec![];
+    let (mut names, mut ends, mut guarded): (Vec<NodeId>, Vec<u32>, Vec<Guarded>) = (vec![], vec![], vec![]);
     while names.len() < program.nodes.len() {
         let start = names.len();
+        // The outputs of an operation follow one another.
         let group = start..start + program.nodes[start].op.outputs().0;
         let mut made = vec![];
         for node in &program.nodes[group.clone()] {
-            // A composition with a rule of its own names outputs that are before it.
             let inputs = node.inputs.iter().map(|id| names[id.index()]).collect();
             nodes.push(Node { inputs, ..node.clone() });
             made.push(NodeId(nodes.len() as u32 - 1));
         }
         for (i, id) in group.zip(made) {
             let node = &program.nodes[i];
-            let leaf = matches!(node.op, Op::Const(_) | Op::Table(_));
-            let guarded = node.dtype.is_float() && node.shape.numel() > 0 && !leaf;
-            names.push(if guarded { divided(&mut nodes, id, i, first, node) } else { id });
+            let constant = matches!(node.op, Op::Const(_) | Op::Table(_));
+            if node.dtype.is_float() && node.shape.numel() > 0 && !constant && wanted(i) {
+                let guard = guard(&mut nodes, id, i, first, node);
+                names.push(guard.stands);
+                guarded.push(guard);
+            } else {
+                names.push(id);
+            }
             ends.push(nodes.len() as u32);
         }
     }
@@ -147,11 +162,11 @@ pub fn injectable(program: &Program) -> (Program, Vec<NodeId>) {
     let commits = program.commits.iter().map(|(state, id)| (*state, names[id.index()])).collect();
     let taps = program.taps.iter().map(|tap| TapDecl { node: names[tap.node.index()], ..tap.clone() }).collect();
     let passes = passes.collect();
-    (Program { nodes, inputs, taps, passes, commits, ..program.clone() }, names)
+    (Program { nodes, inputs, taps, passes, commits, ..program.clone() }, guarded)
 }
 
-/// Appends the division that stands for a node's value.
-fn divided(nodes: &mut Vec<Node>, x: NodeId, position: usize, first: u32, like: &Node) -> NodeId {
+/// Appends `iota == at ? numerator / denominator : x`, where the denominator is 0 if this node is meant, and else 1.
+fn guard(nodes: &mut Vec<Node>, x: NodeId, position: usize, first: u32, like: &Node) -> Guarded {
     let (shape, dtype, scalar) = (&like.shape, like.dtype, Shape::scalar());
     let mut push = |op: Op, inputs: &[NodeId], shape: &Shape, dtype: DType| {
         let id = NodeId(nodes.len() as u32);
@@ -159,31 +174,25 @@ fn divided(nodes: &mut Vec<Node>, x: NodeId, position: usize, first: u32, like: 
         nodes.push(Node { op, inputs: inputs.into(), shape: shape.clone(), dtype, scope, site });
         id
     };
+    let [node, at, nan] = [0, 1, 2].map(|n| push(Op::Input(InputId(first + n)), &[], &scalar, DType::U32));
+    let [own, nowhere] =
+        [position as f64, f64::from(u32::MAX)].map(|value| push(Op::Const(value.to_bits()), &[], &scalar, DType::U32));
+    let [zero, one] = [0.0f64, 1.0].map(|value| push(Op::Const(value.to_bits()), &[], &scalar, dtype));
+    let meant = push(Op::Binary(Binary::Eq), &[node, own], &scalar, DType::Bool);
+    let at = push(Op::Select, &[meant, at, nowhere], &scalar, DType::U32);
+    let nan = push(Op::Cast(DType::Bool), &[nan], &scalar, DType::Bool);
+    let numerator = push(Op::Select, &[nan, zero, one], &scalar, dtype);
+    let denominator = push(Op::Select, &[meant, zero, one], &scalar, dtype);
+    let division = push(Op::Binary(Binary::Div), &[numerator, denominator], &scalar, dtype);
     let ones = Shape::from(vec![1; shape.rank()]);
-    let node = push(Op::Input(InputId(first)), &[], &scalar, DType::U32);
-    let at = push(Op::Input(InputId(first + 1)), &[], &scalar, DType::U32);
-    let nan = push(Op::Input(InputId(first + 2)), &[], &scalar, DType::U32);
-    let own = push(Op::Const((position as f64).to_bits()), &[], &scalar, DType::U32);
-    let hit = push(Op::Binary(Binary::Eq), &[node, own], &scalar, DType::Bool);
-    // A place that there is not, where another node is meant.
-    let nowhere = push(Op::Const(f64::from(u32::MAX).to_bits()), &[], &scalar, DType::U32);
-    let at = push(Op::Select, &[hit, at, nowhere], &scalar, DType::U32);
     let mut spread = |x: NodeId, dtype: DType| {
         let x = push(Op::Reshape(ones.clone()), &[x], &ones, dtype);
         push(Op::Expand(shape.clone()), &[x], shape, dtype)
     };
-    let (at, nan) = (spread(at, DType::U32), spread(nan, DType::U32));
-    let [zero, one] = [0.0f64, 1.0].map(|value| {
-        let value = push(Op::Const(value.to_bits()), &[], &scalar, dtype);
-        let value = push(Op::Reshape(ones.clone()), &[value], &ones, dtype);
-        push(Op::Expand(shape.clone()), &[value], shape, dtype)
-    });
+    let (at, put_in) = (spread(at, DType::U32), spread(division, dtype));
     let iota = push(Op::Iota(shape.numel()), &[], &[shape.numel()].into(), DType::U32);
     let place = push(Op::Reshape(shape.clone()), &[iota], shape, DType::U32);
     let hit = push(Op::Binary(Binary::Eq), &[place, at], shape, DType::Bool);
-    let none = push(Op::Cast(DType::Bool), &[nan], shape, DType::Bool);
-    let none = push(Op::Select, &[hit, none, hit], shape, DType::Bool);
-    let above = push(Op::Select, &[none, zero, x], shape, dtype);
-    let below = push(Op::Select, &[hit, zero, one], shape, dtype);
-    push(Op::Binary(Binary::Div), &[above, below], shape, dtype)
+    let stands = push(Op::Select, &[hit, put_in, x], shape, dtype);
+    Guarded { node: position, stands, division }
 }

@@ -31,7 +31,7 @@ pub use gradcheck::{
     assert_detects_wrong_gradient, assert_rejects, central_difference, gradcheck,
 };
 pub use grouping::grouping;
-pub use inject::{INJECTED, INJECTED_AT, INJECTED_NAN, INJECTED_NODE, injectable, injected};
+pub use inject::{Guarded, INJECTED, INJECTED_AT, INJECTED_NAN, INJECTED_NODE, injectable, injected};
 pub use recipe::{Kind, Leaf, Recipe, Step, operation, recipe, recipe_of, step};
 pub use record::{Mode, Recorded};
 pub use shapes::{

@@ -1,0 +1,72 @@
+//! What a loss is recorded from, and what it gives.
+
+use std::{cell::RefCell, collections::BTreeMap, panic::Location};
+use wgrad::{Array, Tape, Tensor};
+
+/// The inputs of a micro-batch on a tape.
+pub struct Inputs<'t> {
+    pub(super) tape: &'t Tape,
+    pub(super) named: Vec<(String, Tensor<'t>)>,
+    /// What has been asked for, and where.
+    pub(super) asked: RefCell<Asked>,
+}
+
+/// Names of inputs, and the lines that ask for them.
+pub(super) type Asked = BTreeMap<String, &'static Location<'static>>;
+
+impl<'t> Inputs<'t> {
+    #[track_caller]
+    pub(super) fn declare(tape: &'t Tape, arrays: &[(&str, &Array)]) -> Self {
+        let mut named = Vec::with_capacity(arrays.len());
+        for (name, array) in arrays {
+            named.push((name.to_string(), tape.input_like(name, array)));
+        }
+        Self { tape, named, asked: RefCell::default() }
+    }
+
+    /// The tape.
+    pub fn tape(&self) -> &'t Tape {
+        self.tape
+    }
+
+    /// An input by its name, of the shape and type of the data at hand.
+    ///
+    /// # Panics
+    /// If the micro-batch has no such input, and none before had.
+    #[track_caller]
+    pub fn get(&self, name: &str) -> Tensor<'t> {
+        self.asked.borrow_mut().entry(name.into()).or_insert(Location::caller());
+        // Not within a closure: the caller's line is to blame.
+        let Some((_, found)) = self.named.iter().find(|(known, _)| known == name) else {
+            let known: Vec<&str> = self.named.iter().map(|(name, _)| name.as_str()).collect();
+            panic!("trainer: the micro-batch has no input {name:?}: it has {}", known.join(", "))
+        };
+        *found
+    }
+}
+
+/// The loss of a micro-batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss<'t> {
+    pub(super) value: Tensor<'t>,
+    pub(super) tokens: Option<Tensor<'t>>,
+}
+
+impl<'t> Loss<'t> {
+    /// A mean over so many tokens (u32 scalar), for [`Weighting::TokenWeighted`].
+    pub fn over_tokens(value: Tensor<'t>, tokens: Tensor<'t>) -> Self {
+        Self { value, tokens: Some(tokens) }
+    }
+
+    /// The loss, or 0 where it is the mean over no token, which is NaN.
+    #[track_caller]
+    pub(super) fn or_nothing(self) -> Tensor<'t> {
+        self.tokens.map_or(self.value, |tokens| tokens.equals(0.0).select(self.value.zeros_like(), self.value))
+    }
+}
+
+impl<'t> From<Tensor<'t>> for Loss<'t> {
+    fn from(value: Tensor<'t>) -> Self {
+        Self { value, tokens: None }
+    }
+}

@@ -1,0 +1,84 @@
+//! What a trainer measures of its updates, and when.
+
+use super::{Trainer, TrainerConfig};
+use crate::monitor::{Measurement, Reader, Recorder, SiteMeasure};
+use std::sync::Arc;
+use wgrad::{Param, ParamSet, Program, Store, Taps};
+
+/// What a trainer measures.
+pub(super) struct Monitor {
+    recorder: Recorder,
+    /// The parameters that are trained, with path and size.
+    params: Vec<(Param, String, usize)>,
+    /// Updates that this trainer has begun.
+    begun: usize,
+    /// The sites of micro-batches whose update has not arrived.
+    sites: Vec<SiteMeasure>,
+}
+
+impl Monitor {
+    /// What a configuration asks to measure.
+    ///
+    /// # Panics
+    /// If it asks for every 0 updates, or for a group of parameters of another store.
+    #[track_caller]
+    pub fn new(store: &Store, params: &ParamSet, config: &TrainerConfig) -> Option<Self> {
+        let asked = config.monitor.as_ref()?;
+        assert!(asked.every > 0, "trainer: the monitor measures every 0 updates, and must every 1 or more");
+        for (_, group) in &asked.groups {
+            store.layout().check(group);
+        }
+        let known = |param: Param| {
+            let decl = store.layout().param(param);
+            (param, decl.path.clone(), decl.shape.numel())
+        };
+        let prefix = format!("{}/monitor", config.name);
+        let of: Arc<[Param]> = params.iter().collect();
+        let recorder = Recorder { prefix, params: of, histograms: asked.histograms, detail: asked.detail };
+        Some(Self { recorder, params: params.iter().map(known).collect(), begun: 0, sites: vec![] })
+    }
+}
+
+impl Trainer {
+    /// What the updates among these runs looked like from within, oldest first: of those that [`TrainerConfig::monitor`] has
+    /// measured. The taps of other programs are passed over. Sites that arrive before their update are kept until it does.
+    pub fn measurements(&mut self, taps: &[Taps]) -> Vec<Measurement> {
+        let Some(mut monitor) = self.monitor.take() else { return vec![] };
+        let mut all = vec![];
+        for taps in taps {
+            let groups = self.config.monitor.as_ref().map_or(&[][..], |config| &config.groups);
+            let reader = Reader { prefix: &monitor.recorder.prefix, params: &monitor.params, groups };
+            let sites = reader.sites(taps);
+            if !sites.is_empty() {
+                monitor.sites = sites;
+            }
+            let Some(update) = self.read(taps) else { continue };
+            let sites = std::mem::take(&mut monitor.sites);
+            all.extend(reader.measurement(taps, &update, sites));
+        }
+        self.monitor = Some(monitor);
+        all
+    }
+
+    /// The sites of a program that [`Trainer::record_micro_batch`] has recorded at which the gradient is measured, first to
+    /// last, each with the number of its time steps; 0 where it has none.
+    pub fn flow_sites(&self, program: &Program) -> Vec<(String, usize)> {
+        self.monitor.as_ref().map_or(vec![], |monitor| monitor.recorder.flows(program))
+    }
+
+    /// Whether the update at hand is measured.
+    pub(super) fn is_measured(&self) -> bool {
+        let every = self.config.monitor.as_ref().map_or(1, |config| config.every);
+        self.monitor.as_ref().is_some_and(|monitor| monitor.begun.is_multiple_of(every))
+    }
+
+    pub(super) fn recorder(&self, watched: bool) -> Option<&Recorder> {
+        self.monitor.as_ref().map(|monitor| &monitor.recorder).filter(|_| watched)
+    }
+
+    pub(super) fn count_update(&mut self) {
+        if let Some(monitor) = &mut self.monitor {
+            monitor.begun += 1;
+        }
+    }
+}
