@@ -48,9 +48,12 @@ const NORM: &str = "buffers/stem/norm/running";
 fn the_text_shows_what_cases_and_cures_change() {
     let tape = |args: &str| wgrad(&format!("tape resnet --depth 8 {args}")).fine().stdout;
     let healthy = tape("");
-    for part in
-        [NORM, "stage/2/0/shortcut/conv/weight", "pass sgd(lr = warmup_cosine(0.1, steps 100", "tap    flow/stem <- %"]
-    {
+    for part in [
+        NORM,
+        "stage/2/0/shortcut/conv/weight",
+        "pass sgd(lr = warmup_cosine(0.1, steps 100",
+        "tap    trainer/monitor/flow/stem/z <- %",
+    ] {
         assert!(healthy.contains(part), "{part:?} is missing:\n{healthy}");
     }
     assert!(!healthy.contains("clip_by_global_norm") && !healthy.contains("agc"), "{healthy}");

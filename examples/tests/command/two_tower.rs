@@ -50,7 +50,7 @@ fn the_text_shows_what_cases_and_cures_change() {
         ("--case boundary --fix layer-norm", "param  bridge/weight"),
         ("--case boundary --fix scale", "bridge/"),
         ("--case boundary --fix unfreeze", "commit buffers/vision/stem/norm/running"),
-        ("--case imbalance", "tap    flow/vision/stem"),
+        ("--case imbalance", "tap    trainer/monitor/flow/vision/stem/z"),
         ("--case imbalance --fix scale-grad", "pass scale_grad("),
         ("--case imbalance --fix group-lr", "lr 0.0005]"),
     ] {
