@@ -72,8 +72,14 @@ struct Kept {
     moved: RefCell<Vec<StateId>>,
 }
 
-/// A compiled program, the inputs that it is for, and whether it measures.
-type Compiled = ((Vec<(String, Shape, DType)>, bool), Step);
+/// What a micro-batch's program is for: its inputs, and whether it measures.
+type Key = (Vec<(String, Shape, DType)>, bool);
+
+/// A compiled program, and what it is for.
+type Compiled<K> = (K, Step);
+
+/// The program of an update as it is, and that which measures.
+type UpdatePrograms = [Option<Compiled<(ParamSet, usize)>>; 2];
 
 /// How many shapes of micro-batches are kept compiled.
 const SHAPES: usize = 64;
@@ -129,12 +135,12 @@ pub struct Trainer {
     loss: LossFn,
     passes: Option<PassesFn>,
     after: Option<AfterFn>,
-    micro_batches: Vec<Compiled>,
+    micro_batches: Vec<Compiled<Key>>,
     /// What the loss has asked for.
     asked: RefCell<Asked>,
     /// Of a full window, and of one that the data cut short; each with the parameters that micro-batches had reached when
     /// it was recorded, and the number of buffers they had moved. Each as it is, and measured.
-    updates: [[Option<((ParamSet, usize), Step)>; 2]; 2],
+    updates: [UpdatePrograms; 2],
     /// Micro-batches that are in the window; `None` before the session has been asked.
     present: Option<usize>,
     /// What is measured, if anything is.
@@ -406,7 +412,7 @@ impl Trainer {
             g = g.skip_if_not_finite(guard);
         }
         self.tap(tape, "grad_norm", g.norm());
-        let measured = if let Some(recorder) = watched { Some((recorder, recorder.gradients(&g))) } else { None };
+        let measured = watched.map(|recorder| (recorder, recorder.gradients(&g)));
         if c.profile {
             self.tap(tape, "norms", g.segment_norms());
         }

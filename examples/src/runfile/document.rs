@@ -437,7 +437,8 @@ mod tests {
 
     #[test]
     fn a_wrong_value_is_told_with_its_key_its_line_and_the_allowed_ones() {
-        let cases: &[(&str, fn(&Table<'_>) -> Result<()>, &str)] = &[
+        type Read = fn(&Table<'_>) -> Result<()>;
+        let cases: &[(&str, Read, &str)] = &[
             ("\na = 2.5", |t| t.count("a", 0, 9).map(drop), "line 2: a is 2.5: expected a whole number from 0 to 9"),
             ("a = 10", |t| t.count("a", 0, 9).map(drop), "line 1: a is 10: expected a whole number from 0 to 9"),
             ("a = nan", |t| t.number("a", Range::FINITE).map(drop), "line 1: a is NaN: expected a number"),
