@@ -91,7 +91,8 @@ fn main() {
         ("every 1", every(1, Detail::Full)),
         ("flow, every 1", every(1, Detail::Flow)),
     ];
-    let models: [(&str, fn(&Option<MonitorConfig>) -> Run); 2] = [("w1", w1), ("w5", w5)];
+    type Make = fn(&Option<MonitorConfig>) -> Run;
+    let models: [(&str, Make); 2] = [("w1", w1), ("w5", w5)];
     for (name, model) in models {
         let mut runs: Vec<Run> = variants.iter().map(|(_, monitor)| model(monitor)).collect();
         runs.iter_mut().for_each(|run| _ = run.round());
