@@ -40,7 +40,7 @@ impl RunFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`wgrad_nn::Error::Io`] if it cannot be read; [`Error::RunFile`] of the first line that is not allowed.
+    /// [`wgrad_nn::Error::Io`] if it cannot be read; [`crate::Error::RunFile`] of the first line that is not allowed.
     pub fn read(path: &Path) -> Result<Self> {
         let io = |source| wgrad_nn::Error::Io { action: "read", path: path.into(), source };
         let bytes = fs::read(path).map_err(io)?;
@@ -57,7 +57,7 @@ impl RunFile {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// [`Error::RunFile`] of the first line that is not allowed.
+    /// [`crate::Error::RunFile`] of the first line that is not allowed.
     pub fn parse(path: &Path, text: &str) -> Result<Self> {
         let own = document::parse(path, text)?;
         let names: Vec<(&str, usize)> = models().enumerate().map(|(at, name)| (name, at)).collect();

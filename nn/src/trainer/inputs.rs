@@ -53,7 +53,7 @@ pub struct Loss<'t> {
 }
 
 impl<'t> Loss<'t> {
-    /// A mean over so many tokens (u32 scalar), for [`Weighting::TokenWeighted`].
+    /// A mean over so many tokens (u32 scalar), for [`wgrad::Weighting::TokenWeighted`].
     pub fn over_tokens(value: Tensor<'t>, tokens: Tensor<'t>) -> Self {
         Self { value, tokens: Some(tokens) }
     }
