@@ -170,10 +170,8 @@ impl Session {
     /// compilations. Ranks call it together.
     ///
     /// ```
-    /// # use wgrad::{Array, DType, Session, Store};
-    /// # use wgrad_cpu::CpuBackend;
-    /// # fn main() -> Result<(), wgrad::Error> {
-    /// let mut session = Session::new(Box::new(CpuBackend::new(1).expect("a thread")), Store::new())?;
+    /// # use wgrad::{Array, DType, Session};
+    /// # fn look(session: &mut Session) -> Result<(), wgrad::Error> {
     /// let step = session.record(|t| {
     ///     let x = t.input("x", [3], DType::F32);
     ///     t.tap("loss", (x.log() * 2.0).sum());
