@@ -84,6 +84,9 @@ pub(crate) type OwnRule = for<'v, 'a, 't> fn(&[usize], &'v Vjp<'a, 't>) -> Vec<O
 /// What a recording does with the tensors that modules mark as worth watching.
 pub(crate) type Probe = Rc<dyn for<'t> Fn(&str, Tensor<'t>) -> Tensor<'t>>;
 
+/// What a recording makes of operations that it is asked for.
+pub(crate) type Rewrite = Rc<dyn for<'t> Fn(&Op, &[Tensor<'t>]) -> Option<Tensor<'t>>>;
+
 impl Tape {
     /// A composition with a gradient rule of its own: `f` maps `inputs` to outputs and runs once, now; `rule` maps the
     /// cotangents of the outputs to one cotangent per input (`None`: no gradient) and runs in each reverse sweep. The
@@ -223,6 +226,39 @@ impl Tape {
         let result = f();
         self.inner.borrow_mut().probe = before;
         result
+    }
+
+    /// Records `f` with a handler that sees each operation with inputs before it is recorded, and may return what is used in
+    /// its place: how a program is changed while it is recorded, by who did not write it. [`Tape::scope_path`] and
+    /// [`Tape::site`] say where it is asked for. What the handler records is not shown to it, and a handler within another is
+    /// the only one.
+    ///
+    /// ```
+    /// use wgrad::{DType, Tape, op::Op};
+    /// let t = Tape::default();
+    /// let x = t.input("x", [3], DType::F64);
+    /// let y = t.with_rewrite(|op, x| (*op == Op::Detach).then(|| x[0]), || x.detach().square().sum());
+    /// assert!(y.grad_wrt(&[x])[0].is_some());
+    /// ```
+    pub fn with_rewrite<R>(
+        &self,
+        handler: impl for<'t> Fn(&Op, &[Tensor<'t>]) -> Option<Tensor<'t>> + 'static,
+        f: impl FnOnce() -> R,
+    ) -> R {
+        let before = self.inner.borrow_mut().rewrite.replace(Rc::new(handler));
+        let result = f();
+        self.inner.borrow_mut().rewrite = before;
+        result
+    }
+
+    /// What a handler puts in the place of an operation, if there is one and it does.
+    #[track_caller]
+    pub(crate) fn rewritten<'t>(&'t self, op: &Op, x: &[Tensor<'_>]) -> Option<Tensor<'t>> {
+        let handler = self.inner.borrow_mut().rewrite.take()?;
+        let own: Vec<Tensor<'t>> = x.iter().map(|x| Tensor { tape: self, id: x.id }).collect();
+        let other = self.at_site(self.site(), || handler(op, &own));
+        self.inner.borrow_mut().rewrite = Some(handler);
+        other.inspect(|other| _ = self.own(*other, "rewrite"))
     }
 
     /// The current scope's path, its parts joined by `/`.

@@ -73,7 +73,7 @@ pub use half::f16_from_f64;
 pub use hook::Vjp;
 pub use in_process::InProcess;
 pub use lints::Lint;
-pub use optimizer::{Optimizer, OptimizerStates, Rule};
+pub use optimizer::{Optimizer, OptimizerStates, Rule, Tuning};
 pub use origin::{NodePlace, Origin, Phase, Probe, ValueRange};
 pub use pass_state::{Action, PassConfig, PassState};
 pub use passes::{

@@ -53,6 +53,8 @@ pub(crate) enum Mark {
     BatchStatistics,
     /// How many targets a mean is over, where some are ignored.
     TokenCount,
+    /// What a loss over classes is given.
+    Logits,
 }
 
 /// What a recording remembers for its lints.
@@ -166,13 +168,16 @@ impl Program {
 
     /// Finds them.
     pub(crate) fn with_lints(mut self, facts: Facts) -> Self {
-        let mut walk = Walk { program: &self, facts, found: vec![] };
+        let mut walk = Walk { program: &self, facts, found: vec![], steep: vec![] };
         RULES.iter().for_each(|rule| rule(&mut walk));
         // What a rule has found in the whole is more exact than what was noted on the way.
         let mut found = walk.found;
-        found.extend(walk.facts.notes);
-        let drawing = Drawing::of(&self, walk.facts.drawn);
-        self.drawing = drawing;
+        found.append(&mut walk.facts.notes);
+        let (Facts { drawn, losses, marks, .. }, steep) = (walk.facts, walk.steep);
+        self.steep = steep;
+        self.drawing = Drawing::of(&self, drawn);
+        self.losses = losses;
+        self.logits = marks.into_iter().filter(|(_, mark)| *mark == Mark::Logits).map(|(id, _)| id).collect();
         self.note_lints(found);
         self
     }
@@ -212,6 +217,8 @@ struct Walk<'p> {
     program: &'p Program,
     facts: Facts,
     found: Vec<Lint>,
+    /// Operations without a guard.
+    steep: Vec<NodeId>,
 }
 
 /// The rules on finished programs.
@@ -464,6 +471,7 @@ fn infinite_slopes(walk: &mut Walk<'_>) {
             }
             _ => continue,
         };
+        walk.steep.push(NodeId(i as u32));
         walk.report(Pitfall::P38, node.site, text.into());
     }
 }

@@ -85,6 +85,23 @@ impl OptimizerStates {
     }
 }
 
+/// A change of an optimizer's setting.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Tuning {
+    /// All learning rates are multiplied by this.
+    Rate(f64),
+    /// All learning rates rise over so many updates, in place of a rise that there is.
+    Warmup(u32),
+    /// Learning rates stay at their highest once they are there.
+    Hold,
+    /// Momentum, or the decay rate of the mean of gradients.
+    Momentum(f64),
+    /// Weight decay.
+    Decay(f64),
+    /// What is added to a divisor.
+    Epsilon(f64),
+}
+
 /// An optimizer over the parameters of a store.
 ///
 /// Implement `rule`, the plain mathematics for whole arenas; `update` and `step` follow.
@@ -101,6 +118,22 @@ pub trait Optimizer {
     /// What is doubtful about its settings: noted in each program that steps with it.
     fn lints(&self) -> Vec<(Pitfall, String)> {
         vec![]
+    }
+
+    /// The learning rate of the update after so many; `None` where only a run can tell, or nobody has said.
+    fn rate(&self, _updates: u32) -> Option<f64> {
+        None
+    }
+
+    /// Changes a setting, before anything is recorded: how a run is made again that differs in this alone. Whether there is
+    /// such a setting.
+    fn tune(&mut self, _tuning: Tuning) -> bool {
+        false
+    }
+
+    /// The same rule over other parameters, with states of its own; `None` where nobody has said how.
+    fn over(&self, _store: &mut Store, _params: &ParamSet) -> Option<Box<dyn Optimizer>> {
+        None
     }
 
     /// The learning rates that only a run can judge: scalars that are states.
@@ -243,6 +276,18 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 
     fn lints(&self) -> Vec<(Pitfall, String)> {
         (**self).lints()
+    }
+
+    fn rate(&self, updates: u32) -> Option<f64> {
+        (**self).rate(updates)
+    }
+
+    fn tune(&mut self, tuning: Tuning) -> bool {
+        (**self).tune(tuning)
+    }
+
+    fn over(&self, store: &mut Store, params: &ParamSet) -> Option<Box<dyn Optimizer>> {
+        (**self).over(store, params)
     }
 
     fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {

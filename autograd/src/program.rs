@@ -75,6 +75,9 @@ pub struct Program {
     pub(crate) unreached: Vec<Param>,
     pub(crate) alarms: Vec<Alarm>,
     pub(crate) lints: Vec<Lint>,
+    pub(crate) losses: Vec<NodeId>,
+    pub(crate) logits: Vec<NodeId>,
+    pub(crate) steep: Vec<NodeId>,
     pub(crate) drawing: Drawing,
     pub(crate) events: Vec<(Event, &'static Location<'static>)>,
     pub(crate) layout: Arc<Layout>,
@@ -118,6 +121,22 @@ impl Program {
     /// not a gradient of zero: an optimizer leaves them and their state alone.
     pub fn unreached(&self) -> &[Param] {
         &self.unreached
+    }
+
+    /// The losses whose gradients were taken, as they were before a loss scale.
+    pub fn losses(&self) -> &[NodeId] {
+        &self.losses
+    }
+
+    /// What losses over classes were given as logits.
+    pub fn logits(&self) -> &[NodeId] {
+        &self.logits
+    }
+
+    /// The operations on the way to a loss whose value is finite where their gradient is not, and that nothing keeps from there:
+    /// see [`crate::Pitfall::P38`].
+    pub fn steep(&self) -> &[NodeId] {
+        &self.steep
     }
 
     /// How many ranks run it together.

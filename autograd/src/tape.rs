@@ -7,7 +7,7 @@ use crate::{
     Array, DType, Shape, Tensor,
     alarm::Alarm,
     call::Named,
-    hook::{HookFns, OwnRule, Probe, RuleFn},
+    hook::{HookFns, OwnRule, Probe, Rewrite, RuleFn},
     lints::{Drawing, Facts},
     op::{HookId, InputId, Op, RuleId, Typed},
     program::{InputDecl, Pass, Program, TapDecl},
@@ -121,6 +121,7 @@ pub(crate) struct Inner {
     pub rules: Vec<RuleFn>,
     own_rules: HashMap<(&'static str, Box<[usize]>), RuleId>,
     pub probe: Option<Probe>,
+    pub rewrite: Option<Rewrite>,
     pub checkpoints: Vec<Checkpoint>,
     barriers: u32,
     /// The counters that gradient noise is drawn at, and those that move with every run.
@@ -207,6 +208,9 @@ impl Tape {
             passes: inner.passes,
             unreached: inner.unreached,
             lints: vec![],
+            losses: vec![],
+            logits: vec![],
+            steep: vec![],
             events: inner.events,
             drawing: Drawing::default(),
             shared: if self.ranks > 1 { inner.shared } else { vec![] },
@@ -245,6 +249,9 @@ impl Tape {
         for x in x {
             self.own(*x, op.name());
         }
+        if let Some(other) = self.rewritten(&op, x) {
+            return other;
+        }
         let typed: Vec<Typed> = x.iter().map(|x| (x.shape(), x.dtype())).collect();
         match op.infer(&typed) {
             Ok((shape, dtype)) => {
@@ -272,12 +279,27 @@ impl Tape {
 
     /// The line that nodes are attributed to.
     #[track_caller]
-    pub(crate) fn site(&self) -> &'static Location<'static> {
+    pub fn site(&self) -> &'static Location<'static> {
         self.inner.borrow().site.unwrap_or(Location::caller())
     }
 
-    pub(crate) fn node(&self, id: NodeId) -> Node {
+    /// A node that has been recorded.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[track_caller]
+    pub fn node(&self, id: NodeId) -> Node {
         self.inner.borrow().nodes[id.index()].clone()
+    }
+
+    /// The tensor of a node that has been recorded.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[track_caller]
+    pub fn tensor(&self, id: NodeId) -> Tensor<'_> {
+        assert!(id.0 < self.len(), "tensor {id}: the tape has {} nodes", self.len());
+        Tensor { tape: self, id }
     }
 
     pub(crate) fn len(&self) -> u32 {

@@ -5,7 +5,7 @@ use crate::{
     device::Device,
     resnet::{ResNetArgs, ResNetRunArgs},
     rnn::{Case, CellName, Fix, TaskName},
-    runfile::TrainArgs,
+    runfile::{DiagnoseArgs, TrainArgs},
     transformer::{TransformerArgs, TransformerRunArgs},
     two_tower::{TwoTowerArgs, TwoTowerRunArgs},
     verify::KINDS,
@@ -71,6 +71,8 @@ pub enum Command {
     TwoTower(TwoTowerRunArgs),
     /// Train what a file describes
     Train(TrainArgs),
+    /// Tell what is wrong with the run that a file describes, where, since when, and what cures it
+    Diagnose(DiagnoseArgs),
     /// Print one recorded step: forward, backward, passes, optimizer
     Tape(TapeArgs),
     /// Run golden vectors, whose expected values another framework has computed

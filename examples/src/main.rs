@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Some(Command::Resnet(args)) => resnet::train(args, &cli.common).map(done),
         Some(Command::TwoTower(args)) => two_tower::train(args, &cli.common).map(done),
         Some(Command::Train(args)) => runfile::train(args, &cli.common).map(done),
+        Some(Command::Diagnose(args)) => runfile::diagnose(args, &cli.common).map(done),
         Some(Command::Tape(args)) => tape::tape(args, &cli.common).map(done),
         Some(Command::Verify(args)) => verify::verify(args, &cli.common),
         Some(Command::Doctor) => doctor::doctor(&cli.common),

@@ -64,8 +64,9 @@ impl MultiHeadAttention {
 
     /// Maps `[batch, time, width]` to the same shape.
     ///
-    /// The scores `[batch, heads, time, time]` are probed as `attention/scores`, for [`crate::probe`] to look at: what a
-    /// handler returns for them is not used.
+    /// Queries and keys, `[batch, heads, time, width / heads]`, are probed as `attention/queries` and `attention/keys`. So are
+    /// the scores `[batch, heads, time, time]`, as `attention/scores`, for [`crate::probe`] to look at: what a handler returns
+    /// for them is not used.
     ///
     /// # Panics
     /// If `x` has another shape or type.
@@ -95,6 +96,7 @@ impl MultiHeadAttention {
             dropout: self.config.dropout.and_then(|dropout| dropout.of_weights(training)),
             ..Attention::default()
         };
+        let (q, k) = (q.probe("queries"), k.probe("keys"));
         q.attention_scores(k, &options).probe("scores");
         let y = q.attention(k, head(2), &options).swap_axes(1, 2).reshape(shape);
         Dropout::optional(self.config.dropout, self.proj.forward(y), training)

@@ -118,9 +118,8 @@ impl Gpt {
         Self { tokens, positions, blocks, norm, head, config: config.clone() }
     }
 
-    /// Maps symbols, u32 `[batch, time]`, to the logits of their successors, `[batch, time, vocabulary]`, probed as `logits`;
-    /// what each block gives is probed as `block[i]/residual`. A symbol that is
-    /// not in the vocabulary is an error when the program runs.
+    /// Maps symbols, u32 `[batch, time]`, to the logits of their successors, `[batch, time, vocabulary]`. What each block gives
+    /// is probed as `block[i]/residual`. A symbol that is not in the vocabulary is an error when the program runs.
     ///
     /// # Panics
     /// If the symbols have another shape or type, or there are more positions than the context has.
@@ -172,11 +171,10 @@ impl Gpt {
         if let Some(norm) = &self.norm {
             x = norm.forward(x);
         }
-        let logits = match &self.head {
+        match &self.head {
             Some(head) => head.forward(x),
             None => x.matmul_t(tape.param(self.tokens.weight)),
-        };
-        logits.probe("logits")
+        }
     }
 
     /// The mean cross-entropy of symbols against their successors, both u32 `[batch, time]`, in nats per symbol.

@@ -33,6 +33,7 @@
 
 pub mod checkpoint;
 pub mod data;
+pub mod diagnosis;
 pub mod init;
 pub mod optim;
 pub mod paths;
@@ -46,6 +47,7 @@ mod buffers;
 mod builder;
 mod conv;
 mod dropout;
+mod edit;
 mod embedding;
 mod error;
 mod gpt;
@@ -73,6 +75,7 @@ pub use buffers::{Buffers, Remembered};
 pub use builder::Builder;
 pub use conv::Conv2d;
 pub use dropout::Dropout;
+pub use edit::{Edit, Spot, Transform, write_edits};
 pub use embedding::Embedding;
 pub use error::{Error, Result};
 pub use gpt::{Gpt, GptConfig};

@@ -96,7 +96,7 @@ impl Mlp {
 
     /// Maps `[batch, inputs]` to `[batch, outputs]`.
     ///
-    /// The input of each activation is probed as `layer[i]/z`, what it gives as `logits`: see [`wgrad::Tape::with_probe`].
+    /// The input of each activation is probed as `layer[i]/z`: see [`wgrad::Tape::with_probe`].
     ///
     /// # Panics
     /// As [`Linear::forward`]; in training, if batch normalisation is left with one row.
@@ -104,11 +104,8 @@ impl Mlp {
     pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
         let _call = x.tape().call("mlp", &[x]);
         let features = self.features(x, training);
-        let logits = {
-            let _scope = x.tape().enter("head");
-            self.head.forward(features)
-        };
-        logits.probe("logits")
+        let _scope = x.tape().enter("head");
+        self.head.forward(features)
     }
 
     /// What the head is given: `[batch, width]`.

@@ -31,6 +31,11 @@ fn check_rate(optimizer: &str, name: &str, rate: f64) {
     check(optimizer, name, rate, (0.0..1.0).contains(&rate), "in [0, 1)");
 }
 
+/// The name of an optimizer that takes another's place: the states of both are declared.
+fn again(name: &str) -> String {
+    format!("{name}/again")
+}
+
 /// Refuses a negative number.
 #[track_caller]
 fn check_not_negative(optimizer: &str, name: &str, value: f64) {

@@ -271,14 +271,14 @@ impl ResNet {
 
     /// Maps images `[batch, channels, height, width]` to logits `[batch, classes]`.
     ///
-    /// Inputs of activations are probed as `stem/z` and `block[i]/unit[j]/z`, what it gives as `logits`: see [`wgrad::Tape::with_probe`].
+    /// Inputs of activations are probed as `stem/z` and `block[i]/unit[j]/z`: see [`wgrad::Tape::with_probe`].
     ///
     /// # Panics
     /// If these are no such images; in training, if batch normalisation is left with one element in a channel.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
         let _call = x.tape().call("resnet", &[x]);
-        self.head.forward(self.features(x, training)).probe("logits")
+        self.head.forward(self.features(x, training))
     }
 
     /// What the head is given: the mean of each channel, `[batch, channels]`.

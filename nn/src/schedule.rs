@@ -92,6 +92,68 @@ impl Schedule {
         self.formula(t as f64)
     }
 
+    /// The same, with all rates multiplied.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        match self {
+            Schedule::Constant(base) => Schedule::Constant(base * factor),
+            Schedule::Warmup { base, steps, offset } => Schedule::Warmup { base: base * factor, steps, offset },
+            Schedule::WarmupFactor { base, steps, factor: first } => {
+                Schedule::WarmupFactor { base: base * factor, steps, factor: first }
+            }
+            Schedule::WarmupLinear { base, steps, total, init, end } => {
+                Schedule::WarmupLinear { base: base * factor, steps, total, init: init * factor, end: end * factor }
+            }
+            Schedule::WarmupCosine { base, steps, total, init, end } => {
+                Schedule::WarmupCosine { base: base * factor, steps, total, init: init * factor, end: end * factor }
+            }
+            Schedule::Annealed { eta, gamma } => Schedule::Annealed { eta: eta * factor * factor, gamma },
+        }
+    }
+
+    /// The same, but rising to its highest rate over so many updates; where it falls, it has fallen when it had before, unless
+    /// the rise takes longer.
+    #[must_use]
+    pub fn with_warmup(self, rise: u32) -> Self {
+        let (init, length) = (self.highest() / f64::from(rise.max(1)), |total: u32| total.max(rise));
+        match self {
+            Schedule::Constant(base) | Schedule::Warmup { base, .. } | Schedule::WarmupFactor { base, .. } => {
+                if rise == 0 { Schedule::Constant(base) } else { Schedule::warmup(base, rise) }
+            }
+            Schedule::WarmupLinear { base, total, end, .. } => {
+                Schedule::WarmupLinear { base, steps: rise, total: length(total), init, end }
+            }
+            Schedule::WarmupCosine { base, total, end, .. } => {
+                Schedule::WarmupCosine { base, steps: rise, total: length(total), init, end }
+            }
+            Schedule::Annealed { .. } => self,
+        }
+    }
+
+    /// The same, but staying at its highest rate once it is there.
+    #[must_use]
+    pub fn held(self) -> Self {
+        match self {
+            Schedule::WarmupLinear { base, steps, .. } | Schedule::WarmupCosine { base, steps, .. } => {
+                Schedule::Constant(base).with_warmup(steps)
+            }
+            Schedule::Annealed { eta, .. } => Schedule::Constant(eta.sqrt()),
+            other => other,
+        }
+    }
+
+    /// The highest rate.
+    pub fn highest(&self) -> f64 {
+        match *self {
+            Schedule::Constant(base)
+            | Schedule::Warmup { base, .. }
+            | Schedule::WarmupFactor { base, .. }
+            | Schedule::WarmupLinear { base, .. }
+            | Schedule::WarmupCosine { base, .. } => base,
+            Schedule::Annealed { eta, .. } => eta.sqrt(),
+        }
+    }
+
     /// One formula for the host and for the tape.
     #[track_caller]
     fn formula<N: Number>(&self, t: N) -> N {

@@ -9,6 +9,7 @@ pub use inputs::{Inputs, Loss};
 
 use crate::{
     buffers::{Buffers, Remembered},
+    edit::{edited, recorded},
     monitor::Recorder,
     optim::{Ema, EmaConfig},
 };
@@ -168,6 +169,8 @@ impl Trainer {
         config: TrainerConfig,
         loss: impl for<'t> Fn(&Inputs<'t>) -> Loss<'t> + 'static,
     ) -> Self {
+        let (params, optimizer, config) = edited(store, params, Box::new(optimizer), config);
+        let params = &params;
         let TrainerConfig { name, accumulate, weighting, .. } = &config;
         let scaled = config.scale_grad.iter().map(|(params, _)| params);
         for params in scaled.chain([params, &config.head, optimizer.states().params()]) {
@@ -213,7 +216,7 @@ impl Trainer {
             Some(decay) => Some(Ema::new(store, params, EmaConfig { name: format!("{name}/ema"), decay })),
             None => None,
         };
-        let (params, optimizer, loss) = (params.clone(), Box::new(optimizer), Box::new(loss));
+        let (params, loss) = (params.clone(), Box::new(loss));
         let (micro_batches, updates, present) = (vec![], [[None, None], [None, None]], None);
         let site = Location::caller();
         Self {
@@ -300,14 +303,19 @@ impl Trainer {
                 *x = recorder.site(&format!("inputs/{name}"), *x);
             }
         }
+        for edit in &self.config.edits {
+            inputs.edit(edit);
+        }
         let record = || match self.config.precision {
             Precision::F32 => (self.loss)(&inputs),
             Precision::F16 => tape.autocast(DType::F16, || (self.loss)(&inputs)),
         };
+        let record = || recorded(tape, &self.config.edits, record);
         let loss = match watched.cloned() {
             None => record(),
             Some(recorder) => tape.with_probe(move |path, x| recorder.site(path, x), record),
         };
+        let loss = self.config.edits.iter().fold(loss, Loss::edited);
         {
             let _call = tape.at(self.site);
             self.record_gradient(loss, before.moved(tape), watched);
@@ -507,6 +515,11 @@ impl Trainer {
         }
         self.close(session, true)?;
         Ok(true)
+    }
+
+    /// Whether an update takes a program of its own, after those of its micro-batches: [`Trainer::record_update`].
+    pub fn has_windows(&self) -> bool {
+        self.window.is_some()
     }
 
     /// What is doubtful about the programs that have been recorded so far.

@@ -71,7 +71,7 @@ impl<'t> Tensor<'t> {
     /// is negative), which have the other axes; in nats.
     ///
     /// An index that is neither a class nor ignored is an error when the program runs. The mean over no target at all is
-    /// NaN, as 0 / 0 is; its gradient is 0.
+    /// NaN, as 0 / 0 is; its gradient is 0. The logits are probed as `logits`: see [`crate::Tape::with_probe`].
     ///
     /// # Panics
     /// If the shapes or types do not fit, or the smoothing is outside [0, 1].
@@ -104,7 +104,8 @@ impl<'t> Tensor<'t> {
             }
             _ => known,
         };
-        let log = self.wide_log_softmax(axis);
+        self.tape.mark(self, Mark::Logits);
+        let log = self.probe("logits").wide_log_softmax(axis);
         let mut picked = log.gather(class.reshape(shape.with(axis, 1)), axis).reshape(targets.shape());
         if label_smoothing > 0.0 {
             picked = picked * (1.0 - label_smoothing) + log.mean_axes(&[axis]) * label_smoothing;

@@ -1,8 +1,8 @@
 //! What an example is to a run.
 
-use crate::{Result, cli::Common, device::Place, history::Observed, report::Metric};
+use crate::{Error, Result, cli::Common, device::Place, history::Observed, report::Metric};
 use wgrad::{Lint, Session, Taps};
-use wgrad_nn::checkpoint::Metadata;
+use wgrad_nn::{checkpoint::Metadata, diagnosis::Opened};
 
 /// How long a run is, and what it is judged by.
 #[derive(Clone, PartialEq, Debug)]
@@ -70,6 +70,9 @@ pub trait Example {
     /// # Errors
     /// If the device fails.
     fn evaluate(&mut self, session: &mut Session) -> Result<f64>;
+
+    /// The run for a diagnosis, which makes its steps by itself.
+    fn opened(self: Box<Self>, session: Session) -> Opened<Error>;
 
     /// What is doubtful about the recorded step.
     fn lints(&self) -> Vec<Lint>;

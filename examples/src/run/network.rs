@@ -1,10 +1,11 @@
 //! Networks behind a trainer: micro-batches, held-out data, and what hooks see of the layers.
 
 use super::{Data, Example, Feed, Names, Settings, data::split};
-use crate::{Result, cli::Training, device::Place, history::Observed};
+use crate::{Error, Result, cli::Training, device::Place, history::Observed};
 use wgrad::{Layout, Lint, Optimizer, Param, ParamSet, Program, Session, Store, Tape, Taps, Tensor};
 use wgrad_nn::{
     Detail, FlowMeasure, Loss, Measurement, MonitorConfig, Trainer, TrainerConfig, checkpoint::Metadata, data::Batch,
+    diagnosis::Opened,
 };
 
 /// A model with its loss and its metric.
@@ -85,11 +86,13 @@ fn trainer<N: Network, D>(
     optimizer: Box<dyn Optimizer>,
     plan: &Plan<D>,
 ) -> Trainer {
+    let flow = MonitorConfig { every: 1, detail: Detail::Flow, ..MonitorConfig::default() };
     let config = TrainerConfig {
         accumulate: plan.training.accumulate,
         precision: plan.training.precision.into(),
-        profile: true,
-        monitor: Some(MonitorConfig { every: 1, detail: Detail::Flow, ..MonitorConfig::default() }),
+        // A diagnosis looks at other things, and less often.
+        profile: plan.trainer.monitor.is_none(),
+        monitor: plan.trainer.monitor.clone().or(Some(flow)),
         // A loss that is not finite is for the verdict to tell.
         check_loss: false,
         give_up: None,
@@ -190,6 +193,21 @@ fn flow(measured: &Measurement, share: f64) -> Vec<f64> {
     flows.flat_map(of).map(|mean| mean * share).collect()
 }
 
+/// The metric on held-out data.
+fn evaluate<N: Network>(network: &N, held_out: &[Batch], session: &mut Session) -> Result<f64> {
+    for Batch { x, y } in held_out {
+        session.run_cached("evaluation", &[("x", x), ("y", y)], |t| {
+            t.tap("metric", network.metric(t.input_like("x", x), t.input_like("y", y)));
+        })?;
+    }
+    session.wait()?;
+    let means = session.taps()?;
+    let of = means.iter().filter_map(|taps| taps.scalar("metric")).zip(held_out);
+    let sized = of.map(|(mean, batch)| (mean, batch.y.shape()[0] as f64));
+    let (sum, count) = sized.fold((0.0, 0.0), |(sum, count), (mean, size)| (sum + mean * size, count + size));
+    Ok(sum / count)
+}
+
 impl<N: Network> Example for Trained<N> {
     fn settings(&self) -> &Settings {
         &self.settings
@@ -236,18 +254,18 @@ impl<N: Network> Example for Trained<N> {
     }
 
     fn evaluate(&mut self, session: &mut Session) -> Result<f64> {
-        let network = &self.network;
-        for Batch { x, y } in &self.held_out {
-            session.run_cached("evaluation", &[("x", x), ("y", y)], |t| {
-                t.tap("metric", network.metric(t.input_like("x", x), t.input_like("y", y)));
-            })?;
-        }
-        session.wait()?;
-        let means = session.taps()?;
-        let of = means.iter().filter_map(|taps| taps.scalar("metric")).zip(&self.held_out);
-        let sized = of.map(|(mean, batch)| (mean, batch.y.shape()[0] as f64));
-        let (sum, count) = sized.fold((0.0, 0.0), |(sum, count), (mean, size)| (sum + mean * size, count + size));
-        Ok(sum / count)
+        evaluate(&self.network, &self.held_out, session)
+    }
+
+    fn opened(self: Box<Self>, session: Session) -> Opened<Error> {
+        let Self { trainer, mut feed, accumulate, network, held_out, .. } = *self;
+        let batches = move || {
+            let batch = feed.next()?;
+            let named = |Batch { x, y }| vec![("x".to_string(), x), ("y".to_string(), y)];
+            Ok(split(&batch, feed.axis(), accumulate).into_iter().map(named).collect())
+        };
+        let judge = move |session: &mut Session| evaluate(&network, &held_out, session);
+        Opened { trainer, session, batches: Box::new(batches), judge: Some(Box::new(judge)) }
     }
 
     fn lints(&self) -> Vec<Lint> {

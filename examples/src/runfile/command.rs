@@ -48,7 +48,7 @@ pub fn train(args: &TrainArgs, common: &Common) -> Result<()> {
 ///
 /// # Errors
 /// As [`RunFile::read`]; [`Error::Usage`] if no step is asked for.
-fn open(path: &std::path::Path, common: &Common) -> Result<RunFile> {
+pub(super) fn open(path: &std::path::Path, common: &Common) -> Result<RunFile> {
     let mut run = RunFile::read(path)?;
     run.seed = common.seed.unwrap_or(run.seed);
     match common.steps {

@@ -1,4 +1,4 @@
-//! `wgrad train FILE.toml`: a run without writing Rust, from a file that says model, data, loss, optimizer and what is done to
+//! `wgrad train FILE.toml` and `wgrad diagnose FILE.toml`: a run without writing Rust, from a file that says model, data, loss, optimizer and what is done to
 //! gradients.
 //!
 //! [`RunFile::read`] checks a file key by key; the file that it opens is trained as the examples are. What a file leaves out is
@@ -6,6 +6,7 @@
 
 mod command;
 mod config;
+mod diagnose;
 mod document;
 mod feed;
 mod model;
@@ -15,4 +16,5 @@ mod words;
 
 pub use command::{TrainArgs, train};
 pub use config::RunFile;
+pub use diagnose::{DiagnoseArgs, diagnose};
 pub use read::{defaults, models};

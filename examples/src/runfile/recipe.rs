@@ -30,7 +30,7 @@ const EVALUATIONS: usize = 10;
 
 impl RunFile {
     /// What the report calls the data's metric.
-    fn metric(&self) -> Metric {
+    pub(super) fn metric(&self) -> Metric {
         let (name, rising) = match self.data {
             DataName::Regression | DataName::Adding => ("mse", false),
             DataName::Text => ("nats", false),
@@ -132,7 +132,7 @@ impl RunFile {
     /// What is done to gradients.
     fn passes(&self) -> TrainerConfig {
         let t = &self.trainer;
-        TrainerConfig {
+        self.setup.of(TrainerConfig {
             weighting: t.weighting,
             loss_scale: t.loss_scale.clone(),
             noise: t.noise.map(|sigma| Noise::Fixed { sigma }),
@@ -141,7 +141,7 @@ impl RunFile {
             clip_norm: t.clip_norm,
             clip_value: t.clip_value,
             ..TrainerConfig::default()
-        }
+        })
     }
 
     fn settings(&self, example: &'static str) -> Settings {

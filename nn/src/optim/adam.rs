@@ -1,11 +1,11 @@
 //! Adam, and AdamW with decoupled weight decay.
 
 use super::{
-    check_eps, check_rate,
-    groups::{Group, Rate, Settings, flat},
+    again, check_eps, check_rate,
+    groups::{Group, Rate, Settings, flat, tune},
     range::squarable,
 };
-use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor};
+use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor, Tuning};
 
 /// Hyper-parameters of [`Adam`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -159,7 +159,7 @@ impl AdamW {
 
 /// What the two optimizers share of the trait.
 macro_rules! common {
-    ($name:literal) => {
+    ($name:literal, $config:ident) => {
         fn name(&self) -> &'static str {
             $name
         }
@@ -177,11 +177,30 @@ macro_rules! common {
             let own = [("betas", format!("{:?}", c.betas)), ("eps", c.eps.to_string())];
             self.settings().printed(&own)
         }
+
+        fn rate(&self, updates: u32) -> Option<f64> {
+            self.config.lr.at(updates)
+        }
+
+        fn tune(&mut self, tuning: Tuning) -> bool {
+            let c = &mut self.config;
+            match tuning {
+                Tuning::Momentum(beta) => c.betas.0 = beta,
+                Tuning::Epsilon(eps) => c.eps = eps,
+                other => return tune(&mut c.lr, &mut c.weight_decay, &mut c.groups, other),
+            }
+            true
+        }
+
+        fn over(&self, store: &mut Store, params: &ParamSet) -> Option<Box<dyn Optimizer>> {
+            let config = $config { name: again(&self.config.name), ..self.config.clone() };
+            Some(Box::new(Self::new(store, params, config)))
+        }
     };
 }
 
 impl Optimizer for Adam {
-    common!("adam");
+    common!("adam", AdamConfig);
 
     fn lints(&self) -> Vec<(Pitfall, String)> {
         let mut lints = self.settings().lints();
@@ -202,7 +221,7 @@ impl Optimizer for Adam {
 }
 
 impl Optimizer for AdamW {
-    common!("adamw");
+    common!("adamw", AdamWConfig);
 
     fn lints(&self) -> Vec<(Pitfall, String)> {
         self.settings().lints()

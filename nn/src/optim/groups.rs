@@ -4,7 +4,7 @@
 use super::range::squarable;
 use crate::Schedule;
 use std::{collections::BTreeSet, fmt};
-use wgrad::{DType, Layout, ParamSet, Pitfall, Rule, StateId, Tape, Tensor};
+use wgrad::{DType, Layout, ParamSet, Pitfall, Rule, StateId, Tape, Tensor, Tuning};
 
 /// Where a learning rate comes from.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -45,6 +45,14 @@ impl fmt::Display for Rate {
 }
 
 impl Rate {
+    /// The rate of the update after so many; `None` of a state.
+    pub(super) fn at(&self, updates: u32) -> Option<f64> {
+        match self {
+            Rate::Schedule(schedule) => Some(schedule.at(updates)),
+            Rate::State(_) => None,
+        }
+    }
+
     #[track_caller]
     fn check(&self, layout: &Layout) {
         match self {
@@ -87,6 +95,32 @@ impl Group {
     pub fn without_decay(params: ParamSet) -> Self {
         Self { params, lr: None, weight_decay: Some(0.0) }
     }
+}
+
+/// Changes learning rates, or weight decays. Whether there are such: a rate that is a state is left to who writes it.
+pub(super) fn tune(lr: &mut Rate, decay: &mut f64, groups: &mut [Group], tuning: Tuning) -> bool {
+    let change: &dyn Fn(Schedule) -> Schedule = match tuning {
+        Tuning::Rate(factor) => &move |schedule| schedule.times(factor),
+        Tuning::Warmup(steps) => &move |schedule| schedule.with_warmup(steps),
+        Tuning::Hold => &Schedule::held,
+        Tuning::Decay(other) => {
+            *decay = other;
+            groups
+                .iter_mut()
+                .filter_map(|group| group.weight_decay.as_mut())
+                .for_each(|decay| *decay = other.min(*decay));
+            return true;
+        }
+        Tuning::Momentum(_) | Tuning::Epsilon(_) => return false,
+    };
+    let mut tuned = false;
+    for rate in std::iter::once(lr).chain(groups.iter_mut().filter_map(|group| group.lr.as_mut())) {
+        if let Rate::Schedule(schedule) = rate {
+            *schedule = change(*schedule);
+            tuned = true;
+        }
+    }
+    tuned
 }
 
 /// The learning rates and decays of one optimizer.

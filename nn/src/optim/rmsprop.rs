@@ -1,10 +1,10 @@
 //! RMSprop.
 
 use super::{
-    check_eps, check_not_negative, check_rate,
-    groups::{Group, Rate, Settings, flat},
+    again, check_eps, check_not_negative, check_rate,
+    groups::{Group, Rate, Settings, flat, tune},
 };
-use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor};
+use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor, Tuning};
 
 /// Hyper-parameters of [`RmsProp`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -109,6 +109,26 @@ impl Optimizer for RmsProp {
 
     fn lints(&self) -> Vec<(Pitfall, String)> {
         self.settings().lints()
+    }
+
+    fn rate(&self, updates: u32) -> Option<f64> {
+        self.config.lr.at(updates)
+    }
+
+    fn tune(&mut self, tuning: Tuning) -> bool {
+        let c = &mut self.config;
+        match tuning {
+            // Without momentum there is no state for it.
+            Tuning::Momentum(momentum) if c.momentum > 0.0 => c.momentum = momentum,
+            Tuning::Epsilon(eps) => c.eps = eps,
+            other => return tune(&mut c.lr, &mut c.weight_decay, &mut c.groups, other),
+        }
+        true
+    }
+
+    fn over(&self, store: &mut Store, params: &ParamSet) -> Option<Box<dyn Optimizer>> {
+        let config = RmsPropConfig { name: again(&self.config.name), ..self.config.clone() };
+        Some(Box::new(Self::new(store, params, config)))
     }
 
     fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {

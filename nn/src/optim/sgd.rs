@@ -1,11 +1,11 @@
 //! Stochastic gradient descent, with momentum.
 
 use super::{
-    check_not_negative,
-    groups::{Group, Rate, Settings, flat},
+    again, check_not_negative,
+    groups::{Group, Rate, Settings, flat, tune},
     range::finite,
 };
-use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor};
+use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor, Tuning};
 
 /// Hyper-parameters of [`Sgd`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -101,6 +101,25 @@ impl Optimizer for Sgd {
 
     fn lints(&self) -> Vec<(Pitfall, String)> {
         self.settings().lints()
+    }
+
+    fn rate(&self, updates: u32) -> Option<f64> {
+        self.config.lr.at(updates)
+    }
+
+    fn tune(&mut self, tuning: Tuning) -> bool {
+        let c = &mut self.config;
+        match tuning {
+            // Without momentum there is no state for it.
+            Tuning::Momentum(momentum) if c.momentum > 0.0 => c.momentum = momentum,
+            other => return tune(&mut c.lr, &mut c.weight_decay, &mut c.groups, other),
+        }
+        true
+    }
+
+    fn over(&self, store: &mut Store, params: &ParamSet) -> Option<Box<dyn Optimizer>> {
+        let config = SgdConfig { name: again(&self.config.name), ..self.config.clone() };
+        Some(Box::new(Self::new(store, params, config)))
     }
 
     fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {

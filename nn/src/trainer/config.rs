@@ -1,6 +1,6 @@
 //! The settings of a trainer.
 
-use crate::MonitorConfig;
+use crate::{Edit, MonitorConfig};
 use wgrad::{DynamicScale, Noise, ParamSet, Weighting};
 
 /// What contractions are computed in.
@@ -67,6 +67,8 @@ pub struct TrainerConfig {
     /// What is measured of some of the updates: see [`MonitorConfig`] and [`super::Trainer::measurements`]. A run leaves the
     /// same bits in every state with it and without.
     pub monitor: Option<MonitorConfig>,
+    /// How the run differs from what the rest says: for a run that is made again.
+    pub edits: Vec<Edit>,
     /// Decides the noise.
     pub seed: u64,
 }
@@ -91,6 +93,7 @@ impl Default for TrainerConfig {
             give_up: Some(100),
             profile: false,
             monitor: None,
+            edits: vec![],
             seed: 0,
         }
     }

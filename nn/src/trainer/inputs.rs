@@ -1,5 +1,6 @@
 //! What a loss is recorded from, and what it gives.
 
+use crate::Edit;
 use std::{cell::RefCell, collections::BTreeMap, panic::Location};
 use wgrad::{Array, Tape, Tensor};
 
@@ -22,6 +23,17 @@ impl<'t> Inputs<'t> {
             named.push((name.to_string(), tape.input_like(name, array)));
         }
         Self { tape, named, asked: RefCell::default() }
+    }
+
+    /// Changes an input as an edit asks.
+    #[track_caller]
+    pub(super) fn edit(&mut self, edit: &Edit) {
+        let Edit::Input { name, shift, scale } = edit else { return };
+        for (known, x) in &mut self.named {
+            if known == name && x.dtype().is_float() {
+                *x = (*x - *shift) * *scale;
+            }
+        }
     }
 
     /// The tape.
@@ -56,6 +68,15 @@ impl<'t> Loss<'t> {
     /// A mean over so many tokens (u32 scalar), for [`wgrad::Weighting::TokenWeighted`].
     pub fn over_tokens(value: Tensor<'t>, tokens: Tensor<'t>) -> Self {
         Self { value, tokens: Some(tokens) }
+    }
+
+    /// As an edit asks.
+    #[track_caller]
+    pub(super) fn edited(self, edit: &Edit) -> Self {
+        match edit {
+            Edit::Loss(factor) => Self { value: self.value * *factor, ..self },
+            _ => self,
+        }
     }
 
     /// The loss, or 0 where it is the mean over no token, which is NaN.

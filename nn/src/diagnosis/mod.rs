@@ -1,0 +1,113 @@
+//! Diagnosis: what went wrong with a training run, where, since when, and which remedy cures it.
+//!
+//! A [`Study`] makes a run from its start, as often as it must: once as it is, with a monitor; then once for each remedy of
+//! what the [`rules`] have found, on the same batches, to prove which one cures. The run is the user's own: a closure that
+//! declares the store and the trainer, and opens a session. What it must do for the study is to give [`Setup`] to its trainer's
+//! configuration.
+//!
+//! ```
+//! use wgrad::{Array, Session, Store};
+//! use wgrad_cpu::CpuBackend;
+//! use wgrad_nn::{Builder, Mlp, MlpConfig, Trainer, TrainerConfig, optim::{Sgd, SgdConfig}};
+//! use wgrad_nn::{data::{Digits, Task}, diagnosis::{Opened, Study}};
+//!
+//! # fn main() -> Result<(), wgrad_nn::Error> {
+//! let mut study = Study::new(60, |setup| {
+//!     let mut store = Store::new();
+//!     let config = MlpConfig { inputs: 8, width: 16, outputs: 10, ..MlpConfig::default() };
+//!     let model = Mlp::new(Builder::new(&mut store, 0), &config);
+//!     let params = store.params();
+//!     let sgd = Sgd::new(&mut store, &params, SgdConfig { lr: 300.0.into(), ..Default::default() });
+//!     let trainer = Trainer::new(&mut store, &params, sgd, setup.of(TrainerConfig::default()), move |batch| {
+//!         model.forward(batch.get("x").index(0, 0), true).cross_entropy(batch.get("y")).into()
+//!     });
+//!     let session = Session::new(Box::new(CpuBackend::new(1).map_err(wgrad::Error::from)?), store)?;
+//!     let (digits, mut step) = (Digits::embedded(0), 0);
+//!     let batches = move || {
+//!         let batch = digits.train(32, step);
+//!         step += 1;
+//!         Ok(vec![vec![("x".to_string(), batch.x), ("y".to_string(), batch.y)]])
+//!     };
+//!     Ok(Opened { trainer, session, batches: Box::new(batches), judge: None })
+//! });
+//! let mut diagnosis = study.diagnose()?;
+//! study.prove(&mut diagnosis)?;
+//! println!("{diagnosis}");
+//! assert_eq!(diagnosis.fault(), "rate-too-high");
+//! # Ok(())
+//! # }
+//! ```
+
+mod proof;
+mod reading;
+pub mod rules;
+mod shown;
+mod signs;
+mod study;
+
+pub use proof::{Outcome, Proof};
+pub use rules::{Evidence, Remedy, Rule};
+pub use study::{BatchMeasure, Batches, Judge, MicroBatch, Opened, Setup, Study, Trace};
+
+use signs::Signs;
+
+/// What is wrong with a run.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The rule that has found it, with the fault's name.
+    pub rule: &'static Rule,
+    /// Paths of parameters or sites, or source lines.
+    pub place: Vec<String>,
+    /// The update from which on it shows, counted from 0.
+    pub since: usize,
+    /// The numbers that speak for it.
+    pub evidence: Vec<Evidence>,
+    /// What may cure it: what is proven first, else in the order of the rule.
+    pub remedies: Vec<Remedy>,
+    /// The replays that show it; `None` where nothing is proven.
+    pub proof: Option<Proof>,
+}
+
+/// What has been found of a run.
+#[derive(Clone, Debug)]
+pub struct Diagnosis {
+    /// The findings, the weightiest first.
+    pub findings: Vec<Finding>,
+    /// The first loss.
+    pub loss_first: f64,
+    /// The median loss over the last tenth of updates.
+    pub loss_last: f64,
+    /// The metric on held-out data, where the run is judged.
+    pub metric: Option<f64>,
+    /// The updates made.
+    pub steps: usize,
+    /// Whether somebody stopped it before its end.
+    pub stopped: bool,
+}
+
+/// The fault of a run of which nothing is found.
+pub const HEALTHY: &str = "healthy";
+
+impl Diagnosis {
+    /// Of a run that was to make so many updates.
+    pub fn of(trace: &Trace, steps: usize) -> Self {
+        let signs = Signs::new(trace, steps);
+        let find = |rule: &'static Rule| {
+            let rules::Found { place, since, evidence, remedies } = (rule.find)(&signs)?;
+            Some(Finding { rule, place, since, evidence, remedies, proof: None })
+        };
+        Self {
+            findings: rules::RULES.iter().filter_map(find).collect(),
+            loss_first: signs.first_loss(),
+            loss_last: signs.last_loss(),
+            metric: trace.metric,
+            steps: trace.updates.len(),
+            stopped: trace.stopped,
+        }
+    }
+
+    /// The weightiest fault, or [`HEALTHY`].
+    pub fn fault(&self) -> &'static str {
+        self.findings.first().map_or(HEALTHY, |finding| finding.rule.fault)
+    }
+}

@@ -1,0 +1,141 @@
+//! Proof: the same steps again with each remedy, beside two controls.
+
+use super::{
+    Finding,
+    rules::Remedy,
+    signs::Signs,
+    study::{Opened, Setup, Study, Trace},
+};
+use crate::Edit;
+use wgrad::Tuning;
+
+/// How a run ended.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Outcome {
+    /// The first loss.
+    pub loss_first: f64,
+    /// The median loss over the last tenth of its updates.
+    pub loss_last: f64,
+    /// The share of the first loss that is lost, 0 of a run whose loss is not finite at last.
+    pub learned: f64,
+    /// The largest finite norm of the gradient.
+    pub largest_norm: f64,
+    /// The update whose loss is not finite.
+    pub died: Option<usize>,
+}
+
+/// Replays that show that a remedy cures.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Proof {
+    /// The remedy's name.
+    pub remedy: &'static str,
+    /// The updates of each replay.
+    pub steps: usize,
+    /// The run with the remedy.
+    pub cured: Outcome,
+    /// The run with nothing changed.
+    pub unchanged: Outcome,
+    /// The run with a change that does not fit the fault.
+    pub unfit: Outcome,
+    /// That change.
+    pub unfit_name: &'static str,
+}
+
+impl Outcome {
+    /// Of the first so many updates of a run.
+    fn of(trace: &Trace, steps: usize) -> Self {
+        let mut part = trace.clone();
+        part.updates.truncate(steps);
+        let signs = Signs::new(&part, steps);
+        Self {
+            loss_first: signs.first_loss(),
+            loss_last: signs.last_loss(),
+            learned: signs.learned(),
+            largest_norm: signs.largest_norm(),
+            died: signs.died(),
+        }
+    }
+
+    /// Whether this run is better than another by more than chance gives: it has lost a tenth of the first loss more, or has
+    /// less than half as much left.
+    fn beats(&self, other: &Self) -> bool {
+        let (own, others) = (self.learned, other.learned.clamp(0.0, 1.0));
+        self.died.is_none() && own > 0.1 && (own > others + 0.1 || (1.0 - own) < 0.5 * (1.0 - others))
+    }
+}
+
+/// A change that is a remedy of another fault.
+fn unfit(fault: &str) -> (&'static str, Edit) {
+    match fault {
+        "rate-too-low" | "warmup-too-long" | "decays-too-early" | "clip-too-tight" | "agc-too-tight" => {
+            ("lower-rate", Edit::Tune(Tuning::Rate(0.5)))
+        }
+        _ => ("raise-rate", Edit::Tune(Tuning::Rate(1.5))),
+    }
+}
+
+/// How many updates of the unchanged run are made again, to see that it repeats its bits.
+const REPEATED: usize = 10;
+
+impl<F, E> Study<F>
+where
+    F: FnMut(&Setup) -> std::result::Result<Opened<E>, E>,
+    E: From<crate::Error>,
+{
+    /// Replays the first updates of the run with each remedy of a finding, until one cures: it does better than the same
+    /// steps with nothing changed, and than with a change that does not fit. `None` if none does, or the run does not repeat
+    /// its bits, or `watch` has stopped it.
+    ///
+    /// # Errors
+    /// As what opens the run; if its device fails.
+    pub(super) fn proof(
+        &mut self,
+        trace: &Trace,
+        finding: &Finding,
+        horizon: usize,
+        watch: &mut dyn FnMut(&str, usize) -> bool,
+    ) -> std::result::Result<Option<(usize, Proof)>, E> {
+        let unchanged = Outcome::of(trace, horizon);
+        if !finding.remedies.iter().any(|remedy| !remedy.edits.is_empty()) || !self.repeats(trace, watch)? {
+            return Ok(None);
+        }
+        let mut control: Option<Outcome> = None;
+        let (unfit_name, unfit_edit) = unfit(finding.rule.fault);
+        for (at, Remedy { name, edits, .. }) in finding.remedies.iter().enumerate() {
+            if edits.is_empty() {
+                continue;
+            }
+            let replay = self.replay(edits, horizon, &mut |step| watch(name, step))?;
+            if replay.stopped {
+                return Ok(None);
+            }
+            let cured = Outcome::of(&replay, horizon);
+            if !cured.beats(&unchanged) {
+                continue;
+            }
+            if control.is_none() {
+                let replay =
+                    self.replay(std::slice::from_ref(&unfit_edit), horizon, &mut |step| watch("control", step))?;
+                if replay.stopped {
+                    return Ok(None);
+                }
+                control = Some(Outcome::of(&replay, horizon));
+            }
+            let unfit = control.expect("made above");
+            if cured.beats(&unfit) {
+                let proof = Proof { remedy: name, steps: horizon, cured, unchanged, unfit, unfit_name };
+                return Ok(Some((at, proof)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the run repeats its first losses bit for bit.
+    fn repeats(&mut self, trace: &Trace, watch: &mut dyn FnMut(&str, usize) -> bool) -> std::result::Result<bool, E> {
+        let replay = self.replay(&[], REPEATED.min(trace.updates.len()), &mut |step| watch("repeat", step))?;
+        let bits = |trace: &Trace| -> Vec<u64> {
+            trace.updates.iter().take(REPEATED).map(|update| update.loss.to_bits()).collect()
+        };
+        Ok(!replay.stopped && bits(&replay) == bits(trace))
+    }
+}

@@ -1,0 +1,390 @@
+//! What a recorded program says by itself, before its first run: which parameters learn, what is cut off, what has no guard,
+//! what is summed, and the settings of its passes.
+
+use crate::Spot;
+use std::collections::HashSet;
+use wgrad::{
+    NodeId, Param, Program,
+    op::{Binary, Op, Reduce, Unary},
+};
+
+/// A recorded program, read for its faults.
+pub struct Reading<'p> {
+    program: &'p Program,
+    /// What losses are computed from, as far as gradients flow.
+    reached: Vec<bool>,
+    /// The same, beyond where gradients are cut.
+    wide: Vec<bool>,
+}
+
+/// Where gradients are cut.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    /// The operations that cut.
+    pub spots: Vec<Spot>,
+    /// The parameters that nothing reaches because of it.
+    pub params: Vec<String>,
+}
+
+impl<'p> Reading<'p> {
+    /// Reads a program.
+    pub fn new(program: &'p Program) -> Self {
+        let roots = program.losses();
+        Self { program, reached: ancestors(program, roots, true), wide: ancestors(program, roots, false) }
+    }
+
+    /// The paths of parameters that a step updates, or would if they had a gradient.
+    pub fn trained(&self) -> Vec<String> {
+        let stepped =
+            self.program.passes().iter().filter(|pass| pass.name == "accumulate" || is_step(pass.name, self.program));
+        let mut all: Vec<Param> = stepped.flat_map(|pass| pass.params.iter()).collect();
+        all.extend(self.program.unreached());
+        self.program
+            .layout()
+            .params()
+            .filter(|(param, _)| all.contains(param))
+            .map(|(_, decl)| decl.path.clone())
+            .collect()
+    }
+
+    /// The paths of parameters that the loss depends on, and that are not trained.
+    pub fn frozen(&self) -> Vec<String> {
+        let trained = self.trained();
+        let layout = self.program.layout();
+        let rest = layout.params().filter(|(_, decl)| !trained.contains(&decl.path));
+        rest.filter(|(param, _)| self.reads(*param).iter().any(|i| self.wide[*i]))
+            .map(|(_, decl)| decl.path.clone())
+            .collect()
+    }
+
+    /// The nodes that read a parameter: slices of its arena.
+    fn reads(&self, param: Param) -> Vec<usize> {
+        let decl = self.program.layout().param(param);
+        let is =
+            |op: &Op| matches!(op, Op::Slice { start, len, .. } if (*start, *len) == (decl.offset, decl.shape.numel()));
+        let nodes = self.program.nodes().iter().enumerate();
+        let of = |node: &wgrad::Node| is(&node.op) && self.program.node(node.inputs[0]).op == Op::State(decl.arena);
+        nodes.filter(|(_, node)| of(node)).map(|(i, _)| i).collect()
+    }
+
+    /// Where gradients are cut on their way to parameters that the loss depends on.
+    pub fn cut(&self) -> Option<Cut> {
+        let (mut spots, mut params) = (vec![], vec![]);
+        for &param in self.program.unreached() {
+            let reads = self.reads(param);
+            if !reads.iter().any(|i| self.wide[*i]) {
+                continue;
+            }
+            params.push(self.program.layout().param(param).path.clone());
+            for (i, node) in self.program.nodes().iter().enumerate() {
+                if node.op != Op::Detach || !self.reached[i] {
+                    continue;
+                }
+                let above = ancestors(self.program, &node.inputs, true);
+                let spot = self.spot(i);
+                if reads.iter().any(|i| above[*i]) && !spots.contains(&spot) {
+                    spots.push(spot);
+                }
+            }
+        }
+        (!params.is_empty() && !spots.is_empty()).then_some(Cut { spots, params })
+    }
+
+    /// The parameters of which a gradient is asked, and that the loss does not depend on at all.
+    pub fn unused(&self) -> Vec<String> {
+        let of = |param: &&Param| !self.reads(**param).iter().any(|i| self.wide[*i]);
+        self.program
+            .unreached()
+            .iter()
+            .filter(of)
+            .map(|param| self.program.layout().param(*param).path.clone())
+            .collect()
+    }
+
+    /// Operations whose slope is infinite where their value is not, without a guard.
+    pub fn unguarded(&self) -> Vec<Spot> {
+        self.program.steep().iter().map(|id| self.spot(id.index())).collect()
+    }
+
+    fn spot(&self, i: usize) -> Spot {
+        let node = &self.program.nodes()[i];
+        Spot { op: node.op.clone(), site: node.site, scope: self.scope(node) }
+    }
+
+    /// The scope that a node was recorded in.
+    fn scope(&self, node: &wgrad::Node) -> String {
+        let name =
+            |scope: &&wgrad::Scope| scope.turn.map_or(scope.name.clone(), |turn| format!("{}[{turn}]", scope.name));
+        self.program.scope_path(node.scope).iter().map(name).collect::<Vec<_>>().join("/")
+    }
+
+    /// Whether a loss over classes is given probabilities: the output of a soft-max.
+    pub fn double_softmax(&self) -> bool {
+        self.program.logits().iter().any(|id| self.is_share(*id))
+    }
+
+    /// The source line of the loss over classes.
+    pub fn logits_site(&self) -> Option<String> {
+        self.program.logits().first().map(|id| self.program.node(*id).site.to_string())
+    }
+
+    /// The node that an element comes from, however it was moved.
+    fn moved(&self, mut id: NodeId) -> NodeId {
+        loop {
+            let node = self.program.node(id);
+            id = match node.op {
+                Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) | Op::Slice { .. } | Op::Cast(_) | Op::Hook(_) => {
+                    node.inputs[0]
+                }
+                Op::Custom { args, out, .. } => node.inputs[args + out],
+                _ => return id,
+            };
+        }
+    }
+
+    /// The constant that a value is, wherever it was repeated.
+    pub(super) fn constant(&self, id: NodeId) -> Option<f64> {
+        match self.program.node(self.moved(id)).op {
+            Op::Const(bits) => Some(f64::from_bits(bits)),
+            _ => None,
+        }
+    }
+
+    /// Whether a value is an exponential over a sum.
+    fn is_share(&self, id: NodeId) -> bool {
+        let node = self.program.node(self.moved(id));
+        let is = |id, wanted: Unary| self.program.node(self.moved(id)).op == Op::Unary(wanted);
+        match node.op {
+            Op::Binary(Binary::Div) => is(node.inputs[0], Unary::Exp),
+            Op::Binary(Binary::Mul) => is(node.inputs[0], Unary::Exp) && is(node.inputs[1], Unary::Recip),
+            _ => false,
+        }
+    }
+
+    /// How many samples the loss is a plain sum over; `None` where it is a mean, or of one.
+    pub fn summed(&self) -> Option<usize> {
+        self.program.losses().iter().find_map(|loss| self.summed_from(*loss, [1.0; 2], 0))
+    }
+
+    /// The same of a part of a loss, with what multiplies it: in all, and last of all.
+    fn summed_from(&self, id: NodeId, [factor, last]: [f64; 2], depth: usize) -> Option<usize> {
+        if depth > 24 {
+            return None;
+        }
+        let node = self.program.node(id);
+        let x = &node.inputs;
+        let next = |id, last| self.summed_from(id, [factor, last], depth + 1);
+        let by = |id, by: f64| self.summed_from(id, [factor * by.abs(), by.abs()], depth + 1);
+        match &node.op {
+            Op::Unary(Unary::Neg) | Op::Cast(_) | Op::Reshape(_) | Op::Hook(_) => next(x[0], last),
+            Op::Custom { args, out, .. } => next(x[args + out], last),
+            Op::Select => next(x[2], last),
+            Op::Binary(Binary::Add | Binary::Sub) => next(x[0], 1.0).or_else(|| next(x[1], 1.0)),
+            Op::Binary(Binary::Mul) => match (self.constant(x[0]), self.constant(x[1])) {
+                (_, Some(factor)) => by(x[0], factor),
+                (Some(factor), _) => by(x[1], factor),
+                // By the scale of the loss, which is divided out again.
+                _ => next(x[0], 1.0),
+            },
+            Op::Binary(Binary::Div) => match self.constant(x[1]) {
+                Some(divisor) => by(x[0], 1.0 / divisor),
+                // By a count that is known when it runs.
+                None => None,
+            },
+            Op::Reduce(Reduce::Sum, axes) => {
+                let shape = &self.program.node(x[0]).shape;
+                let batch = if axes.contains(&0) { shape[0] } else { 1 };
+                let count: usize = axes.iter().map(|axis| shape[*axis]).product();
+                let is_mean = (last * count as f64 - 1.0).abs() < 1e-3;
+                let data = ancestors(self.program, x, true);
+                let has_input =
+                    self.program.nodes().iter().zip(data).any(|(node, above)| above && matches!(node.op, Op::Input(_)));
+                (batch > 1 && has_input && !is_mean && factor >= 0.5).then_some(batch)
+            }
+            _ => None,
+        }
+    }
+
+    /// The largest weight of a mean in a loss that is a sum of several; `None` of a loss that is one mean.
+    pub fn largest_weight(&self) -> Option<f64> {
+        let mut weights = vec![];
+        self.program.losses().iter().for_each(|loss| self.weigh(*loss, 1.0, 0, &mut weights));
+        (weights.len() > 1).then(|| weights.into_iter().fold(0.0, f64::max))
+    }
+
+    fn weigh(&self, id: NodeId, factor: f64, depth: usize, weights: &mut Vec<f64>) {
+        if depth > 24 {
+            return;
+        }
+        let node = self.program.node(id);
+        let x = &node.inputs;
+        let mut next = |id, factor| self.weigh(id, factor, depth + 1, weights);
+        match &node.op {
+            Op::Unary(Unary::Neg) | Op::Cast(_) | Op::Reshape(_) | Op::Hook(_) => next(x[0], factor),
+            Op::Custom { args, out, .. } => next(x[args + out], factor),
+            Op::Select => next(x[2], factor),
+            Op::Binary(Binary::Add | Binary::Sub) => {
+                next(x[0], factor);
+                next(x[1], factor);
+            }
+            Op::Binary(Binary::Mul) => match (self.constant(x[0]), self.constant(x[1])) {
+                (_, Some(by)) => next(x[0], factor * by.abs()),
+                (Some(by), _) => next(x[1], factor * by.abs()),
+                _ => next(x[0], factor),
+            },
+            Op::Binary(Binary::Div) => {
+                if let Some(by) = self.constant(x[1]) {
+                    next(x[0], factor / by.abs());
+                }
+            }
+            Op::Reduce(Reduce::Sum, axes) => {
+                let shape = &self.program.node(x[0]).shape;
+                let count: usize = axes.iter().map(|axis| shape[*axis]).product();
+                weights.push(factor * count as f64);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether micro-batches are summed where they should be averaged, and how many there are.
+    pub fn sums_micro_batches(&self) -> bool {
+        self.setting("accumulate", "weighting").is_some_and(|weighting| weighting == "Sum")
+    }
+
+    /// The smallest share of a new batch in running statistics, with the buffer that they are in.
+    pub fn statistics(&self) -> Option<(String, f64)> {
+        let layout = self.program.layout();
+        let mut least: Option<(String, f64)> = None;
+        for node in self.program.nodes() {
+            if node.op != Op::Binary(Binary::Mul) {
+                continue;
+            }
+            let Some(kept) = self.constant(node.inputs[1]) else { continue };
+            let Op::State(state) = self.program.node(self.moved(node.inputs[0])).op else { continue };
+            let Some(path) = layout.state(state).name.strip_prefix(crate::buffers::PREFIX) else { continue };
+            if least.as_ref().is_none_or(|(_, known)| 1.0 - kept < *known) {
+                least = Some((path.into(), 1.0 - kept));
+            }
+        }
+        least
+    }
+
+    /// The parameter of a pass, as it is printed.
+    pub fn setting(&self, pass: &str, name: &str) -> Option<&'p str> {
+        let own = self.program.passes().iter().filter(|own| own.name == pass);
+        own.flat_map(|own| &own.parameters).find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A number of the optimizer's settings.
+    pub fn optimizer(&self, name: &str) -> Option<f64> {
+        let step = self.step()?;
+        step.parameters.iter().find(|(known, _)| *known == name)?.1.parse().ok()
+    }
+
+    fn step(&self) -> Option<&'p wgrad::Pass> {
+        self.program.passes().iter().find(|pass| pass.steps)
+    }
+
+    /// The momentum, or the decay rate of the mean of gradients.
+    pub fn momentum(&self) -> f64 {
+        let betas = self.step().and_then(|step| step.parameters.iter().find(|(name, _)| *name == "betas"));
+        let first = betas.and_then(|(_, text)| text.trim_start_matches('(').split(',').next()?.trim().parse().ok());
+        first.or(self.optimizer("momentum")).unwrap_or(0.0)
+    }
+
+    /// The number of classes that the first loss over classes tells apart.
+    pub fn classes(&self) -> Option<usize> {
+        self.program.logits().last().and_then(|id| self.program.node(*id).shape.last().copied())
+    }
+
+    /// Whether the forward pass has an operation.
+    pub fn has(&self, wanted: impl Fn(&Op) -> bool) -> bool {
+        self.program.nodes().iter().zip(&self.wide).any(|(node, on_the_way)| *on_the_way && wanted(&node.op))
+    }
+
+    /// Whether a node on the way to a loss is such.
+    pub(super) fn any(&self, wanted: impl Fn(&Self, &wgrad::Node) -> bool) -> bool {
+        self.program.nodes().iter().zip(&self.wide).any(|(node, on_the_way)| *on_the_way && wanted(self, node))
+    }
+
+    /// The operation of a node.
+    pub(super) fn op(&self, id: NodeId) -> Op {
+        self.program.node(id).op.clone()
+    }
+
+    /// The inputs of a node.
+    pub(super) fn inputs(&self, id: NodeId) -> &[NodeId] {
+        &self.program.node(id).inputs
+    }
+
+    /// The nodes that are computed from inputs.
+    pub(super) fn data(&self) -> Vec<bool> {
+        let mut below = vec![false; self.program.nodes().len()];
+        for (i, node) in self.program.nodes().iter().enumerate() {
+            below[i] = matches!(node.op, Op::Input(_)) || node.inputs.iter().any(|id| below[id.index()]);
+        }
+        below
+    }
+
+    /// What the first loss over classes is given, and all that this is computed from; all nodes where there is no such loss.
+    pub(super) fn before_logits(&self) -> Vec<bool> {
+        match self.program.logits() {
+            [] => vec![true; self.program.nodes().len()],
+            logits => ancestors(self.program, logits, false),
+        }
+    }
+
+    /// Whether the forward pass drops values at random.
+    pub fn drops(&self) -> Option<f64> {
+        let mut most: Option<f64> = None;
+        for (i, node) in self.program.nodes().iter().enumerate() {
+            if !self.wide[i] || node.op != Op::Select {
+                continue;
+            }
+            let kept = self.program.node(node.inputs[1]);
+            if kept.op != Op::Binary(Binary::Div) || !self.is_random(node.inputs[0]) {
+                continue;
+            }
+            if let Some(share) = self.constant(kept.inputs[1]) {
+                most = Some(most.unwrap_or(0.0).max(1.0 - share));
+            }
+        }
+        most
+    }
+
+    fn is_random(&self, mut id: NodeId) -> bool {
+        for _ in 0..8 {
+            let node = self.program.node(id);
+            if matches!(node.op, Op::Random { .. }) {
+                return true;
+            }
+            let Some(next) = node.inputs.first() else { return false };
+            id = *next;
+        }
+        false
+    }
+}
+
+fn is_step(name: &str, program: &Program) -> bool {
+    program.passes().iter().any(|pass| pass.steps && pass.name == name)
+}
+
+/// The nodes that some nodes are computed from, and these themselves; by gradients, or beyond where they are cut.
+fn ancestors(program: &Program, roots: &[NodeId], by_gradient: bool) -> Vec<bool> {
+    let nodes = program.nodes();
+    let mut above = vec![false; nodes.len()];
+    roots.iter().for_each(|root| above[root.index()] = true);
+    for i in (0..nodes.len()).rev() {
+        if above[i] && !(by_gradient && nodes[i].op == Op::Detach) {
+            nodes[i].inputs.iter().for_each(|input| above[input.index()] = true);
+        }
+    }
+    above
+}
+
+/// The paths of a layer's parameters, without the last part.
+pub fn layers(params: &[String]) -> Vec<String> {
+    let mut seen = HashSet::new();
+    let parent = |path: &String| path.rsplit_once('/').map_or(path.clone(), |(parent, _)| parent.to_string());
+    params.iter().map(parent).filter(|layer| seen.insert(layer.clone())).collect()
+}

@@ -1,0 +1,81 @@
+//! A diagnosis as text for a person: the finding first, then its numbers, what cures it, and how that was proven.
+
+use super::{Diagnosis, Finding, Proof, proof::Outcome};
+use std::fmt;
+
+/// How many places are named.
+const PLACES: usize = 4;
+
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, rest)) = self.findings.split_first() else {
+            return write!(
+                f,
+                "healthy: nothing is found in {} steps; the loss went from {} to {}",
+                self.steps,
+                number(self.loss_first),
+                number(self.loss_last)
+            );
+        };
+        write!(f, "{first}")?;
+        if !rest.is_empty() {
+            let names: Vec<&str> = rest.iter().map(|finding| finding.rule.fault).collect();
+            write!(f, "\nAlso found: {}. The first finding may explain them.", names.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.place.len().min(PLACES);
+        let more = self.place.len() - shown;
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        writeln!(f, "{}, since step {}", self.rule.fault, self.since)?;
+        writeln!(f, "  where: {}{more}", self.place[..shown].join(", "))?;
+        for evidence in &self.evidence {
+            let range = match (evidence.low.is_finite(), evidence.high.is_finite()) {
+                _ if evidence.low == evidence.high => format!("sound: {}", number(evidence.low)),
+                (true, true) => format!("sound: {} to {}", number(evidence.low), number(evidence.high)),
+                (true, false) => format!("sound: at least {}", number(evidence.low)),
+                _ => format!("sound: at most {}", number(evidence.high)),
+            };
+            writeln!(f, "  {}: {} ({range})", evidence.what, number(evidence.value))?;
+        }
+        if let Some(remedy) = self.remedies.first() {
+            writeln!(f, "  remedy: {}: {}", remedy.name, remedy.advice)?;
+        }
+        match &self.proof {
+            Some(proof) => write!(f, "{proof}"),
+            None => write!(f, "  not proven by a replay"),
+        }
+    }
+}
+
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  proven: {} steps from the start, on the same batches", self.steps)?;
+        writeln!(f, "    with {:<16} {}", self.remedy, self.cured)?;
+        writeln!(f, "    {:<21} {}", "with nothing changed", self.unchanged)?;
+        write!(f, "    with {:<16} {} (a control that does not fit)", self.unfit_name, self.unfit)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.died {
+            Some(step) => write!(f, "loss {} at first, not finite at step {step}", number(self.loss_first)),
+            None => write!(f, "loss {} at first, {} at last", number(self.loss_first), number(self.loss_last)),
+        }
+    }
+}
+
+/// A number of three digits.
+fn number(value: f64) -> String {
+    let size = value.abs();
+    if value == 0.0 || (0.01..10000.0).contains(&size) {
+        let text = format!("{value:.3}");
+        return text.trim_end_matches('0').trim_end_matches('.').to_string();
+    }
+    format!("{value:.1e}")
+}

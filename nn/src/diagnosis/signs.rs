@@ -1,0 +1,242 @@
+//! What a run shows: numbers that the rules compare, each relative to the run's own.
+
+use super::{reading::Reading, study::Trace};
+use crate::{Measurement, SiteMeasure};
+use wgrad::{
+    DType,
+    op::{Binary, Op, Unary},
+};
+
+/// The share of its first loss that a run must lose to count as one that learns.
+const LEARNS: f64 = 0.38;
+
+/// What a run shows, with the program that it ran.
+pub struct Signs<'a> {
+    /// The run.
+    pub trace: &'a Trace,
+    /// Its program.
+    pub reading: Reading<'a>,
+    /// The updates that it was to make.
+    pub steps: usize,
+}
+
+impl<'a> Signs<'a> {
+    /// Of a run that was to make so many updates.
+    pub fn new(trace: &'a Trace, steps: usize) -> Self {
+        Self { trace, reading: Reading::new(&trace.program), steps }
+    }
+
+    // The loss.
+
+    /// The losses, oldest first.
+    pub fn losses(&self) -> Vec<f64> {
+        self.trace.updates.iter().map(|update| update.loss).collect()
+    }
+
+    /// The first loss.
+    pub fn first_loss(&self) -> f64 {
+        self.trace.updates.first().map_or(f64::NAN, |update| update.loss)
+    }
+
+    /// The median loss over the last tenth of a run's updates.
+    pub fn last_loss(&self) -> f64 {
+        let losses = self.losses();
+        median(losses[losses.len() - losses.len().div_ceil(10)..].to_vec())
+    }
+
+    /// The loss of a guess: that of equal shares where the loss is over classes, else the first.
+    pub fn start(&self) -> f64 {
+        let first = self.first_loss();
+        let chance = self.reading.classes().map(|classes| (classes as f64).ln());
+        chance
+            .filter(|chance| first.is_nan() || (first > 0.3 * chance && *chance > 0.0))
+            .map_or(first, |chance| first.min(chance))
+    }
+
+    /// The share of its first loss that the run has lost; 0 of one that broke off, below 0 of one that rose.
+    pub fn learned(&self) -> f64 {
+        if self.died().is_some() {
+            return 0.0;
+        }
+        let start = self.start();
+        (start - self.last_loss()) / start.abs()
+    }
+
+    /// The update whose loss is not finite.
+    pub fn died(&self) -> Option<usize> {
+        self.trace.updates.iter().position(|update| !update.loss.is_finite())
+    }
+
+    /// Whether something is wrong with what the run has reached.
+    pub fn is_sick(&self) -> bool {
+        let learned = self.learned();
+        learned.is_nan() || learned < LEARNS
+    }
+
+    /// The first update at which the loss, or the norm of the gradient, is far beyond what it was.
+    pub fn blew_up(&self) -> Option<usize> {
+        let start = self.first_loss().abs();
+        let norms: Vec<f64> = self.trace.updates.iter().take(5).map(|update| update.grad_norm).collect();
+        let norm = median(norms);
+        let far = |update: &crate::Update| {
+            !update.loss.is_finite() || update.loss > 10.0 * start || update.grad_norm > 1e3 * norm.max(1e-30)
+        };
+        self.trace.updates.iter().position(far)
+    }
+
+    // Gradients and updates.
+
+    /// The first measurement.
+    pub fn begin(&self) -> Option<&'a Measurement> {
+        self.trace.measured.first().map(|(_, measured)| measured)
+    }
+
+    /// The last measurement.
+    pub fn end(&self) -> Option<&'a Measurement> {
+        self.trace.measured.last().map(|(_, measured)| measured)
+    }
+
+    /// The median over measurements of what the optimizer was given over the gradient as it was.
+    pub fn applied_share(&self) -> f64 {
+        let of = |(_, measured): &(usize, Measurement)| measured.applied_norm / measured.update.grad_norm;
+        median(self.trace.measured.iter().map(of).collect())
+    }
+
+    /// The norm of an update over that of its parameter: the median over weights, and the largest over measurements.
+    pub fn update_ratio(&self) -> f64 {
+        let weight =
+            |path: &str| self.trace.first.iter().any(|(known, value)| known == path && value.shape().rank() > 1);
+        let of = |(_, measured): &(usize, Measurement)| {
+            let own = measured.params.iter().filter(|param| param.grad.param_norm > 0.0 && weight(&param.path));
+            median(own.map(|param| param.grad.update_ratio()).collect())
+        };
+        self.trace.measured.iter().map(of).fold(0.0, f64::max)
+    }
+
+    /// The share of updates that were taken.
+    pub fn taken(&self) -> f64 {
+        let taken = self.trace.updates.iter().filter(|update| update.taken).count();
+        taken as f64 / self.trace.updates.len().max(1) as f64
+    }
+
+    /// The median norm of the gradient.
+    pub fn norm(&self) -> f64 {
+        median(self.trace.updates.iter().map(|update| update.grad_norm).collect())
+    }
+
+    /// The largest finite norm of the gradient.
+    pub fn largest_norm(&self) -> f64 {
+        self.trace.updates.iter().map(|update| update.grad_norm).filter(|norm| norm.is_finite()).fold(0.0, f64::max)
+    }
+
+    // Sites.
+
+    /// The inputs of activations, first to last, without those of recurrent layers.
+    pub fn activations(measured: &'a Measurement) -> Vec<&'a SiteMeasure> {
+        measured.sites.iter().filter(|site| name(&site.path) == "z" && !site.path.ends_with("time/z")).collect()
+    }
+
+    /// The sites of this name.
+    pub fn named(measured: &'a Measurement, wanted: &str) -> Vec<&'a SiteMeasure> {
+        measured.sites.iter().filter(|site| name(&site.path) == wanted).collect()
+    }
+
+    /// The mean magnitude of the gradient at the inputs of activations over the first third of layers, over that of the last
+    /// third. `None` of fewer than three.
+    pub fn flow_ratio(measured: &Measurement) -> Option<f64> {
+        let flows = Signs::activations(measured).into_iter().filter_map(|site| site.flow.as_ref());
+        thirds(&flows.map(|flow| flow.mean_abs).collect::<Vec<_>>())
+    }
+
+    /// The same over the time steps of a recurrent layer.
+    pub fn time_ratio(measured: &Measurement) -> Option<f64> {
+        measured
+            .sites
+            .iter()
+            .filter_map(|site| site.flow.as_ref())
+            .find(|flow| !flow.steps.is_empty())
+            .and_then(|flow| thirds(&flow.steps))
+    }
+
+    /// The root mean squares of the inputs of activations, first to last.
+    pub fn signal(measured: &Measurement) -> Vec<f64> {
+        Signs::activations(measured).into_iter().filter_map(|site| site.values.map(|values| values.rms)).collect()
+    }
+
+    // The program.
+
+    /// Whether the forward pass is computed in halves.
+    pub fn is_half(&self) -> bool {
+        self.reading.has(|op| *op == Op::Cast(DType::F16))
+    }
+
+    /// Whether activations saturate at large inputs of either sign.
+    pub fn saturates(&self) -> bool {
+        self.reading.has(|op| matches!(op, Op::Unary(Unary::Tanh | Unary::Sigmoid)))
+    }
+
+    /// Whether it has a recurrent layer.
+    pub fn is_recurrent(&self) -> bool {
+        self.begin().is_some_and(|measured| Signs::time_ratio(measured).is_some())
+    }
+
+    /// Whether gradients are clipped by their norm.
+    pub fn clips(&self) -> bool {
+        self.reading.setting("clip_by_global_norm", "max_norm").is_some()
+    }
+
+    /// The median root mean square of a batch's inputs; 0 where they are no floats.
+    pub fn input_size(&self) -> f64 {
+        median(self.trace.batches.iter().map(|batch| batch.rms).collect())
+    }
+}
+
+/// The last part of a path.
+fn name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The mean of the first third over that of the last third; `None` of fewer than three numbers.
+fn thirds(values: &[f64]) -> Option<f64> {
+    let third = values.len() / 3;
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    (third > 0).then(|| mean(&values[..third]) / mean(&values[values.len() - third..]))
+}
+
+/// The median of the numbers among some; NaN of none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.retain(|value| !value.is_nan());
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+impl Reading<'_> {
+    /// Whether something is 0 where it is not positive, and itself elsewhere.
+    pub fn rectifies(&self) -> bool {
+        self.any(|reading, node| {
+            node.op == Op::Select
+                && reading.constant(node.inputs[1]) == Some(0.0)
+                && reading.op(node.inputs[0]) == Op::Binary(Binary::Max)
+                && reading.inputs(node.inputs[0]).iter().all(|id| {
+                    matches!(reading.op(*id), Op::Binary(Binary::Lt | Binary::Eq))
+                        && reading.inputs(*id)[0] == node.inputs[2]
+                })
+        })
+    }
+
+    /// Whether two tensors that are both computed from data are added on the way to the first loss over classes, or to any
+    /// loss.
+    pub fn has_shortcuts(&self) -> bool {
+        let (data, before) = (self.data(), self.before_logits());
+        let adds = |reading: &Self, node: &wgrad::Node| {
+            node.op == Op::Binary(Binary::Add)
+                && node.shape.rank() >= 2
+                && node.inputs[0] != node.inputs[1]
+                && node
+                    .inputs
+                    .iter()
+                    .all(|id| data[id.index()] && before[id.index()] && !matches!(reading.op(*id), Op::Expand(_)))
+        };
+        self.any(adds)
+    }
+}

@@ -1,0 +1,298 @@
+//! A run that can be made again: once as it is, and once for each way in which it may be edited.
+
+use super::Diagnosis;
+use crate::{Detail, Edit, Measurement, MonitorConfig, Result, Trainer, TrainerConfig, Update, write_edits};
+use wgrad::{Array, Data, Program, Session, Tape};
+
+/// The named inputs of a micro-batch.
+pub type MicroBatch = Vec<(String, Array)>;
+
+/// Gives the micro-batches of one update after another.
+pub type Batches<E> = Box<dyn FnMut() -> std::result::Result<Vec<MicroBatch>, E>>;
+
+/// Gives the metric of a session on held-out data.
+pub type Judge<E> = Box<dyn FnMut(&mut Session) -> std::result::Result<f64, E>>;
+
+/// A run before its first step.
+pub struct Opened<E = crate::Error> {
+    /// What trains.
+    pub trainer: Trainer,
+    /// The states on their device.
+    pub session: Session,
+    /// The data.
+    pub batches: Batches<E>,
+    /// What the run is judged by, if anything but its loss.
+    pub judge: Option<Judge<E>>,
+}
+
+impl<E> std::fmt::Debug for Opened<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opened").field("trainer", &self.trainer).finish_non_exhaustive()
+    }
+}
+
+/// How a run is made: what its trainer's configuration must have.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Setup {
+    /// For [`TrainerConfig::monitor`].
+    pub monitor: Option<MonitorConfig>,
+    /// For [`TrainerConfig::edits`].
+    pub edits: Vec<Edit>,
+}
+
+impl Setup {
+    /// A configuration with all of it. A loss that is not finite is left to the diagnosis, which ends the run there.
+    #[must_use]
+    pub fn of(&self, config: TrainerConfig) -> TrainerConfig {
+        let Setup { monitor, edits } = self.clone();
+        TrainerConfig { monitor, edits, check_loss: false, give_up: None, ..config }
+    }
+}
+
+/// Measurements of a run, about.
+const LOOKS: usize = 40;
+
+/// A run that can be made again from its start.
+pub struct Study<F> {
+    open: F,
+    steps: usize,
+    traced: Option<Trace>,
+}
+
+impl<F> std::fmt::Debug for Study<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Study").field("steps", &self.steps).finish_non_exhaustive()
+    }
+}
+
+impl<F, E> Study<F>
+where
+    F: FnMut(&Setup) -> std::result::Result<Opened<E>, E>,
+    E: From<crate::Error>,
+{
+    /// Of a run of so many updates. `open` declares and opens it anew, each time the same but for the setup, and with the same
+    /// batches from the first on.
+    pub fn new(steps: usize, open: F) -> Self {
+        Self { open, steps, traced: None }
+    }
+
+    /// Makes the run, and looks for what is wrong with it.
+    ///
+    /// # Errors
+    /// As what opens the run; if its device fails.
+    pub fn diagnose(&mut self) -> std::result::Result<Diagnosis, E> {
+        self.diagnose_watched(&mut |_| true)
+    }
+
+    /// As [`Study::diagnose`], telling of each update; `false` stops the run there.
+    ///
+    /// # Errors
+    /// As [`Study::diagnose`].
+    pub fn diagnose_watched(&mut self, watch: &mut dyn FnMut(usize) -> bool) -> std::result::Result<Diagnosis, E> {
+        let trace = self.replay(&[], self.steps, watch)?;
+        let diagnosis = Diagnosis::of(&trace, self.steps);
+        self.traced = Some(trace);
+        Ok(diagnosis)
+    }
+
+    /// The run that was diagnosed.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.traced.as_ref()
+    }
+
+    /// Replays the run with each remedy of the first finding until one cures it, which is put first, with the proof.
+    ///
+    /// # Errors
+    /// As [`Study::diagnose`].
+    pub fn prove(&mut self, diagnosis: &mut Diagnosis) -> std::result::Result<(), E> {
+        self.prove_within(diagnosis, self.steps, &mut |_, _| true)
+    }
+
+    /// As [`Study::prove`], by replays of so many updates at most. `watch` is told of the remedy and of each update; `false`
+    /// stops, which leaves what is known.
+    ///
+    /// # Errors
+    /// As [`Study::diagnose`].
+    pub fn prove_within(
+        &mut self,
+        diagnosis: &mut Diagnosis,
+        horizon: usize,
+        watch: &mut dyn FnMut(&str, usize) -> bool,
+    ) -> std::result::Result<(), E> {
+        let Some(trace) = self.traced.take() else { return Ok(()) };
+        if let Some(finding) = diagnosis.findings.first_mut()
+            && let Some((at, proof)) = self.proof(&trace, finding, horizon.min(self.steps), watch)?
+        {
+            let remedy = finding.remedies.remove(at);
+            finding.remedies.insert(0, remedy);
+            finding.proof = Some(proof);
+        }
+        self.traced = Some(trace);
+        Ok(())
+    }
+
+    /// Makes the first updates of the run with edits.
+    pub(super) fn replay(
+        &mut self,
+        edits: &[Edit],
+        until: usize,
+        watch: &mut dyn FnMut(usize) -> bool,
+    ) -> std::result::Result<Trace, E> {
+        let every = self.steps.div_ceil(LOOKS).max(1);
+        let monitor = Some(MonitorConfig { every, detail: Detail::Full, ..MonitorConfig::default() });
+        let mut opened = (self.open)(&Setup { monitor, edits: edits.to_vec() })?;
+        trace(&mut opened, edits, until, watch)
+    }
+}
+
+/// What a batch looked like, on the host.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct BatchMeasure {
+    /// The root mean square of its float inputs that are finite.
+    pub rms: f64,
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation.
+    pub std: f64,
+    /// How many elements are not finite.
+    pub non_finite: usize,
+    /// Whether all samples are alike in all float inputs, or there is but one.
+    pub constant: bool,
+}
+
+/// What a run did.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// The updates, oldest first.
+    pub updates: Vec<Update>,
+    /// The measurements, each with the number of its update.
+    pub measured: Vec<(usize, Measurement)>,
+    /// The batches.
+    pub batches: Vec<BatchMeasure>,
+    /// The parameters before the first step: path, and values.
+    pub first: Vec<(String, Array)>,
+    /// The metric on held-out data after the last step.
+    pub metric: Option<f64>,
+    /// The recorded program of an update, or of a micro-batch and the update.
+    pub program: Program,
+    /// Learning rates by update; empty where they are not known.
+    pub rates: Vec<f64>,
+    /// The highest learning rate of the schedule, whenever it comes.
+    pub peak: f64,
+    /// Whether somebody stopped it.
+    pub stopped: bool,
+}
+
+impl BatchMeasure {
+    /// Of the float inputs of all micro-batches.
+    pub fn of(micro_batches: &[MicroBatch]) -> Self {
+        let (mut count, mut sum, mut squares, mut non_finite) = (0usize, 0.0, 0.0, 0);
+        let mut constant = true;
+        let mut any = false;
+        for (name, array) in micro_batches.iter().flatten() {
+            let Data::F32(values) = array.data() else { continue };
+            // What targets are is not for this: they are told apart by nothing but their name.
+            if name == "y" {
+                continue;
+            }
+            any = true;
+            for &value in values {
+                if value.is_finite() {
+                    let value = f64::from(value);
+                    (count, sum, squares) = (count + 1, sum + value, squares + value * value);
+                } else {
+                    non_finite += 1;
+                }
+            }
+            constant &= values.windows(2).all(|pair| pair[0] == pair[1]);
+        }
+        let n = count.max(1) as f64;
+        let mean = sum / n;
+        let std = (squares / n - mean * mean).max(0.0).sqrt();
+        Self { rms: (squares / n).sqrt(), mean, std, non_finite, constant: any && constant }
+    }
+}
+
+/// Makes a run from its start.
+///
+/// # Errors
+/// As what opens it; if its device fails.
+fn trace<E: From<crate::Error>>(
+    opened: &mut Opened<E>,
+    edits: &[Edit],
+    until: usize,
+    watch: &mut dyn FnMut(usize) -> bool,
+) -> std::result::Result<Trace, E> {
+    let Opened { trainer, session, batches, judge } = opened;
+    write_edits(session, edits).map_err(crate::Error::from)?;
+    let first = first_values(session).map_err(E::from)?;
+    let mut trace = Trace {
+        updates: vec![],
+        measured: vec![],
+        batches: vec![],
+        first,
+        metric: None,
+        program: Tape::new(session.layout().clone()).finish(),
+        rates: vec![],
+        peak: (0..=24).filter_map(|power| trainer.optimizer().rate(1 << power)).fold(0.0, f64::max),
+        stopped: false,
+    };
+    for step in 0..until {
+        let micro_batches = batches()?;
+        if step == 0 {
+            trace.program = program(trainer, session, &micro_batches[0]);
+        }
+        trace.batches.push(BatchMeasure::of(&micro_batches));
+        trace.rates.extend(trainer.optimizer().rate(step as u32));
+        if edits.contains(&Edit::Skip(step)) {
+            continue;
+        }
+        for micro in &micro_batches {
+            let named: Vec<(&str, &Array)> = micro.iter().map(|(name, array)| (name.as_str(), array)).collect();
+            trainer.step(session, &named).map_err(crate::Error::from)?;
+        }
+        let ended = take_in(trainer, session, &mut trace).map_err(E::from)?;
+        if ended || !watch(step) {
+            trace.stopped = !ended;
+            break;
+        }
+    }
+    session.wait().map_err(crate::Error::from)?;
+    take_in(trainer, session, &mut trace).map_err(E::from)?;
+    if let Some(judge) = judge {
+        trace.metric = Some(judge(session)?);
+    }
+    Ok(trace)
+}
+
+/// Takes in what has arrived. Whether a loss is not finite, after which nothing counts.
+fn take_in(trainer: &mut Trainer, session: &mut Session, trace: &mut Trace) -> Result<bool> {
+    let over = |trace: &Trace| trace.updates.last().is_some_and(|last| !last.loss.is_finite());
+    for taps in session.taps()? {
+        if over(trace) {
+            break;
+        }
+        let one = std::slice::from_ref(&taps);
+        let at = trace.updates.len();
+        trace.updates.extend(trainer.updates(one));
+        trace.measured.extend(trainer.measurements(one).into_iter().map(|measured| (at, measured)));
+    }
+    Ok(over(trace))
+}
+
+fn first_values(session: &mut Session) -> Result<Vec<(String, Array)>> {
+    let layout = session.layout().clone();
+    let read = |(param, decl): (wgrad::Param, &wgrad::ParamDecl)| Ok((decl.path.clone(), session.read_param(param)?));
+    layout.params().map(read).collect()
+}
+
+/// The program of an update.
+fn program(trainer: &Trainer, session: &Session, micro: &MicroBatch) -> Program {
+    let tape = Tape::for_ranks(session.layout().clone(), session.ranks());
+    let named: Vec<(&str, &Array)> = micro.iter().map(|(name, array)| (name.as_str(), array)).collect();
+    trainer.record_micro_batch(&tape, &named);
+    if trainer.has_windows() {
+        trainer.record_update(&tape, false);
+    }
+    tape.finish()
+}

@@ -1,0 +1,259 @@
+//! Edits: how a run is made again that differs from another in one thing, though nobody changes the code that describes it.
+//!
+//! An edit acts on the trainer's settings, on the optimizer's, on the program while it is recorded, or on the states that it
+//! starts from. The default of [`crate::TrainerConfig::edits`] is none.
+
+use crate::{Init, LossScale, Precision, TrainerConfig, random::generator};
+use std::{cell::Cell, panic::Location, rc::Rc};
+use wgrad::{
+    Array, NodeId, Optimizer, ParamSet, Result, Session, Store, Tape, Tensor, Tuning, Weighting,
+    op::{Binary, Op, Unary},
+};
+
+/// A change of a run.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Edit {
+    /// A setting of the optimizer.
+    Tune(Tuning),
+    /// [`TrainerConfig::clip_norm`].
+    ClipNorm(Option<f64>),
+    /// [`TrainerConfig::clip_value`].
+    ClipValue(Option<f64>),
+    /// [`TrainerConfig::agc`].
+    Agc(Option<f64>),
+    /// No [`TrainerConfig::noise`].
+    NoNoise,
+    /// [`TrainerConfig::loss_scale`].
+    LossScale(LossScale),
+    /// [`TrainerConfig::precision`].
+    Precision(Precision),
+    /// [`TrainerConfig::weighting`].
+    Weighting(Weighting),
+    /// The loss is multiplied by this.
+    Loss(f64),
+    /// The gradients of the parameters below these paths are multiplied by this.
+    ScaleGrad(Vec<String>, f64),
+    /// All parameters of the store are trained.
+    Unfreeze,
+    /// A float input becomes `(x - shift) * scale`.
+    Input {
+        /// Its name.
+        name: String,
+        /// What is subtracted.
+        shift: f64,
+        /// What it is then multiplied by.
+        scale: f64,
+    },
+    /// The tensors that are probed at these sites are changed.
+    Sites(Vec<String>, Transform),
+    /// Operations are replaced where they are recorded.
+    Operations(Vec<Spot>),
+    /// No dropout.
+    NoDropout,
+    /// The parameters of these paths start with other values: matrices by an initializer, vectors at 0 where they were not 1.
+    Init(Vec<String>, Init),
+    /// The first values of the parameters of these paths are multiplied by this.
+    Times(Vec<String>, f64),
+    /// The batch of this update, counted from 0, is left out.
+    Skip(usize),
+}
+
+/// What becomes of a tensor at a site.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Transform {
+    /// It is normalised, without parameters: rows by their mean and deviation, images by those of all their channels.
+    Normalise,
+    /// The tensor of the same shape at the site before it is added.
+    Shortcut,
+    /// Rows are divided by their root mean square.
+    Unit,
+    /// It is multiplied by this.
+    Times(f64),
+    /// Its logarithm takes its place: of probabilities, logits.
+    Log,
+    /// It is rectified before what follows.
+    Rectify,
+}
+
+/// An operation that is replaced: an identity that cuts the gradient is left out; what has a pole is kept from it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Spot {
+    /// The operation.
+    pub op: Op,
+    /// The line that records it.
+    pub site: &'static Location<'static>,
+    /// The scope that it is recorded in.
+    pub scope: String,
+}
+
+/// The smallest argument of a guarded logarithm, and what is added to a guarded divisor.
+const GUARD: f64 = 1e-6;
+
+impl Edit {
+    /// Changes settings.
+    fn set(&self, config: &mut TrainerConfig, store: &Store) {
+        match self {
+            Edit::ClipNorm(bound) => config.clip_norm = *bound,
+            Edit::ClipValue(bound) => config.clip_value = *bound,
+            Edit::Agc(factor) => config.agc = *factor,
+            Edit::NoNoise => config.noise = None,
+            Edit::LossScale(scale) => config.loss_scale = scale.clone(),
+            Edit::Precision(precision) => config.precision = *precision,
+            Edit::Weighting(weighting) => config.weighting = *weighting,
+            Edit::ScaleGrad(paths, factor) => config.scale_grad.push((below(store, paths), *factor)),
+            _ => {}
+        }
+    }
+
+    /// Writes other first values.
+    fn write(&self, session: &mut Session) -> Result<()> {
+        let (Edit::Init(paths, _) | Edit::Times(paths, _)) = self else { return Ok(()) };
+        let layout = session.layout().clone();
+        for (param, decl) in layout.params().filter(|(_, decl)| paths.contains(&decl.path)) {
+            let old = session.read_param(param)?;
+            let values: Vec<f64> = match self {
+                Edit::Times(_, factor) => old.to_f64().into_iter().map(|value| value * factor).collect(),
+                // A vector of ones is the weight of a norm.
+                Edit::Init(..) if decl.shape.rank() < 2 && old.to_f64().iter().all(|value| *value == 1.0) => continue,
+                Edit::Init(..) if decl.shape.rank() < 2 => vec![0.0; decl.shape.numel()],
+                Edit::Init(_, init) => init.sample(&decl.shape, &mut generator(0, &decl.path, 0)),
+                _ => continue,
+            };
+            session.write_param(param, &Array::new(decl.shape.clone(), wgrad::Data::from_f64(old.dtype(), &values)))?;
+        }
+        Ok(())
+    }
+}
+
+/// The parameters of these paths, and those below them.
+fn below(store: &Store, paths: &[String]) -> ParamSet {
+    store.params_where(|path| {
+        paths
+            .iter()
+            .any(|prefix| path.strip_prefix(&**prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    })
+}
+
+/// The trainer's settings with all edits of a configuration, the parameters that are trained then, and the optimizer.
+#[track_caller]
+pub(crate) fn edited(
+    store: &mut Store,
+    params: &ParamSet,
+    mut optimizer: Box<dyn Optimizer>,
+    mut config: TrainerConfig,
+) -> (ParamSet, Box<dyn Optimizer>, TrainerConfig) {
+    let mut params = params.clone();
+    for edit in std::mem::take(&mut config.edits) {
+        match &edit {
+            Edit::Tune(tuning) => _ = optimizer.tune(*tuning),
+            Edit::Unfreeze => {
+                let all = store.params();
+                if let Some(other) = optimizer.over(store, &all) {
+                    (params, optimizer) = (all, other);
+                }
+            }
+            other => other.set(&mut config, store),
+        }
+        config.edits.push(edit);
+    }
+    (params, optimizer, config)
+}
+
+/// Writes the first values that edits ask for.
+///
+/// # Errors
+/// If the session's device fails.
+pub fn write_edits(session: &mut Session, edits: &[Edit]) -> Result<()> {
+    edits.iter().try_for_each(|edit| edit.write(session))
+}
+
+/// Records a loss with edits.
+pub(crate) fn recorded<R>(tape: &Tape, edits: &[Edit], f: impl FnOnce() -> R) -> R {
+    let sites: Vec<(Vec<String>, Transform)> = edits
+        .iter()
+        .filter_map(|edit| if let Edit::Sites(paths, how) = edit { Some((paths.clone(), *how)) } else { None })
+        .collect();
+    let spots: Vec<Spot> = edits
+        .iter()
+        .filter_map(|edit| if let Edit::Operations(spots) = edit { Some(spots.clone()) } else { None })
+        .flatten()
+        .collect();
+    let no_dropout = edits.contains(&Edit::NoDropout);
+    let replaced = || match spots.is_empty() && !no_dropout {
+        true => f(),
+        false => tape.with_rewrite(
+            move |op, x| {
+                let dropped = if no_dropout { undropped(op, x) } else { None };
+                dropped.or_else(|| replacement(&spots, op, x))
+            },
+            f,
+        ),
+    };
+    if sites.is_empty() {
+        return replaced();
+    }
+    let before = Rc::new(Cell::new(None));
+    tape.with_probe(
+        move |path, x| {
+            let own = sites.iter().filter(|(paths, _)| paths.iter().any(|own| own == path));
+            own.fold(x, |x, (_, how)| how.of(x, &before))
+        },
+        replaced,
+    )
+}
+
+/// What stands for an operation at one of these spots.
+fn replacement<'t>(spots: &[Spot], op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
+    let tape = x.first()?.tape();
+    let site = tape.site();
+    spots.iter().find(|spot| spot.op == *op && spot.site == site && spot.scope == tape.scope_path())?;
+    Some(match op {
+        Op::Detach => x[0],
+        Op::Unary(Unary::Log) => x[0].maximum(GUARD).log(),
+        Op::Unary(Unary::Sqrt) => x[0].guarded_sqrt(),
+        Op::Unary(Unary::Recip) => (x[0] + GUARD).recip(),
+        Op::Binary(Binary::Div) => x[0] / (x[1] + GUARD),
+        _ => return None,
+    })
+}
+
+/// What is dropped out, before it is: `bernoulli ? x / (1 - p) : 0` is `x`.
+fn undropped<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
+    if *op != Op::Select {
+        return None;
+    }
+    let tape = x[0].tape();
+    let mut open = vec![x[0].id()];
+    let mut random = false;
+    // From a comparison with a uniform number, down to random words.
+    for _ in 0..8 {
+        let Some(id) = open.pop() else { break };
+        let node = tape.node(id);
+        random |= matches!(node.op, Op::Random { .. });
+        open.extend(node.inputs.iter().take(1));
+    }
+    let kept = tape.node(x[1].id());
+    (random && kept.op == Op::Binary(Binary::Div)).then(|| tape.tensor(kept.inputs[0]))
+}
+
+impl Transform {
+    /// A tensor in the place of this one. `before` is the one at the site before.
+    #[track_caller]
+    fn of<'t>(self, x: Tensor<'t>, before: &Cell<Option<NodeId>>) -> Tensor<'t> {
+        match self {
+            Transform::Normalise if x.rank() == 4 => x.group_norm(1, None, None, 1e-5),
+            Transform::Normalise => x.layer_norm(1, None, None, 1e-5),
+            Transform::Unit => x.rms_norm(1, None, 1e-5),
+            Transform::Times(factor) => x * factor,
+            Transform::Log => x.maximum(1e-12).log(),
+            Transform::Rectify => x.relu(),
+            Transform::Shortcut => {
+                let tape = x.tape();
+                let other = before.get().map(|id| tape.tensor(id)).filter(|other| other.shape() == x.shape());
+                let sum = other.map_or(x, |other| x + other);
+                before.set(Some(sum.id()));
+                sum
+            }
+        }
+    }
+}
