@@ -7,6 +7,7 @@
 //! - [`paths`] has parameters by pattern, to freeze them or to group them; [`Summary`] prints them; [`probe`] looks at
 //!   activations.
 //! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates.
+//! - [`diagnosis`] tells what is wrong with a run, and proves what cures it by replay.
 //! - [`ClipWatch`] says when a clip acts on every update, or on none.
 //! - [`data`] has tasks, readers of images and texts, and a loader that resumes anywhere; [`checkpoint`] saves and restores a
 //!   session, to a [`SaveFile`] that no other run saves to meanwhile.

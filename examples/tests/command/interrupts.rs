@@ -17,7 +17,7 @@ fn interrupt(child: &Child) {
 }
 
 /// Starts a run, waits until it is under way, interrupts it, and waits for its end.
-fn interrupted(dir: &Path, args: &str, mut under_way: impl FnMut() -> bool) -> Outcome {
+pub fn interrupted(dir: &Path, args: &str, mut under_way: impl FnMut() -> bool) -> Outcome {
     let child = command(dir, args).spawn().expect("the command starts");
     wait_until("the run is under way", || under_way() && listens(&child));
     interrupt(&child);

@@ -2,6 +2,7 @@
 
 mod bench;
 mod devices;
+mod diagnose;
 mod errors;
 mod files;
 mod gpu;

@@ -10,6 +10,9 @@ use wgrad::{
 /// The share of its first loss that a run must lose to count as one that learns.
 const LEARNS: f64 = 0.38;
 
+/// The updates from which on a run can be expected to have learned something.
+const ENOUGH: usize = 50;
+
 /// What a run shows, with the program that it ran.
 pub struct Signs<'a> {
     /// The run.
@@ -69,8 +72,12 @@ impl<'a> Signs<'a> {
 
     /// Whether something is wrong with what the run has reached.
     pub fn is_sick(&self) -> bool {
+        if self.died().is_some() || self.blew_up().is_some() {
+            return true;
+        }
+        // Of a few steps, and of a run that somebody stopped, no more is known.
         let learned = self.learned();
-        learned.is_nan() || learned < LEARNS
+        !self.trace.stopped && self.trace.updates.len() >= ENOUGH && (learned.is_nan() || learned < LEARNS)
     }
 
     /// The first update at which the loss, or the norm of the gradient, is far beyond what it was.

@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod data;
+mod diagnosis;
 mod dropout;
 mod golden;
 mod groups;

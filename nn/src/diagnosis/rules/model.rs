@@ -78,7 +78,9 @@ pub(super) fn saturated(s: &Signs<'_>) -> Option<Found> {
     };
     let sites = Signs::activations(measured);
     let flat: Vec<&SiteMeasure> = sites.iter().filter(|site| share(site) > 0.5).copied().collect();
-    if flat.is_empty() || !s.saturates() || !s.is_sick() {
+    // A first layer that large inputs saturate learns slowly, and the others make up for some of it.
+    let slow = s.is_sick() || (s.input_size() > 10.0 && s.learned() < 0.9);
+    if flat.is_empty() || !s.saturates() || !slow {
         return None;
     }
     let evidence =

@@ -1,6 +1,6 @@
 //! Rules that read the recorded program.
 
-use super::{Evidence, Found, Remedy};
+use super::{Evidence, Found, Remedy, data::scale_inputs};
 use crate::{
     Edit, Spot, Transform,
     diagnosis::{reading::layers, signs::Signs},
@@ -33,7 +33,8 @@ pub(super) fn unguarded(s: &Signs<'_>) -> Option<Found> {
         place: places(&spots),
         since: bad.unwrap_or(0),
         evidence: vec![Evidence::new("operations without a guard", spots.len() as f64, 0.0, 0.0)],
-        remedies: vec![remedy],
+        // What is too large at first is so by its inputs.
+        remedies: [vec![remedy], if s.input_size() > 10.0 { vec![scale_inputs(s)] } else { vec![] }].concat(),
     })
 }
 
@@ -101,7 +102,8 @@ pub(super) fn sum_not_mean(s: &Signs<'_>) -> Option<Found> {
 pub(super) fn batch_statistics(s: &Signs<'_>) -> Option<Found> {
     let (buffer, share) = s.reading.statistics()?;
     let left = (1.0 - share).powi(s.steps as i32);
-    if left <= 0.5 {
+    // Of a usual share in a run of few steps, the run is short.
+    if left <= 0.5 || share > 0.01 {
         return None;
     }
     let evidence = vec![

@@ -1,0 +1,105 @@
+//! `wgrad diagnose`: what is told of broken and of healthy runs, to people and as JSON, and what is refused.
+
+use crate::{Json, command, interrupts::interrupted, wgrad_in};
+use std::{fs, path::Path};
+use tempfile::TempDir;
+
+/// A directory with a run file of a small model.
+fn file(rest: &str) -> TempDir {
+    let dir = TempDir::new().expect("a directory");
+    let text = format!("model = \"mlp\"\nsteps = 200\n{rest}\n");
+    fs::write(dir.path().join("run.toml"), text).expect("can be written");
+    dir
+}
+
+fn diagnosis(dir: &Path, more: &str) -> Json {
+    let mut json = wgrad_in(dir, &format!("diagnose run.toml --json --threads 1 {more}")).json();
+    assert!(json.remove("seconds").is_some_and(|seconds| seconds.is_number()));
+    json
+}
+
+#[test]
+fn a_broken_run_is_told_with_the_proof_of_its_cure() {
+    let dir = file("[mlp]\ndepth = 3\n[optimizer]\nkind = \"sgd\"\nlr = 30");
+    let json = diagnosis(dir.path(), "--prove");
+    assert_eq!((&json["fault"], &json["remedy"]), (&"rate-too-high".into(), &"lower-rate".into()), "{json:?}");
+    assert_eq!((&json["proven"], &json["reached"]), (&true.into(), &false.into()), "{json:?}");
+    assert_eq!(json["verdict"], "exploding", "{json:?}");
+    assert!(json["since"].as_u64().is_some_and(|since| (1..5).contains(&since)), "{json:?}");
+    for evidence in json["evidence"].as_array().expect("a list") {
+        assert!(evidence["what"].is_string() && evidence["low"].is_number() && evidence["high"].is_number());
+    }
+    assert_eq!(diagnosis(dir.path(), "--prove"), json, "the same bits");
+    let unproven = diagnosis(dir.path(), "");
+    assert_eq!((&unproven["proven"], &unproven["fault"]), (&false.into(), &json["fault"]));
+}
+
+#[test]
+fn a_person_reads_the_finding_its_numbers_and_the_next_command() {
+    let dir = file("[mlp]\ndepth = 3\ndetach_after = 1\n[optimizer]\nkind = \"sgd\"\nlr = 0.1");
+    let text = wgrad_in(dir.path(), "diagnose run.toml --threads 1").fine().stdout;
+    for part in ["cut, since step 0", "layer[1]", "model.rs:", "remedy: attach", "wgrad diagnose run.toml --prove"] {
+        assert!(text.contains(part), "{part:?} is missing:\n{text}");
+    }
+    let text = wgrad_in(dir.path(), "diagnose run.toml --prove --threads 1").fine().stdout;
+    for part in ["proven: 200 steps", "with attach", "with nothing changed", "does not fit"] {
+        assert!(text.contains(part), "{part:?} is missing:\n{text}");
+    }
+    assert!(text.lines().count() <= 24, "one screen:\n{text}");
+    let quiet = wgrad_in(dir.path(), "diagnose run.toml --quiet --threads 1").fine().stdout;
+    assert!(quiet.starts_with("cut, since step 0"), "{quiet}");
+}
+
+#[test]
+fn a_healthy_run_is_told_so() {
+    let dir = file("[mlp]\ndepth = 3");
+    let json = diagnosis(dir.path(), "--prove");
+    assert_eq!((&json["fault"], &json["verdict"]), (&"healthy".into(), &"healthy".into()), "{json:?}");
+    assert!(json["remedy"].is_null() && json["remedies"].as_array().is_some_and(Vec::is_empty), "{json:?}");
+    let text = wgrad_in(dir.path(), "diagnose run.toml --threads 1").fine().stdout;
+    assert!(text.contains("healthy: nothing is found in 200 steps"), "{text}");
+}
+
+#[test]
+fn a_few_steps_are_no_reason_for_an_alarm() {
+    let dir = file("[mlp]\ndepth = 2");
+    assert_eq!(diagnosis(dir.path(), "--steps 5")["fault"], "healthy");
+}
+
+#[test]
+fn every_model_can_be_diagnosed() {
+    for (model, rest) in [
+        ("rnn", "batch = 4\n[rnn]\nhidden = 8\nlength = 10\n[trainer]\nclip_norm = 1.0"),
+        ("transformer", "batch = 2\n[transformer]\nwidth = 8\nlayers = 1\nheads = 2\ncontext = 8\nhidden = 16"),
+        ("resnet", "batch = 8\n[resnet]\ndepth = 8\nwidth = 4\n[schedule]\nwarmup = 1"),
+        ("two-tower", "batch = 4"),
+    ] {
+        let dir = TempDir::new().expect("a directory");
+        fs::write(dir.path().join("run.toml"), format!("model = {model:?}\nsteps = 3\n{rest}\n"))
+            .expect("can be written");
+        let json = diagnosis(dir.path(), "--prove");
+        assert_eq!((&json["fault"], &json["steps"]), (&"healthy".into(), &3.into()), "{model}: {json:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_diagnosed_is_told() {
+    let dir = file("[mlp]\nwidht = 3");
+    let fails = |args: &str, status, holds: &[&str]| wgrad_in(dir.path(), args).fails(status, holds);
+    fails("diagnose run.toml", 2, &["run.toml, line 4", "widht"]);
+    fails("diagnose none.toml --json", 1, &["cannot read none.toml"]);
+    fails("diagnose run.toml --steps 0", 2, &["run.toml"]);
+    for args in ["diagnose", "diagnose run.toml --horizon 3", "diagnose run.toml --prove --horizon 0"] {
+        let output = command(dir.path(), args).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{args}");
+    }
+}
+
+#[test]
+fn an_interrupted_diagnosis_tells_what_is_known() {
+    let dir = file("[mlp]\ndepth = 3");
+    let text = fs::read_to_string(dir.path().join("run.toml")).expect("readable");
+    fs::write(dir.path().join("run.toml"), text.replace("steps = 200", "steps = 100000000")).expect("can be written");
+    let outcome = interrupted(dir.path(), "diagnose run.toml --prove --threads 1", || true).fine();
+    assert!(outcome.stdout.contains("Interrupted after "), "{outcome:#?}");
+}
