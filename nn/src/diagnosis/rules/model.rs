@@ -222,6 +222,7 @@ pub(super) fn vanishing_time(s: &Signs<'_>) -> Option<Found> {
     let remedies = vec![
         Remedy::new("init", enlarge, vec![Edit::Times(recurrent(s), factor)]),
         Remedy::new("gated-cell", "use an LSTM or a GRU", vec![]),
+        Remedy::new("omega", "add the regularizer of Pascanu et al. (wgrad_nn::omega)", vec![]),
     ];
     Some(Found { place: in_time(s), since: 0, evidence, remedies })
 }
