@@ -16,6 +16,10 @@ pub struct BufferId(pub usize);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ExecutableId(pub usize);
 
+/// Names a snapshot that a backend keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SnapshotId(pub usize);
+
 /// The tapped values of one run, in the order of the plan's taps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
@@ -72,6 +76,21 @@ pub trait Backend: Send {
     /// # Errors
     /// If the device is lost, or a run so far has failed.
     fn read(&mut self, buffer: BufferId) -> Result<Data>;
+
+    /// Copies what buffers hold after all runs so far, in memory of the device. It need not wait for them.
+    ///
+    /// # Errors
+    /// If the device has no room for the copies, or is lost.
+    fn keep(&mut self, buffers: &[BufferId]) -> Result<SnapshotId>;
+
+    /// Overwrites the buffers of a snapshot with what it holds, after all runs so far; `buffers` are those it was made of.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn restore(&mut self, snapshot: SnapshotId, buffers: &[BufferId]) -> Result<()>;
+
+    /// Frees the memory of a snapshot.
+    fn forget(&mut self, snapshot: SnapshotId);
 
     /// Prepares a plan. State `i` of the store lives in `states[i]`.
     ///

@@ -83,7 +83,7 @@ pub use pitfall::{Pitfall, Severity};
 pub use program::{InputDecl, Pass, Program, TapDecl};
 pub use random::Rng;
 pub use scaler::{DynamicScale, LossScaler, ScaledLoss};
-pub use session::{Session, Step, Taps};
+pub use session::{Session, Snapshot, Step, Taps};
 pub use shape::Shape;
 pub use store::{ALIGN, Flat, Layout, Param, ParamDecl, ParamSet, StateDecl, StateId, Store};
 pub use tape::{Entered, Node, NodeId, Scope, ScopeId, Tape};

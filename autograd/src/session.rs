@@ -1,5 +1,9 @@
 //! A session: a device, the values of a store on it, and the programs compiled for it.
 
+mod snapshot;
+
+pub use snapshot::Snapshot;
+
 use crate::{
     Array, Data, Pitfall, Shape, Tensor,
     alarm::Alarm,
@@ -140,6 +144,8 @@ pub struct Session {
     cache: Vec<(CacheKey, Step)>,
     cached_bytes: u64,
     dropped: Dropped,
+    /// Snapshots that nobody can go back to any more.
+    snapshots: snapshot::Dropped,
     /// Where each name of the cache is used.
     places: HashMap<String, &'static Location<'static>>,
     shown: HashMap<ExecutableId, Shown>,
@@ -172,6 +178,7 @@ impl Session {
             cache: vec![],
             cached_bytes: CACHED_BYTES,
             dropped: Dropped::default(),
+            snapshots: snapshot::Dropped::default(),
             places: HashMap::new(),
             shown: HashMap::new(),
             taps: VecDeque::new(),
@@ -624,7 +631,10 @@ impl Session {
     }
 
     /// Runs a program, waits for it, and takes what it taps. The taps of other runs stay for who fetches them.
-    pub(crate) fn run_now(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<Taps> {
+    ///
+    /// # Errors
+    /// As [`Session::run`] and [`Session::wait`].
+    pub fn run_now(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<Taps> {
         let run = self.run(step, inputs)?;
         self.wait()?;
         let position =

@@ -15,7 +15,7 @@ use std::{
 };
 use wgrad::{
     Backend, Collective, DType, Data, Result, StateId,
-    backend::{BufferId, Delivery, ExecutableId},
+    backend::{BufferId, Delivery, ExecutableId, SnapshotId},
     collective::{Exchange, exchange},
     op::{Op, Reduce, Typed},
     plan::{Grouping, Home, Operand, Plan},
@@ -113,6 +113,7 @@ pub struct CpuBackend {
     buffers: Vec<Data>,
     /// Where in its memory each buffer begins, and its length.
     extents: Vec<(usize, usize)>,
+    snapshots: Vec<Option<Vec<Data>>>,
     executables: Vec<Option<Executable>>,
     deliveries: Vec<Delivery>,
 }
@@ -134,6 +135,7 @@ impl CpuBackend {
             workers,
             buffers: vec![],
             extents: vec![],
+            snapshots: vec![],
             executables: vec![],
             deliveries: vec![],
         })
@@ -326,6 +328,27 @@ impl Backend for CpuBackend {
     fn read(&mut self, buffer: BufferId) -> Result<Data> {
         let (start, len) = self.extents[buffer.0];
         Ok(self.buffers[buffer.0].slice(start..start + len))
+    }
+
+    fn keep(&mut self, buffers: &[BufferId]) -> Result<SnapshotId> {
+        let kept = buffers.iter().map(|buffer| self.read(*buffer)).collect::<Result<_>>()?;
+        let free = self.snapshots.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.snapshots.push(None);
+            self.snapshots.len() - 1
+        });
+        self.snapshots[free] = Some(kept);
+        Ok(SnapshotId(free))
+    }
+
+    fn restore(&mut self, snapshot: SnapshotId, buffers: &[BufferId]) -> Result<()> {
+        let kept = self.snapshots[snapshot.0].take().expect("a session has not forgotten what it names");
+        let written = buffers.iter().zip(&kept).try_for_each(|(buffer, data)| self.write(*buffer, data));
+        self.snapshots[snapshot.0] = Some(kept);
+        written
+    }
+
+    fn forget(&mut self, snapshot: SnapshotId) {
+        self.snapshots[snapshot.0] = None;
     }
 
     fn compile(&mut self, plan: &Plan, states: &[BufferId]) -> Result<ExecutableId> {

@@ -11,7 +11,7 @@ use crate::{
 use std::{collections::VecDeque, sync::Arc};
 use wgrad::{
     Backend, Collective, DType, Data,
-    backend::{BufferId, Delivery, ExecutableId},
+    backend::{BufferId, Delivery, ExecutableId, SnapshotId},
     collective::{Exchange, exchange},
     op::{Op, Typed},
     plan::{Grouping, Plan},
@@ -46,6 +46,14 @@ struct Flight {
     arrival: Arrival,
 }
 
+/// Copies of states.
+struct Kept {
+    /// Of those that share one buffer, side by side.
+    small: Buffer,
+    /// Of the others, one by one.
+    alone: Vec<Buffer>,
+}
+
 /// A GPU as a device of wgrad.
 ///
 /// Runs are enqueued, and their taps come one or two runs later. An index out of range, unlike on the CPU, is an error of a
@@ -55,6 +63,7 @@ pub struct WgpuBackend {
     gpu: Gpu,
     arena: Arena,
     states: Vec<StateBuffer>,
+    snapshots: Vec<Option<Kept>>,
     executables: Vec<Option<Executable>>,
     flights: VecDeque<Flight>,
     deliveries: Vec<Delivery>,
@@ -87,6 +96,7 @@ impl WgpuBackend {
             arena: Arena::new(&gpu.inner)?,
             gpu: gpu.clone(),
             states: vec![],
+            snapshots: vec![],
             executables: vec![],
             flights: VecDeque::new(),
             deliveries: vec![],
@@ -134,6 +144,33 @@ impl WgpuBackend {
             Place::Arena(start) => (&self.arena.buffer.raw, *start, state),
             Place::Alone(buffer) => (&buffer.raw, 0, state),
         }
+    }
+
+    /// Copies between states and a snapshot's buffers, after all runs so far.
+    fn exchange_kept(&mut self, buffers: &[BufferId], kept: &Kept, restore: bool) -> Result<()> {
+        let gpu = self.gpu.inner.clone();
+        gpu.check()?;
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let (mut at, mut alone) = (0, kept.alone.iter());
+        for &id in buffers {
+            let (buffer, start, state) = self.state(id);
+            let bytes = state.form().words(state.len) as u64 * WORD;
+            let own = (buffer, start as u64 * WORD);
+            let copy = match &state.place {
+                Place::Arena(_) => (&kept.small.raw, at),
+                Place::Alone(_) => (&alone.next().expect("one for each").raw, 0),
+            };
+            if let Place::Arena(_) = &state.place {
+                at += bytes;
+            }
+            if bytes > 0 {
+                let ((from, start), (to, place)) = if restore { (copy, own) } else { (own, copy) };
+                encoder.copy_buffer_to_buffer(from, start, to, place, bytes);
+            }
+        }
+        gpu.queue.submit([encoder.finish()]);
+        self.counters.submits += 1;
+        Ok(())
     }
 
     /// Copies a stretch of a buffer to the host, after all runs so far.
@@ -415,6 +452,40 @@ impl Backend for WgpuBackend {
         let (from, start, state) = self.state(buffer);
         let (from, dtype, form, len) = (from.clone(), state.dtype, state.form(), state.len);
         Ok(from_words(dtype, form, len, &self.fetch(&from, start, form.words(len))?))
+    }
+
+    fn keep(&mut self, buffers: &[BufferId]) -> wgrad::Result<SnapshotId> {
+        let gpu = self.gpu.inner.clone();
+        gpu.check()?;
+        let (mut small, mut alone) = (0, vec![]);
+        for &id in buffers {
+            let state = &self.states[id.0];
+            let words = state.form().words(state.len);
+            match &state.place {
+                Place::Arena(_) => small += words,
+                Place::Alone(_) => alone.push(Buffer::storage(&gpu, words)?),
+            }
+        }
+        let kept = Kept { small: Buffer::storage(&gpu, small)?, alone };
+        self.counters.buffers += 1 + kept.alone.len() as u64;
+        self.exchange_kept(buffers, &kept, false)?;
+        let free = self.snapshots.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.snapshots.push(None);
+            self.snapshots.len() - 1
+        });
+        self.snapshots[free] = Some(kept);
+        Ok(SnapshotId(free))
+    }
+
+    fn restore(&mut self, snapshot: SnapshotId, buffers: &[BufferId]) -> wgrad::Result<()> {
+        let kept = self.snapshots[snapshot.0].take().expect("a session has not forgotten what it names");
+        let copied = self.exchange_kept(buffers, &kept, true);
+        self.snapshots[snapshot.0] = Some(kept);
+        Ok(copied?)
+    }
+
+    fn forget(&mut self, snapshot: SnapshotId) {
+        self.snapshots[snapshot.0] = None;
     }
 
     fn compile(&mut self, plan: &Plan, states: &[BufferId]) -> wgrad::Result<ExecutableId> {

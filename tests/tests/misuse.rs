@@ -8,7 +8,7 @@ use std::{
 use wgrad::{
     Array, Backend, Collective, DType, Data, Error, Flat, LossScaler, Optimizer, ParamSet, Session, Store, Tape,
     Tensor,
-    backend::{BufferId, Delivery, ExecutableId},
+    backend::{BufferId, Delivery, ExecutableId, SnapshotId},
     plan::Plan,
 };
 use wgrad_cpu::CpuBackend;
@@ -199,7 +199,7 @@ fn a_value_computed_once_leaves_the_taps_of_earlier_runs() {
     assert_eq!(seen, [runs[0], runs[1], last]);
 }
 
-/// The CPU, counting what is compiled and not released.
+/// The CPU, counting what is compiled or kept and not released.
 struct Counting(CpuBackend, Arc<Mutex<i64>>);
 
 impl Backend for Counting {
@@ -214,6 +214,17 @@ impl Backend for Counting {
     }
     fn read(&mut self, buffer: BufferId) -> wgrad::Result<Data> {
         self.0.read(buffer)
+    }
+    fn keep(&mut self, buffers: &[BufferId]) -> wgrad::Result<SnapshotId> {
+        *self.1.lock().expect("not poisoned") += 1;
+        self.0.keep(buffers)
+    }
+    fn restore(&mut self, snapshot: SnapshotId, buffers: &[BufferId]) -> wgrad::Result<()> {
+        self.0.restore(snapshot, buffers)
+    }
+    fn forget(&mut self, snapshot: SnapshotId) {
+        *self.1.lock().expect("not poisoned") -= 1;
+        self.0.forget(snapshot);
     }
     fn compile(&mut self, plan: &Plan, states: &[BufferId]) -> wgrad::Result<ExecutableId> {
         *self.1.lock().expect("not poisoned") += 1;
@@ -262,6 +273,32 @@ fn programs_are_forgotten_with_their_last_step_and_the_cache_is_bounded() {
             assert!(count() <= 66, "round {round}: {} programs live", count());
         }
     }
+}
+
+#[test]
+fn snapshots_are_forgotten_when_they_are_dropped() {
+    let live = Arc::new(Mutex::new(0));
+    let backend = Counting(CpuBackend::new(1).expect("threads"), live.clone());
+    let mut store = Store::new();
+    store.state("x", &Array::zeros([3], DType::F32));
+    let mut session = Session::new(Box::new(backend), store).expect("session");
+    let held = session.snapshot().expect("kept");
+    for _ in 0..10 {
+        assert_eq!(session.snapshot().expect("kept").bytes(), 12);
+        session.rewound::<_, wgrad::Error>(&held, |_| Ok(())).expect("there and back");
+    }
+    drop(held);
+    drop(session.snapshot().expect("kept"));
+    drop(session.snapshot().expect("kept"));
+    assert_eq!(*live.lock().expect("not poisoned"), 1, "the last is forgotten at the next");
+}
+
+#[test]
+fn a_snapshot_serves_its_own_session() {
+    let machine = || Machine::poisoned(1, Store::new()).session;
+    let foreign = machine().snapshot().expect("kept");
+    let message = panics(|| machine().restore(&foreign).expect("never"));
+    assert!(message.starts_with("restore: the snapshot is another session's"), "{message}");
 }
 
 #[test]

@@ -191,6 +191,24 @@ impl Session {
         self.probe(step)?.first_non_finite(self, inputs)
     }
 
+    /// The values of some nodes of a program, computed from the states as they are. Nothing is committed, and no other run is
+    /// affected.
+    ///
+    /// # Errors
+    /// As [`Session::compile`] and [`Session::run`], but for errors of earlier runs, which stay for who asks.
+    ///
+    /// # Panics
+    /// If the program has no such node.
+    #[track_caller]
+    pub fn values(&mut self, program: &Program, nodes: &[NodeId], inputs: &[(&str, &Array)]) -> Result<Vec<Array>> {
+        let have = program.nodes().len();
+        for node in nodes {
+            assert!(node.index() < have, "values: {node} of a program of {have} nodes");
+        }
+        let showing = self.compile(probed::showing(program, nodes))?;
+        Ok(self.run_aside(&showing, inputs)?.iter().map(|(_, value)| value.clone()).collect())
+    }
+
     /// Compiles what [`Session::first_non_finite`] runs, for who asks several times.
     ///
     /// # Errors
@@ -230,11 +248,9 @@ impl Probe {
                 operands.push(operand);
             }
         }
-        let showing = session.compile(probed::showing(program, &[&[first][..], &operands].concat()))?;
-        let taps = session.run_aside(&showing, inputs)?;
-        let mut values = taps.iter().map(|(_, value)| value);
-        let value = values.next().expect("tapped").clone();
-        let operands = operands.iter().zip(values).map(|(id, value)| (place(program, *id), ValueRange::of(value)));
+        let mut values = session.values(program, &[&[first][..], &operands].concat(), inputs)?.into_iter();
+        let value = values.next().expect("the first of them");
+        let operands = operands.iter().zip(values).map(|(id, value)| (place(program, *id), ValueRange::of(&value)));
         Ok(Some(Origin {
             place: place(program, first),
             value: ValueRange::of(&value),
