@@ -10,6 +10,7 @@ pub use inputs::{Inputs, Loss};
 use crate::{
     buffers::{Buffers, Remembered},
     edit::{edited, recorded},
+    flight::Before,
     monitor::Recorder,
     optim::{Ema, EmaConfig},
 };
@@ -53,6 +54,26 @@ pub struct Profile {
     pub norms: Vec<f64>,
     /// The norm of what the optimizer is given.
     pub applied_norm: f64,
+}
+
+/// How far a trainer is.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    present: Option<usize>,
+    begun: usize,
+    made: usize,
+}
+
+impl Place {
+    /// Whether nothing has been run since another place.
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
+        (self.present, self.made) == (other.present, other.made)
+    }
+
+    /// Updates that have been made since another place.
+    pub(crate) fn since(&self, other: &Self) -> usize {
+        self.made - other.made
+    }
 }
 
 /// Sums over the micro-batches of a window.
@@ -144,6 +165,8 @@ pub struct Trainer {
     updates: [UpdatePrograms; 2],
     /// Micro-batches that are in the window; `None` before the session has been asked.
     present: Option<usize>,
+    /// Updates that this trainer has made.
+    made: usize,
     /// What is measured, if anything is.
     monitor: Option<Monitor>,
 }
@@ -238,6 +261,7 @@ impl Trainer {
             asked: RefCell::default(),
             updates,
             present,
+            made: 0,
             monitor,
         }
     }
@@ -480,12 +504,24 @@ impl Trainer {
     /// update that could not be run the micro-batches stay in the window, and the next step or flush makes it first.
     #[track_caller]
     pub fn step(&mut self, session: &mut Session, inputs: &[(&str, &Array)]) -> Result<bool> {
+        self.step_with(session, inputs, &mut |_, _, _| Ok(()))
+    }
+
+    /// The same; `before` is told of each program before it is run.
+    #[track_caller]
+    pub(crate) fn step_with(
+        &mut self,
+        session: &mut Session,
+        inputs: &[(&str, &Array)],
+        before: Before<'_>,
+    ) -> Result<bool> {
         if self.window.is_some() && self.present(session)? == self.config.accumulate {
             self.check_inputs(inputs)?;
-            self.close(session, false)?;
+            self.close(session, false, before)?;
         }
         let present = self.present(session)?;
         let micro_batch = self.micro_batch(session, inputs, present == 0 && self.is_measured())?;
+        before(session, &micro_batch, inputs)?;
         session.run(&micro_batch, inputs)?;
         if self.window.is_none() {
             self.count_update();
@@ -495,7 +531,7 @@ impl Trainer {
         if present + 1 < self.config.accumulate {
             return Ok(false);
         }
-        self.close(session, false)?;
+        self.close(session, false, before)?;
         Ok(true)
     }
 
@@ -510,11 +546,30 @@ impl Trainer {
     /// from their recording.
     #[track_caller]
     pub fn flush(&mut self, session: &mut Session) -> Result<bool> {
+        self.flush_with(session, &mut |_, _, _| Ok(()))
+    }
+
+    /// The same; `before` is told of the program before it is run.
+    #[track_caller]
+    pub(crate) fn flush_with(&mut self, session: &mut Session, before: Before<'_>) -> Result<bool> {
         if self.present(session)? == 0 {
             return Ok(false);
         }
-        self.close(session, true)?;
+        self.close(session, true, before)?;
         Ok(true)
+    }
+
+    /// How far it is, for [`Trainer::go_to`].
+    pub(crate) fn place(&self) -> Place {
+        Place { present: self.present, begun: self.monitor.as_ref().map_or(0, Monitor::begun), made: self.made }
+    }
+
+    /// Goes on from where it was; the session's states are those of then.
+    pub(crate) fn go_to(&mut self, place: Place) {
+        (self.present, self.made) = (place.present, place.made);
+        if let Some(monitor) = &mut self.monitor {
+            monitor.go_to(place.begun);
+        }
     }
 
     /// Whether an update takes a program of its own, after those of its micro-batches: [`Trainer::record_update`].
@@ -556,7 +611,7 @@ impl Trainer {
     }
 
     #[track_caller]
-    fn close(&mut self, session: &mut Session, last: bool) -> Result<()> {
+    fn close(&mut self, session: &mut Session, last: bool, before: Before<'_>) -> Result<()> {
         let watched = self.is_measured();
         // One recorded before micro-batches reached other parameters too would leave those gradients out.
         let present = self.window.as_ref().map(|(accumulator, _)| accumulator.present()).unwrap_or_default();
@@ -573,6 +628,7 @@ impl Trainer {
             }
         };
         let (_, update) = self.updates[usize::from(last)][usize::from(watched)].insert((reached, update));
+        before(session, update, &[])?;
         session.run(update, &[])?;
         self.present = Some(0);
         self.count_update();
@@ -580,7 +636,7 @@ impl Trainer {
     }
 
     /// How many micro-batches are in the window. The device is asked once.
-    fn present(&mut self, session: &mut Session) -> Result<usize> {
+    pub(crate) fn present(&mut self, session: &mut Session) -> Result<usize> {
         let present = match (self.present, &self.window) {
             (Some(present), _) => present,
             (None, None) => 0,

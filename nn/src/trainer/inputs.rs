@@ -17,7 +17,7 @@ pub(super) type Asked = BTreeMap<String, &'static Location<'static>>;
 
 impl<'t> Inputs<'t> {
     #[track_caller]
-    pub(super) fn declare(tape: &'t Tape, arrays: &[(&str, &Array)]) -> Self {
+    pub(crate) fn declare(tape: &'t Tape, arrays: &[(&str, &Array)]) -> Self {
         let mut named = Vec::with_capacity(arrays.len());
         for (name, array) in arrays {
             named.push((name.to_string(), tape.input_like(name, array)));
@@ -60,7 +60,7 @@ impl<'t> Inputs<'t> {
 /// The loss of a micro-batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss<'t> {
-    pub(super) value: Tensor<'t>,
+    pub(crate) value: Tensor<'t>,
     pub(super) tokens: Option<Tensor<'t>>,
 }
 

@@ -37,6 +37,16 @@ impl Monitor {
         let recorder = Recorder { prefix, params: of, histograms: asked.histograms, detail: asked.detail };
         Some(Self { recorder, params: params.iter().map(known).collect(), begun: 0, sites: vec![] })
     }
+
+    /// How many updates have begun.
+    pub fn begun(&self) -> usize {
+        self.begun
+    }
+
+    /// Goes on from so many.
+    pub fn go_to(&mut self, begun: usize) {
+        self.begun = begun;
+    }
 }
 
 impl Trainer {
@@ -77,6 +87,7 @@ impl Trainer {
     }
 
     pub(super) fn count_update(&mut self) {
+        self.made += 1;
         if let Some(monitor) = &mut self.monitor {
             monitor.begun += 1;
         }
