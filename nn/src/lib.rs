@@ -8,6 +8,12 @@
 //!   activations.
 //! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates.
 //! - [`diagnosis`] tells what is wrong with a run, and proves what cures it by replay.
+//! - [`FlightRecorder`] goes back to before a run broke, and names the first value that is not finite.
+//! - [`LrFinder`] tries learning rates from far too low to far too high.
+//! - [`Landscape`] measures the curvature of a loss, and the noise of its gradients.
+//! - [`Forecast`] warns of signs that a run is about to break.
+//! - [`LossWatch`] watches a loss; [`compare`] sets a run beside another; [`suggest_max_norm`] gives a bound for a clip.
+//! - [`track`] hands what a run shows to sinks, such as a file of JSON lines.
 //! - [`ClipWatch`] says when a clip acts on every update, or on none.
 //! - [`data`] has tasks, readers of images and texts, and a loader that resumes anywhere; [`checkpoint`] saves and restores a
 //!   session, to a [`SaveFile`] that no other run saves to meanwhile.
@@ -40,6 +46,7 @@ pub mod optim;
 pub mod paths;
 pub mod probe;
 pub mod schedule;
+pub mod track;
 
 mod activation;
 mod attention;
@@ -51,12 +58,18 @@ mod dropout;
 mod edit;
 mod embedding;
 mod error;
+mod flight;
+mod forecast;
 mod gpt;
+mod landscape;
 mod linalg;
 mod linear;
+mod loss_watch;
+mod lr_finder;
 mod mlp;
 mod monitor;
 mod norm;
+mod numbers;
 mod omega;
 mod random;
 mod recurrent;
@@ -79,13 +92,18 @@ pub use dropout::Dropout;
 pub use edit::{Edit, Spot, Transform, write_edits};
 pub use embedding::Embedding;
 pub use error::{Error, Result};
+pub use flight::{Failure, FlightConfig, FlightMemory, FlightRecorder, Part, Replay};
+pub use forecast::{Forecast, Sign, Warning};
 pub use gpt::{Gpt, GptConfig};
 pub use init::{Fan, Init};
+pub use landscape::{Eigenvalue, Estimate, Landscape, NoiseScale, cosine};
 pub use linear::Linear;
+pub use loss_watch::{LossAlert, LossWatch};
+pub use lr_finder::{LrFinder, LrPoint, LrRange};
 pub use mlp::{Mlp, MlpConfig, MlpLayer};
 pub use monitor::{
-    Detail, FlowMeasure, GradMeasure, Histogram, Measurement, MonitorConfig, ParamMeasure, ScoreMeasure, SiteMeasure,
-    ValueMeasure,
+    Balance, Boundary, Category, Change, Comparison, Detail, FlowMeasure, GradMeasure, Histogram, Measurement,
+    MonitorConfig, ParamMeasure, RunHistory, ScoreMeasure, SiteMeasure, ValueMeasure, compare, suggest_max_norm,
 };
 pub use norm::{GroupNorm, LayerNorm, Norm, NormKind, RmsNorm};
 pub use omega::omega;

@@ -42,6 +42,27 @@ pub fn freeze(layout: &Layout, params: &ParamSet, pattern: &str) -> ParamSet {
     params.iter().filter(|param| !frozen.contains(*param)).collect()
 }
 
+/// The parameters of the last layers among those whose paths match a pattern: what to train again of what is frozen, the layers
+/// nearest to the loss first. A layer is what parameters share but for the last part of their paths; layers are in the order of
+/// declaration.
+///
+/// # Panics
+/// If no parameter's path matches.
+#[track_caller]
+pub fn last_layers(layout: &Layout, pattern: &str, count: usize) -> ParamSet {
+    let layer = |path: &str| path.rsplit_once('/').map_or(String::new(), |(layer, _)| layer.to_string());
+    let found = select(layout, pattern);
+    let mut layers: Vec<String> = vec![];
+    for param in found.iter() {
+        let own = layer(&layout.param(param).path);
+        if !layers.contains(&own) {
+            layers.push(own);
+        }
+    }
+    let last = &layers[layers.len().saturating_sub(count)..];
+    found.iter().filter(|param| last.contains(&layer(&layout.param(*param).path))).collect()
+}
+
 /// Whether a path matches a pattern.
 pub fn matches(pattern: &str, path: &str) -> bool {
     fn parts(pattern: &[&str], path: &[&str]) -> bool {
@@ -102,6 +123,26 @@ mod tests {
         let left = freeze(store.layout(), &store.params(), "a/*");
         assert!(!left.contains(a) && left.contains(c) && left.len() == 1);
         assert_eq!(select(store.layout(), "**/weight"), store.params());
+    }
+
+    #[test]
+    fn the_last_layers_have_all_their_parameters() {
+        let mut store = Store::new();
+        let mut b = Builder::new(&mut store, 0);
+        for layer in ["encoder/first", "encoder/second", "encoder/third", "head"] {
+            for name in ["weight", "bias"] {
+                b.at(layer).param(name, [2], &Init::Zeros);
+            }
+        }
+        let layout = store.layout();
+        let paths = |count| -> Vec<String> {
+            last_layers(layout, "encoder/**", count).iter().map(|param| layout.param(param).path.clone()).collect()
+        };
+        assert_eq!(
+            paths(2),
+            ["encoder/second/weight", "encoder/second/bias", "encoder/third/weight", "encoder/third/bias"]
+        );
+        assert_eq!((paths(0).len(), paths(9).len()), (0, 6));
     }
 
     #[test]

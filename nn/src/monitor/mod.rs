@@ -33,13 +33,17 @@
 //! # }
 //! ```
 
+mod compare;
 mod measure;
+mod parts;
 mod record;
 
+pub use compare::{Change, Comparison, RunHistory, compare, suggest_max_norm};
 pub(crate) use measure::Reader;
 pub use measure::{
     FlowMeasure, GradMeasure, Histogram, Measurement, ParamMeasure, ScoreMeasure, SiteMeasure, ValueMeasure,
 };
+pub use parts::{Balance, Boundary, Category};
 pub(crate) use record::Recorder;
 
 use wgrad::ParamSet;

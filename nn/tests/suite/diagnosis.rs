@@ -434,16 +434,9 @@ fn optimizers_are_tuned_before_anything_is_recorded() {
 
 #[test]
 fn sites_are_changed_by_formula() {
-    let of = |how: Transform| -> Vec<f64> {
+    let of = |how: Transform, activation: Activation, x: [f32; 2]| -> Vec<f64> {
         let mut store = Store::new();
-        let config = MlpConfig {
-            inputs: 2,
-            width: 2,
-            depth: 2,
-            outputs: 2,
-            activation: Activation::Identity,
-            ..MlpConfig::default()
-        };
+        let config = MlpConfig { inputs: 2, width: 2, depth: 2, outputs: 2, activation, ..MlpConfig::default() };
         let model = Mlp::new(Builder::new(&mut store, 0), &MlpConfig { init: Init::Identity { gain: 1.0 }, ..config });
         let params = store.params();
         let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
@@ -455,7 +448,7 @@ fn sites_are_changed_by_formula() {
                 y.square().mean().into()
             });
         let tape = Tape::new(store.layout().clone().into());
-        let x = Array::new([1, 2], vec![3f32, 4.0]);
+        let x = Array::new([1, 2], x.to_vec());
         trainer.record_micro_batch(&tape, &[("x", &x)]);
         let mut session = open(store);
         let step = session.compile(tape.finish()).expect("it compiles");
@@ -464,14 +457,21 @@ fn sites_are_changed_by_formula() {
         session.taps().expect("it ran")[0].get("y").expect("tapped").to_f64()
     };
     let near = |have: &[f64], want: &[f64]| have.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-3);
-    assert!(near(&of(Transform::Times(2.0)), &[12.0, 16.0]));
+    let plain = |how| of(how, Activation::Identity, [3.0, 4.0]);
+    assert!(near(&plain(Transform::Times(2.0)), &[12.0, 16.0]));
     // The second layer's input is the first's, and is added to it.
-    assert!(near(&of(Transform::Shortcut), &[6.0, 8.0]));
-    assert!(near(&of(Transform::Normalise), &[-1.0, 1.0]));
+    assert!(near(&plain(Transform::Shortcut), &[6.0, 8.0]));
+    assert!(near(&plain(Transform::Normalise), &[-1.0, 1.0]));
     let rms = (12.5f64).sqrt();
-    assert!(near(&of(Transform::Unit), &[3.0 / rms, 4.0 / rms]));
-    assert!(near(&of(Transform::Log), &[3f64.ln().ln(), 4f64.ln().ln()]));
-    assert!(near(&of(Transform::Rectify), &[3.0, 4.0]));
+    assert!(near(&plain(Transform::Unit), &[3.0 / rms, 4.0 / rms]));
+    assert!(near(&plain(Transform::Log), &[3f64.ln().ln(), 4f64.ln().ln()]));
+    for saturating in [Activation::Tanh, Activation::Sigmoid] {
+        assert!(near(&of(Transform::Rectify, saturating, [-3.0, 4.0]), &[0.0, 4.0]));
+    }
+    // Two layers leak a hundredth each.
+    assert!(near(&of(Transform::Leak, Activation::Relu, [-30000.0, 4.0]), &[-3.0, 4.0]));
+    // There is nothing to replace.
+    assert!(near(&plain(Transform::Rectify), &[3.0, 4.0]) && near(&plain(Transform::Leak), &[3.0, 4.0]));
 }
 
 #[test]

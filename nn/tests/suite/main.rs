@@ -6,12 +6,15 @@ mod diagnosis;
 mod dropout;
 mod golden;
 mod groups;
+mod landscape;
+mod lr_finder;
 mod monitor;
 mod omega;
 mod optim;
 mod recurrent;
 mod save_file;
 mod schedule;
+mod track;
 mod training;
 
 use wgrad::{Array, DType, Param, Session, Store};

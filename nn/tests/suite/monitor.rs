@@ -374,3 +374,49 @@ fn types_of_any_width_are_measured() {
     let whole = GradMeasure::joined(all[0].params.iter().map(|param| &param.grad));
     close(whole.norm, all[0].update.grad_norm);
 }
+
+#[test]
+fn parts_of_a_model_are_set_side_by_side() {
+    let mut store = Store::new();
+    let config = MlpConfig { inputs: 3, width: 4, depth: 2, outputs: 2, ..MlpConfig::default() };
+    let [vision, text] = ["vision", "text"].map(|name| Mlp::new(Builder::new(&mut store, 1).at(name), &config));
+    let params = store.params();
+    let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
+    let config = TrainerConfig { monitor: Some(EVERY), ..TrainerConfig::default() };
+    let mut trainer = Trainer::new(&mut store, &params, sgd, config, move |batch| {
+        let (x, y) = (batch.get("x"), batch.get("y"));
+        let own = {
+            let _scope = x.tape().enter("vision");
+            vision.forward(x, true).cross_entropy(y)
+        };
+        let _scope = x.tape().enter("text");
+        (text.forward(x, true).cross_entropy(y) + own * 100.0).into()
+    });
+    let mut session = open(store);
+    let (x, y) = (Array::new([2, 3], vec![0.1f32, 0.7, -0.3, 1.0, 0.2, 0.9]), Array::new([2], vec![0u32, 1]));
+    let measured = run(&mut trainer, &mut session, &[[("x", &x), ("y", &y)]]).remove(0);
+    let norm = |part: &str| {
+        let own = measured.params.iter().filter(|param| param.path.starts_with(part));
+        own.map(|param| param.grad.norm.powi(2)).sum::<f64>().sqrt()
+    };
+    let balance = measured.balance("vision", "text").expect("both have gradients");
+    close(balance.norms[0], norm("vision/"));
+    close(balance.ratio(), norm("vision/") / norm("text/"));
+    assert!(!balance.is_sound() && balance.ratio() > 10.0, "{balance:?}");
+    assert!(measured.balance("vision", "vision").expect("it has gradients").is_sound());
+    // A path is a whole part.
+    assert_eq!(measured.balance("vis", "text"), None);
+
+    let sites: Vec<&str> = measured.sites.iter().map(|site| &*site.path).collect();
+    let site = measured.boundary("vision/layer[0]/z").unwrap_or_else(|| panic!("one of {sites:?}"));
+    assert!(site.flow > 10.0 * site.usual && site.is_reached(), "{site:?}");
+    assert_eq!(measured.boundary("nowhere"), None);
+    let closed = wgrad_nn::Boundary { flow: 1e-9 * site.usual, usual: site.usual };
+    assert!(!closed.is_reached() && !wgrad_nn::Boundary { flow: 0.0, usual: 0.0 }.is_reached());
+
+    let categories = measured.categories();
+    let square = |category| categories.iter().find(|(own, _)| *own == category).map(|(_, norm)| norm.powi(2));
+    let output = square(wgrad_nn::Category::Output).expect("each has a head");
+    let other = square(wgrad_nn::Category::Other).expect("each has layers");
+    close((output + other).sqrt(), measured.update.grad_norm);
+}

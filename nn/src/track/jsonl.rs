@@ -1,0 +1,192 @@
+//! Records as lines of JSON.
+
+use super::{Event, Record, Sink};
+use crate::{GradMeasure, Measurement, SiteMeasure, Update};
+use serde_json::{Map, Value, json};
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, BufWriter, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+/// A file with one JSON object on each line: `step`, `kind` (`update`, `measurement`, `alert`, `value`), and what the kind has.
+/// Numbers that JSON lacks are the texts `NaN`, `inf` and `-inf`.
+#[derive(Debug)]
+pub struct Jsonl {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Jsonl {
+    /// A new file.
+    ///
+    /// # Errors
+    /// If there is one already, which stays as it is; if it cannot be made.
+    pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
+        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        Ok(Self { path: path.as_ref().into(), file: BufWriter::new(file) })
+    }
+
+    /// A file that goes on, such as that of a run which is resumed; a new one where there is none. A last line that was cut short
+    /// goes.
+    ///
+    /// # Errors
+    /// If it cannot be read or written.
+    pub fn append(path: impl AsRef<Path>) -> io::Result<Self> {
+        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
+        let whole = whole_lines(&mut file)?;
+        file.set_len(whole)?;
+        file.seek(SeekFrom::End(0))?;
+        Ok(Self { path: path.as_ref().into(), file: BufWriter::new(file) })
+    }
+}
+
+/// How many bytes the lines of a file take that have an end.
+fn whole_lines(file: &mut File) -> io::Result<u64> {
+    const BLOCK: u64 = 1 << 16;
+    let mut end = file.metadata()?.len();
+    let mut block = vec![];
+    while end > 0 {
+        let start = end.saturating_sub(BLOCK);
+        file.seek(SeekFrom::Start(start))?;
+        block.clear();
+        file.take(end - start).read_to_end(&mut block)?;
+        if let Some(last) = block.iter().rposition(|byte| *byte == b'\n') {
+            return Ok(start + last as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+impl Sink for Jsonl {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn write(&mut self, record: &Record) -> io::Result<()> {
+        writeln!(self.file, "{}", Value::Object(object(record)))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// A number, or its name where JSON has none.
+fn number(value: f64) -> Value {
+    match value {
+        _ if value.is_nan() => "NaN".into(),
+        f64::INFINITY => "inf".into(),
+        f64::NEG_INFINITY => "-inf".into(),
+        _ => value.into(),
+    }
+}
+
+/// An object with these numbers.
+fn numbers<const N: usize>(of: [(&str, f64); N]) -> Map<String, Value> {
+    of.into_iter().map(|(name, value)| (name.to_string(), number(value))).collect()
+}
+
+fn object(record: &Record) -> Map<String, Value> {
+    let mut all = Map::new();
+    let mut put = |name: &str, value: Value| all.insert(name.into(), value);
+    put("step", record.step.into());
+    match &record.event {
+        Event::Update(update) => {
+            put("kind", "update".into());
+            all.extend(of_update(update));
+        }
+        Event::Measurement(measured) => {
+            put("kind", "measurement".into());
+            all.extend(of_measurement(measured));
+        }
+        Event::Alert(alert) => {
+            put("kind", "alert".into());
+            put("alert", alert.kind.clone().into());
+            put("message", alert.message.clone().into());
+        }
+        Event::Value(name, value) => {
+            put("kind", "value".into());
+            put("name", name.clone().into());
+            put("value", number(*value));
+        }
+    }
+    all
+}
+
+fn of_update(update: &Update) -> Map<String, Value> {
+    let Update { loss, grad_norm, clipped, taken, loss_scale, .. } = update;
+    let mut all = numbers([("loss", *loss), ("grad_norm", *grad_norm), ("loss_scale", *loss_scale)]);
+    all.insert("clipped".into(), json!(clipped));
+    all.insert("taken".into(), json!(taken));
+    all
+}
+
+fn of_measurement(measured: &Measurement) -> Map<String, Value> {
+    let mut all = numbers([("applied_norm", measured.applied_norm)]);
+    let params = measured.params.iter().map(|param| {
+        let mut of = of_gradient(&param.grad);
+        if let Some(histogram) = &param.histogram {
+            let (negative, positive) = (&histogram.negative, &histogram.positive);
+            let (zeros, non_finite) = (histogram.zeros, histogram.non_finite);
+            let counts =
+                json!({ "negative": negative, "zeros": zeros, "positive": positive, "non_finite": non_finite });
+            of.insert("histogram".into(), counts);
+        }
+        (param.path.clone(), Value::Object(of))
+    });
+    all.insert("params".into(), params.collect::<Map<_, _>>().into());
+    let groups = measured.groups.iter().map(|(name, grad)| (name.clone(), Value::Object(of_gradient(grad))));
+    all.insert("groups".into(), groups.collect::<Map<_, _>>().into());
+    let sites = measured.sites.iter().map(|site| (site.path.clone(), Value::Object(of_site(site))));
+    all.insert("sites".into(), sites.collect::<Map<_, _>>().into());
+    all
+}
+
+fn of_gradient(of: &GradMeasure) -> Map<String, Value> {
+    numbers([
+        ("norm", of.norm),
+        ("mean", of.mean),
+        ("mean_abs", of.mean_abs),
+        ("std", of.std),
+        ("max", of.max),
+        ("zeros", of.zeros),
+        ("non_finite", of.non_finite),
+        ("param_norm", of.param_norm),
+        ("update_norm", of.update_norm),
+    ])
+}
+
+fn of_site(site: &SiteMeasure) -> Map<String, Value> {
+    let mut all = Map::new();
+    if let Some(of) = &site.values {
+        all.extend(numbers([
+            ("rms", of.rms),
+            ("mean", of.mean),
+            ("std", of.std),
+            ("max", of.max),
+            ("zeros", of.zeros),
+            ("non_finite", of.non_finite),
+            ("tanh_saturated", of.tanh_saturated),
+            ("sigmoid_saturated", of.sigmoid_saturated),
+            ("off", of.off),
+        ]));
+    }
+    if let Some(of) = &site.scores {
+        all.extend(numbers([("score_low", of.low), ("score_high", of.high), ("entropy", of.entropy)]));
+    }
+    if let Some(of) = &site.flow {
+        let flow = [
+            ("flow_mean_abs", of.mean_abs),
+            ("flow_norm", of.norm),
+            ("flow_zeros", of.zeros),
+            ("flow_non_finite", of.non_finite),
+        ];
+        all.extend(numbers(flow));
+        if !of.steps.is_empty() {
+            all.insert("flow_steps".into(), of.steps.iter().map(|step| number(*step)).collect());
+        }
+    }
+    all
+}

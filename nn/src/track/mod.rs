@@ -1,0 +1,266 @@
+//! Tracking: what a run shows goes to sinks, on a thread of its own.
+//!
+//! A [`Tracker`] takes updates, measurements and alerts, and hands them to its [`Sink`]s, such as [`Jsonl`]. It never makes a
+//! step wait: what finds the queue full is left out, and counted.
+
+mod jsonl;
+
+pub use jsonl::Jsonl;
+
+use crate::{Forecast, LossAlert, LossWatch, Measurement, Update, Warning};
+use std::{
+    fmt, io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::JoinHandle,
+};
+
+/// Something that a run shows.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Record {
+    /// The number of the update, from 0 on.
+    pub step: usize,
+    /// What it is.
+    pub event: Event,
+}
+
+/// What a run shows.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Event {
+    /// What an update did.
+    Update(Update),
+    /// What it looked like from within.
+    Measurement(Box<Measurement>),
+    /// Something to look at.
+    Alert(Alert),
+    /// A number of the caller's, by name, such as a metric on held-out data.
+    Value(String, f64),
+}
+
+/// Something to look at.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Alert {
+    /// Its kind, such as that of [`LossAlert::name`].
+    pub kind: String,
+    /// What it is, in words.
+    pub message: String,
+}
+
+impl From<&LossAlert> for Alert {
+    fn from(alert: &LossAlert) -> Self {
+        Self { kind: alert.name().into(), message: alert.to_string() }
+    }
+}
+
+impl From<&Warning> for Alert {
+    fn from(warning: &Warning) -> Self {
+        Self { kind: "forecast".into(), message: warning.to_string() }
+    }
+}
+
+/// Somewhere records go. A sink that fails gets no more of them.
+pub trait Sink: Send {
+    /// Its name, for a message: what it writes to.
+    fn name(&self) -> String;
+
+    /// Takes a record.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    fn write(&mut self, record: &Record) -> io::Result<()>;
+
+    /// Brings what it holds to where it goes. It is called whenever there is nothing else to do, and at the end.
+    ///
+    /// # Errors
+    /// If that cannot be written.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A sink that has failed.
+#[derive(Debug)]
+pub struct SinkError {
+    /// The sink.
+    pub sink: String,
+    /// Why.
+    pub error: io::Error,
+}
+
+impl fmt::Display for SinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.sink, self.error)
+    }
+}
+
+impl std::error::Error for SinkError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// What became of all records.
+#[derive(Debug, Default)]
+pub struct Tracked {
+    /// Records that found the queue full, and went to no sink.
+    pub dropped: u64,
+    /// The sinks that have failed.
+    pub errors: Vec<SinkError>,
+}
+
+/// What the thread and its owner share.
+#[derive(Default)]
+struct Shared {
+    dropped: AtomicU64,
+    errors: Mutex<Vec<SinkError>>,
+}
+
+/// Hands what a run shows to sinks.
+///
+/// ```
+/// use wgrad_nn::track::{Jsonl, Tracker};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("metrics.jsonl");
+/// let mut tracker = Tracker::new(vec![Box::new(Jsonl::create(&path)?)], 1024);
+/// tracker.value(0, "accuracy", 0.5);
+/// let tracked = tracker.finish();
+/// assert!(tracked.dropped == 0 && tracked.errors.is_empty());
+/// assert_eq!(std::fs::read_to_string(&path)?, "{\"kind\":\"value\",\"name\":\"accuracy\",\"step\":0,\"value\":0.5}\n");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Tracker {
+    /// None once it is finished.
+    queue: Option<SyncSender<Record>>,
+    worker: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    watch: LossWatch,
+    forecast: Forecast,
+}
+
+impl fmt::Debug for Tracker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tracker").field("dropped", &self.dropped()).finish_non_exhaustive()
+    }
+}
+
+impl Tracker {
+    /// One whose queue has room for so many records.
+    ///
+    /// # Panics
+    /// If there is room for none; if the operating system gives no thread.
+    #[track_caller]
+    pub fn new(sinks: Vec<Box<dyn Sink>>, capacity: usize) -> Self {
+        assert!(capacity > 0, "tracker: a queue for 0 records, and at least 1 is needed");
+        let (queue, records) = sync_channel(capacity);
+        let shared = Arc::new(Shared::default());
+        let own = shared.clone();
+        let worker = std::thread::Builder::new().name("tracker".into()).spawn(move || work(sinks, &records, &own));
+        let worker = Some(worker.expect("the operating system gives a thread"));
+        Self { queue: Some(queue), worker, shared, watch: LossWatch::default(), forecast: Forecast::default() }
+    }
+
+    /// With another watch over the loss than the default one.
+    #[must_use]
+    pub fn with_watch(mut self, watch: LossWatch) -> Self {
+        self.watch = watch;
+        self
+    }
+
+    /// Takes an update, and what its loss alerts to and forecasts, which is also returned.
+    pub fn update(&mut self, step: usize, update: &Update) -> Vec<Alert> {
+        self.record(step, Event::Update(update.clone()));
+        let alerts = self.watch.push(update.loss);
+        let alerts: Vec<Alert> =
+            alerts.iter().map(Alert::from).chain(self.forecast.update(update).as_ref().map(Alert::from)).collect();
+        for alert in &alerts {
+            self.record(step, Event::Alert(alert.clone()));
+        }
+        alerts
+    }
+
+    /// Takes a measurement of the update that was taken last, and what it forecasts, which is also returned.
+    pub fn measurement(&mut self, step: usize, measurement: &Measurement) -> Option<Alert> {
+        self.record(step, Event::Measurement(Box::new(measurement.clone())));
+        let alert = self.forecast.measurement(measurement).as_ref().map(Alert::from);
+        if let Some(alert) = &alert {
+            self.record(step, Event::Alert(alert.clone()));
+        }
+        alert
+    }
+
+    /// Takes an alert of the caller's.
+    pub fn alert(&mut self, step: usize, kind: &str, message: &str) {
+        self.record(step, Event::Alert(Alert { kind: kind.into(), message: message.into() }));
+    }
+
+    /// Takes a number of the caller's.
+    pub fn value(&mut self, step: usize, name: &str, value: f64) {
+        self.record(step, Event::Value(name.into(), value));
+    }
+
+    /// Puts a record into the queue if there is room.
+    fn record(&mut self, step: usize, event: Event) {
+        let queue = self.queue.as_ref().expect("it is not finished");
+        if queue.try_send(Record { step, event }).is_err() {
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that found the queue full so far.
+    pub fn dropped(&self) -> u64 {
+        self.shared.dropped.load(Ordering::Relaxed)
+    }
+
+    /// The sinks that have failed since the last call.
+    pub fn errors(&mut self) -> Vec<SinkError> {
+        std::mem::take(&mut *self.shared.errors.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until all that is in the queue has been written.
+    pub fn finish(mut self) -> Tracked {
+        self.close();
+        Tracked { dropped: self.dropped(), errors: self.errors() }
+    }
+
+    fn close(&mut self) {
+        self.queue = None;
+        if let Some(worker) = self.worker.take() {
+            // A sink that panics has said so itself.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// What is in the queue is written also where nobody finishes the tracker.
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Takes records until there will be no more.
+fn work(mut sinks: Vec<Box<dyn Sink>>, records: &Receiver<Record>, shared: &Shared) {
+    let each = |sinks: &mut Vec<Box<dyn Sink>>, f: &mut dyn FnMut(&mut dyn Sink) -> io::Result<()>| {
+        sinks.retain_mut(|sink| {
+            let result = f(&mut **sink);
+            result
+                .map_err(|error| {
+                    let failed = SinkError { sink: sink.name(), error };
+                    shared.errors.lock().unwrap_or_else(PoisonError::into_inner).push(failed);
+                })
+                .is_ok()
+        });
+    };
+    while let Ok(record) = records.recv() {
+        each(&mut sinks, &mut |sink| sink.write(&record));
+        while let Ok(record) = records.try_recv() {
+            each(&mut sinks, &mut |sink| sink.write(&record));
+        }
+        each(&mut sinks, &mut |sink| sink.flush());
+    }
+}
