@@ -119,9 +119,9 @@ pub struct RnnRunArgs {
     /// What the run is
     #[command(flatten)]
     pub settings: RnnArgs,
-    /// Its files
+    /// What becomes of it
     #[command(flatten)]
-    pub files: FileArgs,
+    pub run: RunOptions,
 }
 
 /// Where a run is saved, and where it goes on from.
@@ -135,6 +135,23 @@ pub struct FileArgs {
     /// Go on from a file that --save has written; model, data and seed must be the same, case and cure may differ
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
+}
+
+/// What becomes of a run: its files, or a diagnosis.
+#[derive(Args, Clone, PartialEq, Debug, Default)]
+pub struct RunOptions {
+    /// Its files
+    #[command(flatten)]
+    pub files: FileArgs,
+    /// Write what the run shows to a new file, as lines of JSON: updates, measurements, alerts, evaluations
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub metrics: Option<PathBuf>,
+    /// In place of training alone, tell what is wrong with the run, where, since when, and what cures it
+    #[arg(long, conflicts_with_all = ["save", "resume"])]
+    pub diagnose: bool,
+    /// Run the same steps again with each remedy of what is found, until one cures, beside two controls
+    #[arg(long, requires = "diagnose")]
+    pub prove: bool,
 }
 
 /// How an example is trained.

@@ -74,6 +74,14 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// A file of metrics that cannot be written.
+    #[error("{}: {why}", path.display())]
+    Metrics {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
     /// Nothing to verify, which is no success.
     #[error("{} has no golden vectors{}", path.display(), kind.as_ref().map_or(String::new(), |kind| format!(" of kind {kind:?}")))]
     NoVectors {

@@ -71,7 +71,7 @@ fn a_device_that_is_lost_ends_the_run_which_can_be_gone_on_with() {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("run.st");
     let (config, common, gpu) = (endless(), common(""), opened(Options::default()));
-    let files = Files { save: Some(SaveFile::open(&path).expect("a new file")), resume: None };
+    let files = Files { save: Some(SaveFile::open(&path).expect("a new file")), ..Files::default() };
     let error = thread::scope(|scope| {
         let (file, lost) = (path.clone(), gpu.clone());
         scope.spawn(move || {
@@ -90,7 +90,7 @@ fn a_device_that_is_lost_ends_the_run_which_can_be_gone_on_with() {
     }
     // On the CPU, say.
     let config = Config { steps: steps + 3, ..config };
-    let files = Files { save: None, resume: Some(path) };
+    let files = Files { resume: Some(path), ..Files::default() };
     let place = Place::Cpu { threads: 1 };
     let Finished { history, .. } = run(&config, &common, &place, &files, Watch::Silent).expect("it goes on");
     assert_eq!(history.len(), steps + 3);

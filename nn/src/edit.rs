@@ -4,7 +4,11 @@
 //! starts from. The default of [`crate::TrainerConfig::edits`] is none.
 
 use crate::{Init, LossScale, Precision, TrainerConfig, random::generator};
-use std::{cell::Cell, panic::Location, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    panic::Location,
+    rc::Rc,
+};
 use wgrad::{
     Array, NodeId, Optimizer, ParamSet, Result, Session, Store, Tape, Tensor, Tuning, Weighting,
     op::{Binary, Op, Unary},
@@ -71,8 +75,10 @@ pub enum Transform {
     Times(f64),
     /// Its logarithm takes its place: of probabilities, logits.
     Log,
-    /// It is rectified before what follows.
+    /// A rectifier takes the place of the tanh or sigmoid of it.
     Rectify,
+    /// A hundredth of what is negative passes the rectifier of it.
+    Leak,
 }
 
 /// An operation that is replaced: an identity that cuts the gradient is left out; what has a pole is kept from it.
@@ -88,6 +94,9 @@ pub struct Spot {
 
 /// The smallest argument of a guarded logarithm, and what is added to a guarded divisor.
 const GUARD: f64 = 1e-6;
+
+/// The slope of a leaky rectifier where it is negative (Maas et al. 2013).
+const LEAK: f64 = 0.01;
 
 impl Edit {
     /// Changes settings.
@@ -179,12 +188,16 @@ pub(crate) fn recorded<R>(tape: &Tape, edits: &[Edit], f: impl FnOnce() -> R) ->
         .flatten()
         .collect();
     let no_dropout = edits.contains(&Edit::NoDropout);
-    let replaced = || match spots.is_empty() && !no_dropout {
+    // The tensors whose activation is another.
+    let activated = Rc::new(RefCell::new(vec![]));
+    let known = activated.clone();
+    let other_activations = sites.iter().any(|(_, how)| matches!(how, Transform::Rectify | Transform::Leak));
+    let replaced = || match spots.is_empty() && !no_dropout && !other_activations {
         true => f(),
         false => tape.with_rewrite(
             move |op, x| {
                 let dropped = if no_dropout { undropped(op, x) } else { None };
-                dropped.or_else(|| replacement(&spots, op, x))
+                dropped.or_else(|| replacement(&spots, op, x)).or_else(|| activation(&known.borrow(), op, x))
             },
             f,
         ),
@@ -196,7 +209,11 @@ pub(crate) fn recorded<R>(tape: &Tape, edits: &[Edit], f: impl FnOnce() -> R) ->
     tape.with_probe(
         move |path, x| {
             let own = sites.iter().filter(|(paths, _)| paths.iter().any(|own| own == path));
-            own.fold(x, |x, (_, how)| how.of(x, &before))
+            own.fold(x, |x, (_, how)| {
+                let x = how.of(x, &before);
+                activated.borrow_mut().push((x.id(), *how));
+                x
+            })
         },
         replaced,
     )
@@ -215,6 +232,23 @@ fn replacement<'t>(spots: &[Spot], op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'
         Op::Binary(Binary::Div) => x[0] / (x[1] + GUARD),
         _ => return None,
     })
+}
+
+/// The activation of a tensor that one of these sites has given, where it is to be another.
+fn activation<'t>(sites: &[(NodeId, Transform)], op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
+    let z = *x.last()?;
+    let mut id = z.id();
+    // A measurement may lie between.
+    while let wgrad::Node { op: Op::Hook(_), inputs, .. } = &z.tape().node(id) {
+        id = inputs[0];
+    }
+    let (_, how) = sites.iter().find(|(site, _)| *site == id)?;
+    match (how, op) {
+        (Transform::Rectify, Op::Unary(Unary::Tanh | Unary::Sigmoid)) => Some(z.relu()),
+        // A rectifier is `z <= 0 ? 0 : z`.
+        (Transform::Leak, Op::Select) => Some(x[0].select(z * LEAK, z)),
+        _ => None,
+    }
 }
 
 /// What is dropped out, before it is: `bernoulli ? x / (1 - p) : 0` is `x`.
@@ -246,7 +280,7 @@ impl Transform {
             Transform::Unit => x.rms_norm(1, None, 1e-5),
             Transform::Times(factor) => x * factor,
             Transform::Log => x.maximum(1e-12).log(),
-            Transform::Rectify => x.relu(),
+            Transform::Rectify | Transform::Leak => x,
             Transform::Shortcut => {
                 let tape = x.tape();
                 let other = before.get().map(|id| tape.tensor(id)).filter(|other| other.shape() == x.shape());

@@ -1,7 +1,7 @@
 //! The options of `wgrad resnet`.
 
 use super::config::{Case, Fix};
-use crate::cli::{FileArgs, Training};
+use crate::cli::{RunOptions, Training};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ pub struct ResNetRunArgs {
     /// What the run is
     #[command(flatten)]
     pub settings: ResNetArgs,
-    /// Its files
+    /// What becomes of it
     #[command(flatten)]
-    pub files: FileArgs,
+    pub run: RunOptions,
 }

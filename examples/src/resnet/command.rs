@@ -18,5 +18,5 @@ pub fn train(args: &ResNetRunArgs, common: &Common) -> Result<()> {
     let settings = &args.settings;
     let cures = cured(CURES, settings.case, settings.fix)?;
     let config = |fix| Config::new(&ResNetArgs { fix, ..settings.clone() }, common.steps);
-    compare(settings.fix, cures, config, "layer", common, &args.files)
+    compare(settings.fix, cures, config, "layer", common, &args.run)
 }

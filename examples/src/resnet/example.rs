@@ -11,6 +11,7 @@ use wgrad::{Optimizer, ParamSet, Program, Session, Store, Tensor};
 use wgrad_nn::{
     Builder, ResNet, Summary, TrainerConfig,
     data::{Batch, ImageData},
+    diagnosis::Setup,
     optim::{Sgd, SgdConfig},
     probe,
 };
@@ -137,9 +138,9 @@ pub fn step(config: &Config, seed: u64) -> Result<(Store, Program)> {
 }
 
 impl Runnable for Config {
-    fn open(&self, common: &Common, place: &Place) -> Result<(Box<dyn Example>, Session)> {
+    fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)> {
         let Recipe { store, network, optimizer, plan } = Recipe::new(self, common.seed())?;
         let params = network.params.clone();
-        run::open(store, network, &params, optimizer, plan, place)
+        run::open(store, network, &params, optimizer, plan, place, setup)
     }
 }

@@ -22,7 +22,7 @@ pub fn train(args: &RnnRunArgs, common: &Common) -> Result<()> {
         what: "step",
         cure: cure.filter(|_| settings.fix == Fix::None).map(|fix| name_of(*fix)),
     };
-    show(&asked, common, &args.files)
+    show(&asked, common, &args.run)
 }
 
 /// The run that this one is shown beside: a cured one beside the same without the cure, a gated cell on the digits beside

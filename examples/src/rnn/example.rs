@@ -14,6 +14,7 @@ use wgrad::{Array, Optimizer, ParamSet, Program, Session, StateId, Store, Tensor
 use wgrad_nn::{
     Inputs, Trainer, TrainerConfig,
     data::Batch,
+    diagnosis::Setup,
     omega,
     optim::{Adam, AdamConfig, Sgd, SgdConfig},
 };
@@ -142,9 +143,9 @@ fn declare(config: &Config, seed: u64) -> Declared {
 }
 
 impl Runnable for Config {
-    fn open(&self, common: &Common, place: &Place) -> Result<(Box<dyn Example>, Session)> {
+    fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)> {
         let Declared { store, rnn, params, optimizer, plan } = declare(self, common.seed());
-        open(store, rnn, &params, optimizer, plan, place)
+        open(store, rnn, &params, optimizer, plan, place, setup)
     }
 }
 

@@ -2,7 +2,11 @@
 
 use crate::{Error, Result, cli::Common, device::Place, history::Observed, report::Metric};
 use wgrad::{Lint, Session, Taps};
-use wgrad_nn::{checkpoint::Metadata, diagnosis::Opened};
+use wgrad_nn::{
+    Measurement, Update,
+    checkpoint::Metadata,
+    diagnosis::{Opened, Setup},
+};
 
 /// How long a run is, and what it is judged by.
 #[derive(Clone, PartialEq, Debug)]
@@ -38,11 +42,23 @@ pub struct Names {
 
 /// A run's settings, from which it can be opened any number of times.
 pub trait Runnable {
-    /// Declares model and data, and moves them to a device.
+    /// Declares model and data, and moves them to a device. What `setup` says goes into the trainer's configuration; the default
+    /// measures what a run prints.
     ///
     /// # Errors
     /// If data cannot be read, or the device fails.
-    fn open(&self, common: &Common, place: &Place) -> Result<(Box<dyn Example>, Session)>;
+    fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)>;
+}
+
+/// What one step has shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// What the history takes of it.
+    pub observed: Observed<'a>,
+    /// What it did.
+    pub update: &'a Update,
+    /// What it looked like from within, if it was measured.
+    pub measured: Option<&'a Measurement>,
 }
 
 /// A model with its data and everything that trains it.
@@ -63,7 +79,7 @@ pub trait Example {
     fn step(&mut self, session: &mut Session) -> Result<()>;
 
     /// Tells of the steps among these runs, oldest first.
-    fn observe(&mut self, taps: &Taps, tell: &mut dyn FnMut(Observed<'_>));
+    fn observe(&mut self, taps: &Taps, tell: &mut dyn FnMut(Seen<'_>));
 
     /// The metric on held-out data. All steps have arrived before.
     ///

@@ -5,7 +5,9 @@
 
 mod cases;
 mod data;
+mod diagnose;
 mod example;
+mod metrics;
 mod network;
 mod show;
 mod table;
@@ -14,7 +16,9 @@ mod train;
 pub(crate) use cases::name_of;
 pub use cases::{Case, Cure, cases, cured};
 pub use data::{Data, Feed, Tasks};
-pub use example::{Example, Names, Runnable, Settings};
+pub use diagnose::{Diagnose, diagnose};
+pub use example::{Example, Names, Runnable, Seen, Settings};
+pub use metrics::Metrics;
 pub use network::{LOSS, Network, Plan, open, program};
 pub use show::{Asked, Beside, compare, line, show};
 pub use table::{Column, table};

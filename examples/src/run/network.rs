@@ -1,11 +1,13 @@
 //! Networks behind a trainer: micro-batches, held-out data, and what hooks see of the layers.
 
-use super::{Data, Example, Feed, Names, Settings, data::split};
+use super::{Data, Example, Feed, Names, Seen, Settings, data::split};
 use crate::{Error, Result, cli::Training, device::Place, history::Observed};
 use wgrad::{Layout, Lint, Optimizer, Param, ParamSet, Program, Session, Store, Tape, Taps, Tensor};
 use wgrad_nn::{
-    Detail, FlowMeasure, Loss, Measurement, MonitorConfig, Trainer, TrainerConfig, checkpoint::Metadata, data::Batch,
-    diagnosis::Opened,
+    Detail, FlowMeasure, Loss, Measurement, MonitorConfig, Trainer, TrainerConfig,
+    checkpoint::Metadata,
+    data::Batch,
+    diagnosis::{Opened, Setup},
 };
 
 /// A model with its loss and its metric.
@@ -78,6 +80,12 @@ fn weights(layout: &Layout, params: &[Param]) -> (Vec<usize>, Vec<String>) {
     params.iter().enumerate().filter_map(of).unzip()
 }
 
+/// A configuration that measures what a run prints. A loss that is not finite is for the verdict to tell.
+fn shown(config: TrainerConfig) -> TrainerConfig {
+    let flow = MonitorConfig { every: 1, detail: Detail::Flow, ..MonitorConfig::default() };
+    TrainerConfig { profile: true, monitor: Some(flow), check_loss: false, give_up: None, ..config }
+}
+
 /// The trainer of a network.
 fn trainer<N: Network, D>(
     store: &mut Store,
@@ -85,20 +93,15 @@ fn trainer<N: Network, D>(
     params: &ParamSet,
     optimizer: Box<dyn Optimizer>,
     plan: &Plan<D>,
+    setup: &Setup,
 ) -> Trainer {
-    let flow = MonitorConfig { every: 1, detail: Detail::Flow, ..MonitorConfig::default() };
     let config = TrainerConfig {
         accumulate: plan.training.accumulate,
         precision: plan.training.precision.into(),
-        // A diagnosis looks at other things, and less often.
-        profile: plan.trainer.monitor.is_none(),
-        monitor: plan.trainer.monitor.clone().or(Some(flow)),
-        // A loss that is not finite is for the verdict to tell.
-        check_loss: false,
-        give_up: None,
         seed: plan.seed,
         ..plan.trainer.clone()
     };
+    let config = if setup.monitor.is_some() { setup.of(config) } else { shown(config) };
     let trained = network.clone();
     network.train(Trainer::new(store, params, optimizer, config, move |batch| {
         Loss::from(trained.loss(batch.get("x"), batch.get("y")))
@@ -125,7 +128,7 @@ pub fn program<N: Network, D: Data>(
     optimizer: Box<dyn Optimizer>,
     plan: Plan<D>,
 ) -> Result<(Store, Program)> {
-    let trainer = trainer(&mut store, network, params, optimizer, &plan);
+    let trainer = trainer(&mut store, network, params, optimizer, &plan, &Setup::default());
     let mut feed = plan.data.feed(plan.settings.batch, plan.seed)?;
     let program = record(&store, &trainer, &first(&mut *feed, plan.training.accumulate)?);
     Ok((store, program))
@@ -158,8 +161,9 @@ pub fn open<N: Network, D: Data>(
     optimizer: Box<dyn Optimizer>,
     plan: Plan<D>,
     place: &Place,
+    setup: &Setup,
 ) -> Result<(Box<dyn Example>, Session)> {
-    let trainer = trainer(&mut store, &network, params, optimizer, &plan);
+    let trainer = trainer(&mut store, &network, params, optimizer, &plan, setup);
     let Plan { settings, identity, training, data, held_out, seed, .. } = plan;
     let accumulate = training.accumulate;
     let mut feed = data.feed(settings.batch, seed)?;
@@ -229,27 +233,29 @@ impl<N: Network> Example for Trained<N> {
         Ok(())
     }
 
-    fn observe(&mut self, taps: &Taps, tell: &mut dyn FnMut(Observed<'_>)) {
+    fn observe(&mut self, taps: &Taps, tell: &mut dyn FnMut(Seen<'_>)) {
         let runs = std::slice::from_ref(taps);
         // Of the whole batch, of which a micro-batch with its own mean loss is a part.
         let share = 1.0 / self.accumulate as f64;
-        let flow: Vec<f64> =
-            self.trainer.measurements(runs).iter().flat_map(|measured| flow(measured, share)).collect();
+        let measured = self.trainer.measurements(runs);
+        let flow: Vec<f64> = measured.iter().flat_map(|measured| flow(measured, share)).collect();
         self.losses.extend(taps.scalar(LOSS));
         for update in self.trainer.updates(runs) {
-            let profile = update.profile.expect("it is asked for");
+            let profile = update.profile.as_ref().expect("it is asked for");
             // A scale that was too large is no norm of the gradient: such a step is not taken, and a smaller one follows.
             let overflow = !update.taken && update.loss_scale != 1.0;
             let known = |value: f64| if overflow { 0.0 } else { value };
             let losses = std::mem::take(&mut self.losses);
             let loss = losses.iter().sum::<f64>() / losses.len() as f64;
-            tell(Observed {
+            let weights: Vec<f64> = self.weights.iter().map(|at| profile.norms[*at]).collect();
+            let observed = Observed {
                 loss: if losses.is_empty() { update.loss } else { loss },
                 grad_norm: known(update.grad_norm),
                 applied_norm: if update.taken { profile.applied_norm } else { 0.0 },
                 flow: &flow,
-                weights: &self.weights.iter().map(|at| profile.norms[*at]).collect::<Vec<_>>(),
-            });
+                weights: &weights,
+            };
+            tell(Seen { observed, update: &update, measured: measured.first() });
         }
     }
 

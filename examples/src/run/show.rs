@@ -1,9 +1,9 @@
 //! What the command prints of a run, and of the one that it is shown beside.
 
-use super::{Column, Files, Finished, Names, Runnable, Watch, check, name_of, run, table};
+use super::{Column, Diagnose, Files, Finished, Names, Runnable, Watch, check, diagnose, name_of, run, table};
 use crate::{
     Result,
-    cli::{Common, FileArgs},
+    cli::{Common, RunOptions},
     device::Place,
     history::History,
     output::json,
@@ -44,7 +44,7 @@ pub fn compare<F, R>(
     config: impl Fn(F) -> Result<R>,
     what: &'static str,
     common: &Common,
-    files: &FileArgs,
+    options: &RunOptions,
 ) -> Result<()>
 where
     F: ValueEnum + Copy + PartialEq + Default,
@@ -59,15 +59,26 @@ where
         what,
         cure: cures.first().filter(|_| alone).map(|fix| name_of(*fix)),
     };
-    show(&asked, common, files)
+    show(&asked, common, options)
 }
 
 /// Runs what is asked for, after what it is shown beside, and prints it.
 ///
 /// # Errors
 /// As [`Files::open`] and [`run`].
-pub fn show(asked: &Asked<'_>, common: &Common, args: &FileArgs) -> Result<()> {
-    let files = Files::open(args)?;
+pub fn show(asked: &Asked<'_>, common: &Common, options: &RunOptions) -> Result<()> {
+    if options.diagnose {
+        let how = Diagnose {
+            title: "the run",
+            prove: options.prove,
+            horizon: None,
+            again: "the same with --prove",
+            metrics: options.metrics.as_deref(),
+        };
+        return diagnose(asked.run, &how, common);
+    }
+    let args = &options.files;
+    let files = Files::open(args, options.metrics.as_deref())?;
     let place = Place::open(common)?;
     let watch = if common.quiet { Watch::Silent } else { Watch::Bar };
     let mut beside = None;

@@ -1,6 +1,6 @@
 //! Training: one recorded step, run until the task is solved, the steps are used up, or somebody stops it.
 
-use super::{Example, Names, Runnable, Settings};
+use super::{Example, Metrics, Names, Runnable, Settings, metrics::QUEUE};
 use crate::{
     Error, Result,
     cli::{Common, FileArgs},
@@ -11,11 +11,12 @@ use crate::{
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
+    cell::RefCell,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 use wgrad::{Session, Severity};
-use wgrad_nn::{ClipWatch, SaveFile, checkpoint};
+use wgrad_nn::{ClipWatch, SaveFile, checkpoint, diagnosis::Setup};
 
 /// Where a run is saved, and where it goes on from.
 #[derive(Default, Debug)]
@@ -25,6 +26,8 @@ pub struct Files {
     pub save: Option<SaveFile>,
     /// Read before the first step.
     pub resume: Option<PathBuf>,
+    /// Takes what the run shows.
+    pub metrics: RefCell<Option<Metrics>>,
 }
 
 impl Files {
@@ -32,14 +35,16 @@ impl Files {
     /// run saves to.
     ///
     /// # Errors
-    /// As [`SaveFile::open`].
-    pub fn open(args: &FileArgs) -> Result<Self> {
+    /// As [`SaveFile::open`] and [`Metrics::open`].
+    pub fn open(args: &FileArgs, metrics: Option<&Path>) -> Result<Self> {
         let save = args.save.as_ref().map(SaveFile::open).transpose()?;
         if let Some((file, why)) = save.as_ref().and_then(|file| Some((file, file.unlocked()?))) {
             let path = file.path().display();
             eprintln!("wgrad: nothing keeps another run from saving to {path}, which cannot be locked: {why}");
         }
-        Ok(Self { save, resume: args.resume.clone() })
+        let resume = args.resume.clone();
+        let metrics = metrics.map(|path| Metrics::open(path, resume.is_some(), QUEUE)).transpose()?;
+        Ok(Self { save, resume, metrics: RefCell::new(metrics) })
     }
 }
 
@@ -84,6 +89,8 @@ struct Run<'a> {
     times: Vec<Duration>,
     /// How often this process has clipped.
     clips: ClipWatch,
+    /// Takes what is seen.
+    metrics: Option<Metrics>,
 }
 
 /// The entry of a checkpoint for the summary of a history.
@@ -134,6 +141,7 @@ pub fn run(asked: &dyn Runnable, common: &Common, place: &Place, files: &Files, 
 impl<'a> Run<'a> {
     /// Trains to the end.
     fn finish(&mut self, files: &Files, watch: Watch) -> Result<Finished> {
+        self.metrics = files.metrics.take();
         let warns = watch == Watch::Bar && !self.common.json;
         if warns {
             let lints = self.example.lints();
@@ -178,6 +186,9 @@ impl<'a> Run<'a> {
         if let Some(file) = files.save.as_ref().filter(|_| !is_saved) {
             self.save(file)?;
         }
+        if let Some(metrics) = self.metrics.take() {
+            metrics.finish()?;
+        }
         let seconds = start.elapsed().as_secs_f64();
         let ending = Ending {
             metric: self.settings.metric,
@@ -196,7 +207,7 @@ impl<'a> Run<'a> {
     }
 
     fn open(asked: &dyn Runnable, common: &'a Common, place: &Place, files: &Files) -> Result<Self> {
-        let (example, session) = asked.open(common, place)?;
+        let (example, session) = asked.open(common, place, &Setup::default())?;
         let settings = example.settings().clone();
         let mut run = Self {
             common,
@@ -208,6 +219,7 @@ impl<'a> Run<'a> {
             saved: None,
             times: vec![],
             clips: ClipWatch::default(),
+            metrics: None,
         };
         if let Some(path) = &files.resume {
             run.resume(path)?;
@@ -245,10 +257,13 @@ impl<'a> Run<'a> {
     fn observe(&mut self) -> Result<()> {
         for taps in self.session.taps()? {
             self.clips.observe(&taps);
-            let history = &mut self.history;
-            self.example.observe(&taps, &mut |observed| {
+            let (history, metrics) = (&mut self.history, &mut self.metrics);
+            self.example.observe(&taps, &mut |seen| {
                 if history.last_loss().is_none_or(f64::is_finite) {
-                    history.push(observed);
+                    if let Some(metrics) = metrics {
+                        metrics.seen(history.len(), &seen);
+                    }
+                    history.push(seen.observed);
                 }
             });
         }
@@ -264,7 +279,11 @@ impl<'a> Run<'a> {
     /// The metric on held-out data.
     fn evaluate(&mut self) -> Result<f64> {
         self.arrive()?;
-        self.example.evaluate(&mut self.session)
+        let value = self.example.evaluate(&mut self.session)?;
+        if let Some(metrics) = &mut self.metrics {
+            metrics.evaluation(self.made, self.settings.metric.name, value);
+        }
+        Ok(value)
     }
 
     fn finite_params(&mut self) -> Result<bool> {

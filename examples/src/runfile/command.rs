@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    cli::{Common, FileArgs},
+    cli::{Common, RunOptions},
     run::{Asked, show},
     say,
 };
@@ -23,9 +23,9 @@ pub struct TrainArgs {
     /// Print a complete file with comments, and train nothing: mlp, rnn, transformer, resnet or two-tower
     #[arg(long, value_name = "MODEL")]
     pub print_defaults: Option<String>,
-    /// Its files
+    /// What becomes of it
     #[command(flatten)]
-    pub files: FileArgs,
+    pub run: RunOptions,
 }
 
 /// `wgrad train`.
@@ -41,7 +41,7 @@ pub fn train(args: &TrainArgs, common: &Common) -> Result<()> {
     let path = args.file.as_ref().expect("clap requires one or the other");
     let run = open(path, common)?;
     let asked = Asked { run: &run, beside: None, title: "as asked", what: run.part(), cure: None };
-    show(&asked, common, &args.files)
+    show(&asked, common, &args.run)
 }
 
 /// Reads a file, with what the command line says instead.

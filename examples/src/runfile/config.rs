@@ -3,7 +3,7 @@
 use crate::cli::Training;
 use std::path::PathBuf;
 use wgrad::Weighting;
-use wgrad_nn::{Activation, Bridge, Cell, Init, LossScale, NormKind, NormPlace, diagnosis::Setup};
+use wgrad_nn::{Activation, Bridge, Cell, Init, LossScale, NormKind, NormPlace};
 
 /// A run that a file describes.
 #[derive(Clone, PartialEq, Debug)]
@@ -38,8 +38,6 @@ pub struct RunFile {
     pub trainer: TrainerSettings,
     /// How batches are cut, and what is computed in.
     pub training: Training,
-    /// What a diagnosis adds; no part of the file.
-    pub setup: Setup,
 }
 
 /// Where samples come from.

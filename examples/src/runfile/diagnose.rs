@@ -1,22 +1,9 @@
-//! `wgrad diagnose`: a run file's run, what is wrong with it, and the proof of what cures it.
+//! `wgrad diagnose`: what it takes.
 
-use super::{command::open, config::RunFile};
-use crate::{
-    Result,
-    cli::Common,
-    device::Place,
-    history::{History, Observed},
-    interrupt,
-    output::json,
-    report::{Ending, Identity, Report},
-    run::Runnable,
-    say,
-};
+use super::command::open;
+use crate::{Result, cli::Common, run};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Serialize;
-use std::{path::PathBuf, time::Instant};
-use wgrad_nn::diagnosis::{Diagnosis, Evidence, Setup, Study, Trace};
+use std::path::PathBuf;
 
 /// Options of `wgrad diagnose`.
 #[derive(Args, Clone, Debug)]
@@ -30,162 +17,24 @@ pub struct DiagnoseArgs {
     /// The steps of each of these runs; default: all, or 4 in 10 where all take more than 15 seconds
     #[arg(long, value_name = "N", requires = "prove", value_parser = clap::value_parser!(u32).range(1..))]
     pub horizon: Option<u32>,
+    /// Write what the run shows to a new file, as lines of JSON
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub metrics: Option<PathBuf>,
 }
-
-/// A number as JSON has it beside its range, whose ends are null where there is none.
-#[derive(Serialize)]
-struct Shown<'a> {
-    what: &'a str,
-    value: f64,
-    low: f64,
-    high: f64,
-}
-
-impl<'a> From<&'a Evidence> for Shown<'a> {
-    fn from(Evidence { what, value, low, high }: &'a Evidence) -> Self {
-        Self { what, value: *value, low: *low, high: *high }
-    }
-}
-
-/// A diagnosis as JSON.
-#[derive(Serialize)]
-struct Summary<'a> {
-    fault: &'static str,
-    place: &'a [String],
-    since: usize,
-    /// The remedy that is proven, or the first.
-    remedy: Option<&'static str>,
-    remedies: Vec<&'static str>,
-    proven: bool,
-    evidence: Vec<Shown<'a>>,
-    others: Vec<&'static str>,
-    loss_first: f64,
-    loss_last: f64,
-    metric: f64,
-    reached: bool,
-    verdict: crate::report::Verdict,
-    steps: usize,
-    seconds: f64,
-}
-
-/// Runs of at least so many seconds are replayed in part.
-const LONG: f64 = 15.0;
 
 /// `wgrad diagnose`.
 ///
 /// # Errors
 /// If the file cannot be read or a line of it is not allowed, or a run fails.
 pub fn diagnose(args: &DiagnoseArgs, common: &Common) -> Result<()> {
-    let run = open(&args.file, common)?;
-    let place = Place::open(common)?;
-    let start = Instant::now();
-    let bar = bar(common, run.steps);
-    let mut study = Study::new(run.steps, |setup: &Setup| {
-        let run = RunFile { setup: setup.clone(), ..run.clone() };
-        let (example, session) = run.open(common, &place)?;
-        Ok::<_, crate::Error>(example.opened(session))
-    });
-    let mut diagnosis = study.diagnose_watched(&mut |step| {
-        bar.set_position(step as u64 + 1);
-        !interrupt::requested()
-    })?;
-    let took = start.elapsed().as_secs_f64();
-    if args.prove && !interrupt::requested() {
-        let part = if took < LONG { run.steps } else { run.steps * 4 / 10 };
-        let horizon = args.horizon.map_or(part, |steps| steps as usize);
-        bar.set_length(horizon.min(run.steps) as u64);
-        study.prove_within(&mut diagnosis, horizon, &mut |remedy, step| {
-            bar.set_message(remedy.to_string());
-            bar.set_position(step as u64 + 1);
-            !interrupt::requested()
-        })?;
-    }
-    bar.finish_and_clear();
-    let seconds = start.elapsed().as_secs_f64();
-    let report = report(&run, study.trace().expect("it has been made"), &diagnosis);
-    if common.json {
-        json(&summary(&diagnosis, &report, seconds));
-        return Ok(());
-    }
-    if interrupt::requested() {
-        say!("Interrupted after {} steps: what follows is of these, and of what was proven by then", diagnosis.steps);
-    }
-    let path = args.file.display();
-    if !common.quiet {
-        let target = if report.reached { "reached" } else { "missed" };
-        say!(
-            "{path}: {} steps, {} {:.3} on held-out data, {target} the target of {}",
-            report.steps,
-            report.metric_name,
-            report.metric,
-            report.target
-        );
-    }
-    say!("{diagnosis}");
-    let provable =
-        diagnosis.findings.first().is_some_and(|finding| finding.remedies.iter().any(|r| !r.edits.is_empty()));
-    if !args.prove && provable && !common.quiet {
-        say!("Prove the remedy by replay: wgrad diagnose {path} --prove");
-    }
-    Ok(())
-}
-
-fn bar(common: &Common, steps: usize) -> ProgressBar {
-    let shown = !common.quiet && !common.json;
-    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
-    let style = ProgressStyle::with_template("{bar:20.cyan} {pos}/{len}  {wide_msg}");
-    bar.set_style(style.expect("the template is sound"));
-    bar
-}
-
-/// The judgement of the run as `wgrad train` has it.
-fn report(run: &RunFile, trace: &Trace, diagnosis: &Diagnosis) -> Report {
-    let mut history = History::default();
-    let mut measured = trace.measured.iter().peekable();
-    let (mut flow, mut applied) = (vec![], 0.0);
-    for (step, update) in trace.updates.iter().enumerate() {
-        // Between two measurements the first of them stands.
-        while let Some((_, of)) = measured.next_if(|(at, _)| *at <= step) {
-            let sites = of.sites.iter().filter(|site| site.path.ends_with("/z") || site.path == "z");
-            flow = sites.filter_map(|site| site.flow.as_ref()).map(|flow| flow.mean_abs).collect();
-            applied = of.applied_norm;
-        }
-        let known = |value: f64| if value.is_finite() { value } else { 0.0 };
-        history.push(Observed {
-            loss: update.loss,
-            grad_norm: known(update.grad_norm),
-            applied_norm: if update.taken { known(applied) } else { 0.0 },
-            flow: &flow,
-            weights: &[],
-        });
-    }
-    let metric = run.metric();
-    let value = diagnosis.metric.unwrap_or(f64::NAN);
-    let ending = Ending { metric, value, finite_params: true, ms_per_step: f64::NAN };
-    let (case, fix, device) = (String::new(), "none".into(), String::new());
-    Report::new(Identity { example: "train", case, fix, device, seed: run.seed }, &history, &ending)
-}
-
-fn summary<'a>(diagnosis: &'a Diagnosis, report: &Report, seconds: f64) -> Summary<'a> {
-    let first = diagnosis.findings.first();
-    let mut remedies: Vec<&str> = first.map_or(vec![], |f| f.remedies.iter().map(|remedy| remedy.name).collect());
-    remedies.dedup();
-    Summary {
-        fault: diagnosis.fault(),
-        place: first.map_or(&[], |finding| &finding.place),
-        since: first.map_or(0, |finding| finding.since),
-        remedy: remedies.first().copied(),
-        remedies,
-        proven: first.is_some_and(|finding| finding.proof.is_some()),
-        evidence: first.map_or(vec![], |finding| finding.evidence.iter().map(Shown::from).collect()),
-        others: diagnosis.findings.iter().skip(1).map(|finding| finding.rule.fault).collect(),
-        loss_first: diagnosis.loss_first,
-        loss_last: diagnosis.loss_last,
-        metric: report.metric,
-        reached: report.reached,
-        verdict: report.verdict,
-        steps: diagnosis.steps,
-        seconds,
-    }
+    let file = args.file.display();
+    let again = format!("wgrad diagnose {file} --prove");
+    let asked = run::Diagnose {
+        title: &file.to_string(),
+        prove: args.prove,
+        horizon: args.horizon,
+        again: &again,
+        metrics: args.metrics.as_deref(),
+    };
+    run::diagnose(&open(&args.file, common)?, &asked, common)
 }

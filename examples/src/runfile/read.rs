@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{Result, cli::Training};
 use std::{fs, path::Path};
-use wgrad_nn::{Cell, Init, LossScale, NormKind, diagnosis::Setup};
+use wgrad_nn::{Cell, Init, LossScale, NormKind};
 
 /// Each model with its complete file, the table of its settings, and the data that it takes.
 const MODELS: &[(&str, &str, &[&str])] = &[
@@ -121,7 +121,6 @@ impl RunFile {
             schedule,
             trainer,
             training,
-            setup: Setup::default(),
         })
     }
 }

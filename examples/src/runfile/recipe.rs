@@ -19,6 +19,7 @@ use wgrad_nn::{
     BlockKind, Bridge, Builder, Cell, Dropout, Gpt, GptConfig, Init, Linear, Mlp, MlpConfig, Recurrent, RecurrentInit,
     ResNet, ResNetConfig, Schedule, TrainerConfig, TwoTower, TwoTowerConfig,
     data::{Adding, Batch, Dataset, Digits, Friedman, ImageData, Spirals, Split, Task, TemporalOrder, Text},
+    diagnosis::Setup,
     optim::{Adam, AdamConfig, AdamW, AdamWConfig, Group, RmsProp, RmsPropConfig, Sgd, SgdConfig},
     paths,
 };
@@ -30,7 +31,7 @@ const EVALUATIONS: usize = 10;
 
 impl RunFile {
     /// What the report calls the data's metric.
-    pub(super) fn metric(&self) -> Metric {
+    fn metric(&self) -> Metric {
         let (name, rising) = match self.data {
             DataName::Regression | DataName::Adding => ("mse", false),
             DataName::Text => ("nats", false),
@@ -132,7 +133,7 @@ impl RunFile {
     /// What is done to gradients.
     fn passes(&self) -> TrainerConfig {
         let t = &self.trainer;
-        self.setup.of(TrainerConfig {
+        TrainerConfig {
             weighting: t.weighting,
             loss_scale: t.loss_scale.clone(),
             noise: t.noise.map(|sigma| Noise::Fixed { sigma }),
@@ -141,7 +142,7 @@ impl RunFile {
             clip_norm: t.clip_norm,
             clip_value: t.clip_value,
             ..TrainerConfig::default()
-        })
+        }
     }
 
     fn settings(&self, example: &'static str) -> Settings {
@@ -179,10 +180,10 @@ impl RunFile {
         network: N,
         trained: ParamSet,
         plan: Plan<D>,
-        place: &Place,
+        (place, setup): (&Place, &Setup),
     ) -> Result<(Box<dyn Example>, Session)> {
         let optimizer = self.optimizer(&mut store, &trained)?;
-        run::open(store, network, &trained, optimizer, plan, place)
+        run::open(store, network, &trained, optimizer, plan, place, setup)
     }
 
     fn judged(&self, model: Outputs, dropout: Option<Dropout>) -> Judged {
@@ -205,7 +206,7 @@ impl ScheduleConfig {
 }
 
 impl Runnable for RunFile {
-    fn open(&self, common: &Common, place: &Place) -> Result<(Box<dyn Example>, Session)> {
+    fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)> {
         let mut store = Store::new();
         match &self.model {
             Model::Mlp(model) => {
@@ -236,7 +237,7 @@ impl Runnable for RunFile {
                 let trained = self.trained(store.layout(), store.params(), "mlp")?;
                 let held_out = vec![data.held_out(HELD_OUT)];
                 let plan = self.plan("mlp", data, held_out);
-                self.start(store, self.judged(Outputs::Mlp(mlp), dropout), trained, plan, place)
+                self.start(store, self.judged(Outputs::Mlp(mlp), dropout), trained, plan, (place, setup))
             }
             Model::Rnn(model) => {
                 let data = self.task(model.length);
@@ -254,7 +255,7 @@ impl Runnable for RunFile {
                 let trained = self.trained(store.layout(), store.params(), "rnn")?;
                 let held_out = vec![data.held_out(HELD_OUT)];
                 let plan = self.plan("rnn", Tasks(data), held_out);
-                self.start(store, self.judged(Outputs::Rnn(recurrent, head), None), trained, plan, place)
+                self.start(store, self.judged(Outputs::Rnn(recurrent, head), None), trained, plan, (place, setup))
             }
             Model::Transformer(model) => {
                 let text = match &self.text {
@@ -283,7 +284,7 @@ impl Runnable for RunFile {
                 let mut plan = self.plan("transformer", text.clone(), held_out_windows(&text));
                 plan.identity.push(("text", text.fingerprint().into()));
                 let network = self.judged(Outputs::Gpt(gpt), dropout);
-                let (example, mut session) = self.start(store, network, trained, plan, place)?;
+                let (example, mut session) = self.start(store, network, trained, plan, (place, setup))?;
                 for weight in weights.into_iter().filter(|_| model.score_gain != 1.0) {
                     transformer::enlarge(&mut session, weight, model.score_gain)?;
                 }
@@ -306,9 +307,9 @@ impl Runnable for RunFile {
                 let trained = self.trained(store.layout(), store.params(), "resnet")?;
                 let held_out = vec![test.batch(&(0..test.len()).collect::<Vec<_>>(), 0)];
                 let plan = self.plan("resnet", ImageData::plain(train, moments), held_out);
-                self.start(store, self.judged(Outputs::ResNet(resnet), None), trained, plan, place)
+                self.start(store, self.judged(Outputs::ResNet(resnet), None), trained, plan, (place, setup))
             }
-            Model::TwoTower(model) => self.towers(store, model, common, place),
+            Model::TwoTower(model) => self.towers(store, model, common, (place, setup)),
         }
     }
 }
@@ -319,7 +320,7 @@ impl RunFile {
         mut store: Store,
         model: &TwoTowerModel,
         common: &Common,
-        place: &Place,
+        (place, setup): (&Place, &Setup),
     ) -> Result<(Box<dyn Example>, Session)> {
         let [train, test] = Described::digits(self.seed);
         let descriptions = train.descriptions.clone();
@@ -351,7 +352,7 @@ impl RunFile {
             trained: trained.clone(),
             weight: self.loss.weight,
         };
-        let (example, mut session) = self.start(store, network, trained, plan, place)?;
+        let (example, mut session) = self.start(store, network, trained, plan, (place, setup))?;
         Encoder::default().write(&mut session, &encoder, &images, self.seed, common)?;
         Ok((example, session))
     }

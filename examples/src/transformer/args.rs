@@ -1,6 +1,6 @@
 //! The options of `wgrad transformer`.
 
-use crate::cli::{FileArgs, Training};
+use crate::cli::{RunOptions, Training};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -80,7 +80,7 @@ pub struct TransformerRunArgs {
     /// trained further
     #[arg(long, value_name = "N")]
     pub sample: Option<usize>,
-    /// Its files
+    /// What becomes of it
     #[command(flatten)]
-    pub files: FileArgs,
+    pub run: RunOptions,
 }

@@ -25,7 +25,7 @@ pub fn train(args: &TransformerRunArgs, common: &Common) -> Result<()> {
     let mut config = Config::new(settings, common.steps)?;
     let cure = cured(CURES, settings.case, settings.fix)?.first();
     config.sample = args.sample.unwrap_or(SAMPLE);
-    if let Some(path) = &args.files.resume {
+    if let Some(path) = &args.run.files.resume {
         same_vocabulary(&config, path)?;
         if args.sample.is_some() && common.steps.is_none() {
             config.steps = 0;
@@ -45,7 +45,7 @@ pub fn train(args: &TransformerRunArgs, common: &Common) -> Result<()> {
         what: "block",
         cure: cure.filter(|_| settings.fix == Fix::None).map(|fix| name_of(*fix)),
     };
-    show(&asked, common, &args.files)
+    show(&asked, common, &args.run)
 }
 
 /// Refuses a saved model that knows other characters than the text has, before the shapes of its weights are compared, which

@@ -14,6 +14,7 @@ use wgrad::{Array, Optimizer, Param, ParamSet, Program, Session, Store, Tensor};
 use wgrad_nn::{
     Builder, Gpt, GptConfig, TrainerConfig,
     data::{Batch, Text, Vocabulary},
+    diagnosis::Setup,
     optim::{AdamW, AdamWConfig, Sgd, SgdConfig},
     probe,
 };
@@ -117,10 +118,10 @@ pub fn step(config: &Config, seed: u64) -> Result<(Store, Program)> {
 }
 
 impl Runnable for Config {
-    fn open(&self, common: &Common, place: &Place) -> Result<(Box<dyn Example>, Session)> {
+    fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)> {
         let Recipe { store, network, params, optimizer, plan } = Recipe::new(self, common.seed())?;
         let weights: Vec<Param> = network.model.blocks.iter().map(|block| block.attention.qkv.weight).collect();
-        let (example, mut session) = run::open(store, network, &params, optimizer, plan, place)?;
+        let (example, mut session) = run::open(store, network, &params, optimizer, plan, place, setup)?;
         for weight in weights.into_iter().filter(|_| self.qk_gain != 1.0) {
             enlarge(&mut session, weight, self.qk_gain)?;
         }

@@ -1,7 +1,7 @@
 //! The options of `wgrad two-tower`.
 
 use super::config::{Case, Fix};
-use crate::cli::{FileArgs, Training};
+use crate::cli::{RunOptions, Training};
 use clap::Args;
 
 /// What a run of `wgrad two-tower` is, and of which `wgrad tape two-tower` prints a step.
@@ -24,7 +24,7 @@ pub struct TwoTowerRunArgs {
     /// What the run is
     #[command(flatten)]
     pub settings: TwoTowerArgs,
-    /// Its files
+    /// What becomes of it
     #[command(flatten)]
-    pub files: FileArgs,
+    pub run: RunOptions,
 }

@@ -15,6 +15,7 @@ use wgrad::{Array, DType, Optimizer, ParamSet, Program, Session, Store, Tensor};
 use wgrad_nn::{
     Bridge, Builder, Summary, TrainerConfig, TwoTower,
     data::{Batch, Dataset},
+    diagnosis::Setup,
     optim::{Group, Sgd, SgdConfig},
     paths, probe,
 };
@@ -219,11 +220,11 @@ pub fn step(config: &Config, seed: u64) -> Result<(Store, Program)> {
 }
 
 impl Runnable for Config {
-    fn open(&self, common: &Common, place: &Place) -> Result<(Box<dyn Example>, Session)> {
+    fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)> {
         let Recipe { store, network, optimizer, plan } = Recipe::new(self, common.seed());
         let (trained, vision) = (network.trained.clone(), network.model.vision.clone());
         let images = plan.data.images.clone();
-        let (example, mut session) = run::open(store, network, &trained, optimizer, plan, place)?;
+        let (example, mut session) = run::open(store, network, &trained, optimizer, plan, place, setup)?;
         self.encoder.write(&mut session, &vision, &images, common.seed(), common)?;
         if let Some(factor) = self.darker {
             Encoder::darken(&mut session, &vision, factor)?;

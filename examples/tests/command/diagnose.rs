@@ -103,3 +103,103 @@ fn an_interrupted_diagnosis_tells_what_is_known() {
     let outcome = interrupted(dir.path(), "diagnose run.toml --prove --threads 1", || true).fine();
     assert!(outcome.stdout.contains("Interrupted after "), "{outcome:#?}");
 }
+
+/// The examples' cases: what is found, and the remedy that stands for what their `--fix` does.
+const CASES: [(&str, &str, &str); 13] = [
+    ("rnn --case exploding", "exploding-time", "clip-norm"),
+    ("rnn --case vanishing", "vanishing-time", "omega"),
+    ("transformer --case exploding", "rate-too-high", "clip-norm"),
+    ("transformer --case post-norm", "post-norm", "pre-norm"),
+    ("transformer --case scores", "attention-logits", "qk-norm"),
+    ("transformer --case underflow", "underflow", "loss-scale"),
+    ("resnet --case degradation", "vanishing-depth", "residual"),
+    ("resnet --case exploding", "rate-too-high", "clip-norm"),
+    ("resnet --case vanishing", "vanishing-init", "init"),
+    ("resnet --case sigmoid", "vanishing-activation", "activation"),
+    ("resnet --case dead-relu", "rate-too-high", "leaky-activation"),
+    ("two-tower --case boundary", "scale-mismatch", "norm"),
+    ("two-tower --case imbalance", "imbalance", "scale-grad"),
+];
+
+/// The cases whose proof takes a few seconds. That of the others is in the notes of a release.
+const PROVEN: [&str; 3] = ["rnn --case exploding", "two-tower --case boundary", "two-tower --case imbalance"];
+
+#[test]
+fn the_cases_of_the_examples_are_told_with_their_cure_among_the_remedies() {
+    let dir = TempDir::new().expect("a directory");
+    for (args, fault, cure) in CASES {
+        let prove = if PROVEN.contains(&args) { "--prove" } else { "" };
+        let json = wgrad_in(dir.path(), &format!("{args} --diagnose {prove} --json")).json();
+        assert_eq!(json["fault"], fault, "{args}: {json:?}");
+        let remedies = json["remedies"].as_array().expect("a list");
+        assert!(remedies.iter().any(|remedy| remedy == cure), "{args}: {json:?}");
+        assert_eq!(json["proven"], !prove.is_empty(), "{args}: {json:?}");
+    }
+}
+
+#[test]
+fn healthy_examples_are_told_so() {
+    let dir = TempDir::new().expect("a directory");
+    for example in ["rnn", "transformer", "resnet", "two-tower"] {
+        let json = wgrad_in(dir.path(), &format!("{example} --diagnose --prove --json")).json();
+        assert_eq!((&json["fault"], &json["reached"]), (&"healthy".into(), &true.into()), "{example}: {json:?}");
+    }
+}
+
+#[test]
+fn a_diagnosis_saves_nothing_and_says_so() {
+    let dir = TempDir::new().expect("a directory");
+    for args in ["rnn --diagnose --save a", "rnn --diagnose --resume a", "rnn --prove"] {
+        let output = command(dir.path(), args).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{args}");
+    }
+}
+
+#[test]
+fn a_run_that_breaks_names_the_first_value_that_is_not_finite() {
+    let dir = file("[inputs]\nnan_at = 60");
+    let text = wgrad_in(dir.path(), "diagnose run.toml --threads 1").fine().stdout;
+    assert!(text.contains("nan-input, since step 60"), "{text}");
+    let named = "The first value that is not finite, at step 60 in the forward pass: %0 input \"x\"";
+    assert!(text.contains(named) && text.contains("given to the step as data"), "{text}");
+}
+
+#[test]
+fn a_run_that_breaks_late_is_warned_of_before() {
+    let dir = file("[optimizer]\nkind = \"sgd\"\nlr = 0.01\nmomentum = 0.9995");
+    let text = wgrad_in(dir.path(), "diagnose run.toml --threads 1 --steps 600").fine().stdout;
+    assert!(text.contains("momentum-too-high, since step "), "{text}");
+    assert!(text.contains("The first sign was at step ") && text.contains("the loss rises"), "{text}");
+}
+
+/// The lines of a file of metrics.
+fn lines(path: &Path) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(path).expect("it is there");
+    text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+}
+
+#[test]
+fn what_runs_show_can_be_kept() {
+    let dir = file("[mlp]\ndepth = 2");
+    let path = dir.path().join("metrics.jsonl");
+    for args in ["train run.toml --metrics metrics.jsonl", "diagnose run.toml --metrics metrics.jsonl"] {
+        let json = wgrad_in(dir.path(), &format!("{args} --json")).json();
+        let lines = lines(&path);
+        let of = |kind: &str| lines.iter().filter(|line| line["kind"] == kind).count();
+        assert_eq!(of("update"), json["steps"].as_u64().expect("a number") as usize, "{args}");
+        assert!(of("measurement") > 10 && of("value") > 0, "{args}");
+        let last = lines.iter().rev().find(|line| line["kind"] == "value").expect("seen above");
+        assert_eq!((&last["name"], &last["value"]), (&"accuracy".into(), &json["metric"]), "{args}");
+        // What is there is not lost.
+        wgrad_in(dir.path(), args).fails(1, &["metrics.jsonl: it is there already"]);
+        fs::remove_file(&path).expect("it is there");
+    }
+    wgrad_in(dir.path(), "train run.toml --metrics none/metrics.jsonl").fails(1, &["none/metrics.jsonl", "directory"]);
+    // A run that goes on goes on with its file.
+    let train = "train run.toml --threads 1 --metrics metrics.jsonl --quiet";
+    wgrad_in(dir.path(), &format!("{train} --steps 60 --save a")).fine();
+    wgrad_in(dir.path(), &format!("{train} --steps 100 --resume a")).fine();
+    let steps = lines(&path).into_iter().filter(|line| line["kind"] == "update");
+    let steps: Vec<u64> = steps.map(|line| line["step"].as_u64().expect("a number")).collect();
+    assert_eq!(steps, (0..100).collect::<Vec<u64>>());
+}

@@ -201,15 +201,15 @@ fn a_folder_that_holds_something_else_is_refused() {
     }
 }
 
-/// After 20 steps, with batch normalisation and without.
+/// After some steps, with batch normalisation and without. Without it rounding grows by an order of magnitude in a few steps.
 #[test]
 fn a_gpu_computes_what_the_cpu_does() {
     if gpus().is_empty() {
         return;
     }
     let number = |report: &Json, field: &str| report[field].as_f64().expect("a number");
-    for args in ["", "--case exploding --fix agc"] {
-        let run = |device: &str| wgrad(&format!("{SHORT} --steps 20 --json --quiet {args} --device {device}")).json();
+    for args in ["--steps 20", "--steps 5 --case exploding --fix agc"] {
+        let run = |device: &str| wgrad(&format!("{SHORT} --json --quiet {args} --device {device}")).json();
         let [gpu, cpu] = ["gpu", "cpu"].map(run);
         for field in ["loss_first", "loss_last", "grad_norm_max", "applied_norm_max", "flow_ratio"] {
             let (have, want) = (number(&gpu, field), number(&cpu, field));

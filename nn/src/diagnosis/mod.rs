@@ -14,12 +14,12 @@
 //! # fn main() -> Result<(), wgrad_nn::Error> {
 //! let mut study = Study::new(60, |setup| {
 //!     let mut store = Store::new();
-//!     let config = MlpConfig { inputs: 8, width: 16, outputs: 10, ..MlpConfig::default() };
+//!     let config = MlpConfig { inputs: 64, width: 16, outputs: 10, ..MlpConfig::default() };
 //!     let model = Mlp::new(Builder::new(&mut store, 0), &config);
 //!     let params = store.params();
 //!     let sgd = Sgd::new(&mut store, &params, SgdConfig { lr: 300.0.into(), ..Default::default() });
 //!     let trainer = Trainer::new(&mut store, &params, sgd, setup.of(TrainerConfig::default()), move |batch| {
-//!         model.forward(batch.get("x").index(0, 0), true).cross_entropy(batch.get("y")).into()
+//!         model.forward(batch.get("x").squeeze(2).transpose(), true).cross_entropy(batch.get("y")).into()
 //!     });
 //!     let session = Session::new(Box::new(CpuBackend::new(1).map_err(wgrad::Error::from)?), store)?;
 //!     let (digits, mut step) = (Digits::embedded(0), 0);
@@ -28,7 +28,7 @@
 //!         step += 1;
 //!         Ok(vec![vec![("x".to_string(), batch.x), ("y".to_string(), batch.y)]])
 //!     };
-//!     Ok(Opened { trainer, session, batches: Box::new(batches), judge: None })
+//!     Ok::<_, wgrad_nn::Error>(Opened { trainer, session, batches: Box::new(batches), judge: None })
 //! });
 //! let mut diagnosis = study.diagnose()?;
 //! study.prove(&mut diagnosis)?;
@@ -49,6 +49,7 @@ pub use proof::{Outcome, Proof};
 pub use rules::{Evidence, Remedy, Rule};
 pub use study::{BatchMeasure, Batches, Judge, MicroBatch, Opened, Setup, Study, Trace};
 
+use crate::{Failure, Warning};
 use signs::Signs;
 
 /// What is wrong with a run.
@@ -66,6 +67,8 @@ pub struct Finding {
     pub remedies: Vec<Remedy>,
     /// The replays that show it; `None` where nothing is proven.
     pub proof: Option<Proof>,
+    /// Where nothing is proven, the remedies that were tried, and how the run ended with each.
+    pub tried: Vec<(&'static str, Outcome)>,
 }
 
 /// What has been found of a run.
@@ -83,6 +86,10 @@ pub struct Diagnosis {
     pub steps: usize,
     /// Whether somebody stopped it before its end.
     pub stopped: bool,
+    /// The signs by which it could be foreseen that it would break.
+    pub warnings: Vec<Warning>,
+    /// Where it broke, if its loss is not finite at last.
+    pub failure: Option<Failure>,
 }
 
 /// The fault of a run of which nothing is found.
@@ -94,7 +101,7 @@ impl Diagnosis {
         let signs = Signs::new(trace, steps);
         let find = |rule: &'static Rule| {
             let rules::Found { place, since, evidence, remedies } = (rule.find)(&signs)?;
-            Some(Finding { rule, place, since, evidence, remedies, proof: None })
+            Some(Finding { rule, place, since, evidence, remedies, proof: None, tried: vec![] })
         };
         Self {
             findings: rules::RULES.iter().filter_map(find).collect(),
@@ -103,6 +110,8 @@ impl Diagnosis {
             metric: trace.metric,
             steps: trace.updates.len(),
             stopped: trace.stopped,
+            warnings: trace.warnings(),
+            failure: trace.failure.clone(),
         }
     }
 

@@ -83,15 +83,15 @@ where
     E: From<crate::Error>,
 {
     /// Replays the first updates of the run with each remedy of a finding, until one cures: it does better than the same
-    /// steps with nothing changed, and than with a change that does not fit. `None` if none does, or the run does not repeat
-    /// its bits, or `watch` has stopped it.
+    /// steps with nothing changed, and than with a change that does not fit. Those that do not are told of in the finding, where
+    /// none does. Nothing is replayed if the run does not repeat its bits; `watch` may stop it.
     ///
     /// # Errors
     /// As what opens the run; if its device fails.
     pub(super) fn proof(
         &mut self,
         trace: &Trace,
-        finding: &Finding,
+        finding: &mut Finding,
         horizon: usize,
         watch: &mut dyn FnMut(&str, usize) -> bool,
     ) -> std::result::Result<Option<(usize, Proof)>, E> {
@@ -110,6 +110,7 @@ where
                 return Ok(None);
             }
             let cured = Outcome::of(&replay, horizon);
+            finding.tried.push((name, cured));
             if !cured.beats(&unchanged) {
                 continue;
             }
@@ -124,6 +125,7 @@ where
             let unfit = control.expect("made above");
             if cured.beats(&unfit) {
                 let proof = Proof { remedy: name, steps: horizon, cured, unchanged, unfit, unfit_name };
+                finding.tried.clear();
                 return Ok(Some((at, proof)));
             }
         }

@@ -292,6 +292,35 @@ impl<'p> Reading<'p> {
         first.or(self.optimizer("momentum")).unwrap_or(0.0)
     }
 
+    /// Of a loss that is a mean or a sum of squared differences: the target, which no parameter changes, and the difference.
+    pub fn target(&self) -> Option<(NodeId, NodeId)> {
+        let mut id = *self.program.losses().first()?;
+        for _ in 0..24 {
+            let node = self.program.node(self.moved(id));
+            let x = &node.inputs;
+            id = match node.op {
+                Op::Unary(Unary::Neg) | Op::Reduce(Reduce::Sum, _) => x[0],
+                Op::Binary(Binary::Mul) if x[0] == x[1] => {
+                    let difference = self.moved(x[0]);
+                    let sides = &self.program.node(difference).inputs;
+                    let is_difference = self.op(difference) == Op::Binary(Binary::Sub);
+                    let target = sides.iter().find(|side| is_difference && self.is_data(**side))?;
+                    return Some((*target, difference));
+                }
+                Op::Binary(Binary::Mul | Binary::Div) if self.constant(x[1]).is_some() => x[0],
+                _ => return None,
+            };
+        }
+        None
+    }
+
+    /// Whether a value is computed from inputs, and from no state.
+    fn is_data(&self, id: NodeId) -> bool {
+        let above = ancestors(self.program, &[id], false);
+        let mut own = self.program.nodes().iter().zip(&above).filter(|(_, above)| **above).peekable();
+        own.peek().is_some() && own.all(|(node, _)| !matches!(node.op, Op::State(_)))
+    }
+
     /// The number of classes that the first loss over classes tells apart.
     pub fn classes(&self) -> Option<usize> {
         self.program.logits().last().and_then(|id| self.program.node(*id).shape.last().copied())

@@ -1,6 +1,7 @@
 //! A diagnosis as text for a person: the finding first, then its numbers, what cures it, and how that was proven.
 
 use super::{Diagnosis, Finding, Proof, proof::Outcome};
+use crate::Failure;
 use std::fmt;
 
 /// How many places are named.
@@ -18,11 +19,40 @@ impl fmt::Display for Diagnosis {
             );
         };
         write!(f, "{first}")?;
+        if let Some(warning) = self.warnings.first() {
+            write!(f, "\nThe first sign was at step {}: {warning}", warning.step)?;
+        }
+        if let Some(failure) = &self.failure {
+            write!(f, "\n{}", Broken(failure))?;
+        }
         if !rest.is_empty() {
             let names: Vec<&str> = rest.iter().map(|finding| finding.rule.fault).collect();
             write!(f, "\nAlso found: {}. The first finding may explain them.", names.join(", "))?;
         }
         Ok(())
+    }
+}
+
+/// Where a run broke, in a few lines: without the chain of nodes.
+struct Broken<'a>(&'a Failure);
+
+impl fmt::Display for Broken<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { update, origin, .. } = self.0;
+        let place = &origin.place;
+        write!(
+            f,
+            "The first value that is not finite, at step {update} in {}: {place}\n  {}",
+            place.phase, origin.value
+        )?;
+        for (place, range) in &origin.operands {
+            write!(f, "\n  computed from {place}: {range}")?;
+        }
+        let given = if origin.params.is_empty() { "as data or a state" } else { "as a parameter" };
+        if !origin.is_produced() {
+            write!(f, "\n  it is given to the step {given}, and not computed by it")?;
+        }
+        write!(f, "\n  {} nodes on {}", origin.chain.len() - 1, origin.reaches)
     }
 }
 
@@ -47,7 +77,11 @@ impl fmt::Display for Finding {
         }
         match &self.proof {
             Some(proof) => write!(f, "{proof}"),
-            None => write!(f, "  not proven by a replay"),
+            None if self.tried.is_empty() => write!(f, "  not proven by a replay"),
+            None => {
+                write!(f, "  not proven: no replay does better than both controls")?;
+                self.tried.iter().try_for_each(|(name, outcome)| write!(f, "\n    with {name:<16} {outcome}"))
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a run shows: numbers that the rules compare, each relative to the run's own.
 
 use super::{reading::Reading, study::Trace};
-use crate::{Measurement, SiteMeasure};
+use crate::{Measurement, SiteMeasure, numbers::median};
 use wgrad::{
     DType,
     op::{Binary, Op, Unary},
@@ -47,9 +47,13 @@ impl<'a> Signs<'a> {
         median(losses[losses.len() - losses.len().div_ceil(10)..].to_vec())
     }
 
-    /// The loss of a guess: that of equal shares where the loss is over classes, else the first.
+    /// The loss of a guess, where that is less than the first: that of equal shares where the loss is over classes, that of 0
+    /// where it is one of squared differences.
     pub fn start(&self) -> f64 {
         let first = self.first_loss();
+        if let Some(guess) = self.trace.guess.filter(|guess| *guess < 1.0 && *guess > 0.0) {
+            return first * guess;
+        }
         let chance = self.reading.classes().map(|classes| (classes as f64).ln());
         chance
             .filter(|chance| first.is_nan() || (first > 0.3 * chance && *chance > 0.0))
@@ -106,7 +110,7 @@ impl<'a> Signs<'a> {
     /// The median over measurements of what the optimizer was given over the gradient as it was.
     pub fn applied_share(&self) -> f64 {
         let of = |(_, measured): &(usize, Measurement)| measured.applied_norm / measured.update.grad_norm;
-        median(self.trace.measured.iter().map(of).collect())
+        median(self.trace.measured.iter().map(of))
     }
 
     /// The norm of an update over that of its parameter: the median over weights, and the largest over measurements.
@@ -115,7 +119,7 @@ impl<'a> Signs<'a> {
             |path: &str| self.trace.first.iter().any(|(known, value)| known == path && value.shape().rank() > 1);
         let of = |(_, measured): &(usize, Measurement)| {
             let own = measured.params.iter().filter(|param| param.grad.param_norm > 0.0 && weight(&param.path));
-            median(own.map(|param| param.grad.update_ratio()).collect())
+            median(own.map(|param| param.grad.update_ratio()))
         };
         self.trace.measured.iter().map(of).fold(0.0, f64::max)
     }
@@ -128,7 +132,7 @@ impl<'a> Signs<'a> {
 
     /// The median norm of the gradient.
     pub fn norm(&self) -> f64 {
-        median(self.trace.updates.iter().map(|update| update.grad_norm).collect())
+        median(self.trace.updates.iter().map(|update| update.grad_norm))
     }
 
     /// The largest finite norm of the gradient.
@@ -194,7 +198,7 @@ impl<'a> Signs<'a> {
 
     /// The median root mean square of a batch's inputs; 0 where they are no floats.
     pub fn input_size(&self) -> f64 {
-        median(self.trace.batches.iter().map(|batch| batch.rms).collect())
+        median(self.trace.batches.iter().map(|batch| batch.rms))
     }
 }
 
@@ -208,13 +212,6 @@ fn thirds(values: &[f64]) -> Option<f64> {
     let third = values.len() / 3;
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     (third > 0).then(|| mean(&values[..third]) / mean(&values[values.len() - third..]))
-}
-
-/// The median of the numbers among some; NaN of none.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.retain(|value| !value.is_nan());
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 impl Reading<'_> {

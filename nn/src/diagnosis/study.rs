@@ -1,7 +1,10 @@
 //! A run that can be made again: once as it is, and once for each way in which it may be edited.
 
-use super::Diagnosis;
-use crate::{Detail, Edit, Measurement, MonitorConfig, Result, Trainer, TrainerConfig, Update, write_edits};
+use super::{Diagnosis, reading::Reading};
+use crate::{
+    Detail, Edit, Failure, FlightConfig, FlightRecorder, Forecast, Measurement, MonitorConfig, Result, Trainer,
+    TrainerConfig, Update, Warning, write_edits,
+};
 use wgrad::{Array, Data, Program, Session, Tape};
 
 /// The named inputs of a micro-batch.
@@ -175,12 +178,31 @@ pub struct Trace {
     pub metric: Option<f64>,
     /// The recorded program of an update, or of a micro-batch and the update.
     pub program: Program,
+    /// The first loss of a model that gives 0 for everything, over the loss that it was, where the loss is one of squared
+    /// differences from a target.
+    pub guess: Option<f64>,
     /// Learning rates by update; empty where they are not known.
     pub rates: Vec<f64>,
     /// The highest learning rate of the schedule, whenever it comes.
     pub peak: f64,
     /// Whether somebody stopped it.
     pub stopped: bool,
+    /// Where it broke, if its loss is not finite at last.
+    pub failure: Option<Failure>,
+}
+
+impl Trace {
+    /// The signs that appeared before it broke.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let (mut forecast, mut measured, mut all) = (Forecast::default(), self.measured.iter().peekable(), vec![]);
+        for (step, update) in self.updates.iter().enumerate() {
+            all.extend(forecast.update(update));
+            while let Some((_, of)) = measured.next_if(|(at, _)| *at <= step) {
+                all.extend(forecast.measurement(of));
+            }
+        }
+        all
+    }
 }
 
 impl BatchMeasure {
@@ -233,14 +255,18 @@ fn trace<E: From<crate::Error>>(
         first,
         metric: None,
         program: Tape::new(session.layout().clone()).finish(),
+        guess: None,
         rates: vec![],
         peak: (0..=24).filter_map(|power| trainer.optimizer().rate(1 << power)).fold(0.0, f64::max),
         stopped: false,
+        failure: None,
     };
+    let mut recorder = edits.is_empty().then(|| FlightRecorder::new(FlightConfig::default()));
     for step in 0..until {
         let micro_batches = batches()?;
         if step == 0 {
             trace.program = program(trainer, session, &micro_batches[0]);
+            trace.guess = guess(session, &trace.program, &micro_batches[0]).map_err(E::from)?;
         }
         trace.batches.push(BatchMeasure::of(&micro_batches));
         trace.rates.extend(trainer.optimizer().rate(step as u32));
@@ -249,7 +275,11 @@ fn trace<E: From<crate::Error>>(
         }
         for micro in &micro_batches {
             let named: Vec<(&str, &Array)> = micro.iter().map(|(name, array)| (name.as_str(), array)).collect();
-            trainer.step(session, &named).map_err(crate::Error::from)?;
+            let stepped = match &mut recorder {
+                Some(recorder) => recorder.step(trainer, session, &named),
+                None => trainer.step(session, &named),
+            };
+            stepped.map_err(crate::Error::from)?;
         }
         let ended = take_in(trainer, session, &mut trace).map_err(E::from)?;
         if ended || !watch(step) {
@@ -258,7 +288,10 @@ fn trace<E: From<crate::Error>>(
         }
     }
     session.wait().map_err(crate::Error::from)?;
-    take_in(trainer, session, &mut trace).map_err(E::from)?;
+    let ended = take_in(trainer, session, &mut trace).map_err(E::from)?;
+    if let Some(recorder) = recorder.filter(|_| ended) {
+        trace.failure = recorder.replay(trainer, session).map_err(crate::Error::from)?.failure;
+    }
     if let Some(judge) = judge {
         trace.metric = Some(judge(session)?);
     }
@@ -284,6 +317,16 @@ fn first_values(session: &mut Session) -> Result<Vec<(String, Array)>> {
     let layout = session.layout().clone();
     let read = |(param, decl): (wgrad::Param, &wgrad::ParamDecl)| Ok((decl.path.clone(), session.read_param(param)?));
     layout.params().map(read).collect()
+}
+
+/// A model that gives 0 has the target itself as its difference from the target.
+fn guess(session: &mut Session, program: &Program, micro: &MicroBatch) -> Result<Option<f64>> {
+    let Some((target, difference)) = Reading::new(program).target() else { return Ok(None) };
+    let named: Vec<(&str, &Array)> = micro.iter().map(|(name, array)| (name.as_str(), array)).collect();
+    let squares = |array: &Array| array.to_f64().iter().map(|value| value * value).sum::<f64>();
+    let values = session.values(program, &[target, difference], &named)?;
+    let ratio = squares(&values[0]) / squares(&values[1]);
+    Ok(ratio.is_finite().then_some(ratio))
 }
 
 /// The program of an update.

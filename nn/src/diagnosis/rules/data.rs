@@ -1,10 +1,7 @@
 //! Rules that look at batches.
 
 use super::{Evidence, Found, Remedy};
-use crate::{
-    Edit,
-    diagnosis::signs::{Signs, median},
-};
+use crate::{Edit, diagnosis::signs::Signs, numbers::median};
 
 /// The float inputs of the first measurement, by name.
 fn inputs(s: &Signs<'_>) -> Vec<String> {
@@ -19,8 +16,8 @@ fn places(s: &Signs<'_>) -> Vec<String> {
 
 /// Brings the inputs to mean 0 and deviation 1.
 pub(super) fn scale_inputs(s: &Signs<'_>) -> Remedy {
-    let mean = median(s.trace.batches.iter().map(|batch| batch.mean).collect());
-    let std = median(s.trace.batches.iter().map(|batch| batch.std).collect()).max(1e-12);
+    let mean = median(s.trace.batches.iter().map(|batch| batch.mean));
+    let std = median(s.trace.batches.iter().map(|batch| batch.std)).max(1e-12);
     // Targets that are floats are inputs of the program too, and stay as they are.
     let name = inputs(s).into_iter().find(|name| name != "y").unwrap_or("x".into());
     let advice = format!("subtract {mean:.3e} from the inputs, and divide them by {std:.3e}");
@@ -58,7 +55,7 @@ pub(super) fn outlier(s: &Signs<'_>) -> Option<Found> {
     if !s.is_sick() {
         return None;
     }
-    let before = median(s.trace.updates.iter().take(at.max(1)).map(|update| update.grad_norm).collect());
+    let before = median(s.trace.updates.iter().take(at.max(1)).map(|update| update.grad_norm));
     let bound = if before.is_finite() && before > 0.0 { before } else { 1.0 };
     let skip = Remedy::new("skip-step", format!("leave out the batch of step {at}"), vec![Edit::Skip(at)]);
     let clip = Remedy::new(

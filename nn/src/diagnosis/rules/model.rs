@@ -1,10 +1,7 @@
 //! Rules that look at activations, at gradients by layer, and at first values.
 
 use super::{Evidence, Found, Remedy, data::scale_inputs};
-use crate::{
-    Edit, Fan, Init, Measurement, SiteMeasure, Transform,
-    diagnosis::signs::{Signs, median},
-};
+use crate::{Edit, Fan, Init, Measurement, SiteMeasure, Transform, diagnosis::signs::Signs, numbers::median};
 
 /// The weights and biases of all layers but those of norms and embeddings start anew, by He's initializer.
 fn init(s: &Signs<'_>, which: impl Fn(&str) -> bool) -> Remedy {
@@ -23,6 +20,12 @@ fn norm(s: &Signs<'_>) -> Remedy {
 fn residual(s: &Signs<'_>) -> Remedy {
     let edit = Edit::Sites(activations(s), Transform::Shortcut);
     Remedy::new("residual", "add to each layer what came into it", vec![edit])
+}
+
+/// Rectifiers leak.
+pub(super) fn leak(s: &Signs<'_>) -> Remedy {
+    let edit = Edit::Sites(activations(s), Transform::Leak);
+    Remedy::new("leaky-activation", "let a hundredth of what is negative through (leaky ReLU)", vec![edit])
 }
 
 /// The paths of the inputs of activations.
@@ -54,7 +57,7 @@ pub(super) fn symmetry(s: &Signs<'_>) -> Option<Found> {
         return None;
     }
     let evidence = vec![Evidence::new("matrices whose units are copies of each other", copies.len() as f64, 0.0, 0.0)];
-    Some(Found { place: copies, since: 0, evidence, remedies: vec![init(s, |_| true)] })
+    Some(Found { place: copies, since: 0, evidence, remedies: vec![init(s, |_| true), leak(s)] })
 }
 
 pub(super) fn dead(s: &Signs<'_>) -> Option<Found> {
@@ -67,7 +70,7 @@ pub(super) fn dead(s: &Signs<'_>) -> Option<Found> {
     }
     let share = dead.iter().filter_map(|site| site.values).map(|values| values.off).fold(0.0, f64::max);
     let evidence = vec![Evidence::new(format!("share of units that are off at {}", dead[0].path), share, 0.0, 0.9)];
-    Some(Found { place: paths(&dead), since: 0, evidence, remedies: vec![init(s, |_| true)] })
+    Some(Found { place: paths(&dead), since: 0, evidence, remedies: vec![init(s, |_| true), leak(s)] })
 }
 
 pub(super) fn saturated(s: &Signs<'_>) -> Option<Found> {
@@ -130,7 +133,7 @@ pub(super) fn boundary(s: &Signs<'_>) -> Option<Found> {
     let measured = s.begin()?;
     let size = |site: &SiteMeasure| site.values.map_or(0.0, |values| values.rms);
     let is_boundary = |site: &&SiteMeasure| site.path.ends_with("projection/x") || site.path.ends_with("bridge/x");
-    let usual = median(Signs::activations(measured).iter().map(|site| size(site)).collect());
+    let usual = median(Signs::activations(measured).iter().map(|site| size(site)));
     let site = measured.sites.iter().find(is_boundary).filter(|site| size(site) > 50.0 * usual)?;
     let others = vec![site.path.clone()];
     let remedies = vec![
@@ -220,7 +223,12 @@ pub(super) fn vanishing_time(s: &Signs<'_>) -> Option<Found> {
     let evidence = vec![Evidence::new("mean |dL/dz|, first third of time steps over the last", ratio, 0.01, 100.0)];
     let enlarge = format!("multiply the first recurrent weights by {factor:.2}, for a spectral radius of about 1");
     let remedies = vec![
-        Remedy::new("init", enlarge, vec![Edit::Times(recurrent(s), factor)]),
+        Remedy::new("init", enlarge.clone(), vec![Edit::Times(recurrent(s), factor)]),
+        Remedy::new(
+            "init",
+            format!("{enlarge}, and clip gradients to the norm 1"),
+            vec![Edit::Times(recurrent(s), factor), Edit::ClipNorm(Some(1.0))],
+        ),
         Remedy::new("gated-cell", "use an LSTM or a GRU", vec![]),
         Remedy::new("omega", "add the regularizer of Pascanu et al. (wgrad_nn::omega)", vec![]),
     ];
@@ -253,7 +261,9 @@ pub(super) fn exploding_time(s: &Signs<'_>) -> Option<Found> {
 pub(super) fn vanishing_activation(s: &Signs<'_>) -> Option<Found> {
     let measured = s.begin()?;
     let ratio = Signs::flow_ratio(measured)?;
-    if ratio >= 0.05 || !s.saturates() || !s.is_sick() {
+    // Where the signal itself dies out on its way, the first weights are to blame.
+    let dies_out = decay(measured).is_some_and(|decay| decay < 0.1);
+    if ratio >= 0.05 || dies_out || !s.saturates() || !s.is_sick() {
         return None;
     }
     let evidence = vec![Evidence::new("mean |dL/dz|, first third of layers over the last", ratio, 0.05, 20.0)];
@@ -266,11 +276,16 @@ pub(super) fn vanishing_activation(s: &Signs<'_>) -> Option<Found> {
     Some(Found { place: first_third(measured), since: 0, evidence, remedies })
 }
 
+/// The inputs of activations of the last layer over those of the first; `None` of fewer than three layers.
+fn decay(measured: &Measurement) -> Option<f64> {
+    let signal = Signs::signal(measured);
+    Some(signal.last()? / signal.first()?).filter(|_| signal.len() >= 3)
+}
+
 pub(super) fn vanishing_init(s: &Signs<'_>) -> Option<Found> {
     let measured = s.begin()?;
-    let signal = Signs::signal(measured);
-    let decay = signal.last()? / signal.first()?;
-    if signal.len() < 3 || decay >= 0.1 || !s.is_sick() {
+    let decay = decay(measured)?;
+    if decay >= 0.1 || !s.is_sick() {
         return None;
     }
     let flow = Signs::flow_ratio(measured).unwrap_or(f64::NAN);

@@ -140,7 +140,7 @@ pub(super) fn frozen(s: &Signs<'_>) -> Option<Found> {
 }
 
 pub(super) fn imbalance(s: &Signs<'_>) -> Option<Found> {
-    let weight = s.reading.largest_weight().filter(|weight| *weight > 30.0)?;
+    let weight = s.reading.largest_weight().filter(|weight| *weight > 10.0)?;
     // The part of the model that the heavy loss reaches: its gradient is so much larger than that of the rest.
     let measured = s.begin()?;
     let top = |path: &str| path.split('/').next().unwrap_or(path).to_string();
@@ -162,6 +162,6 @@ pub(super) fn imbalance(s: &Signs<'_>) -> Option<Found> {
         ),
         Remedy::new("loss-weight", "give each loss a weight of about 1", vec![]),
     ];
-    let evidence = vec![Evidence::new("largest weight of a loss in the sum", weight, 0.0, 30.0)];
+    let evidence = vec![Evidence::new("largest weight of a loss in the sum", weight, 0.1, 10.0)];
     Some(Found { place: vec![heavy], since: 0, evidence, remedies })
 }

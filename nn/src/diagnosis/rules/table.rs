@@ -56,7 +56,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         fault: "imbalance",
         signal: "the weights of a loss that is a sum of several means",
-        bound: "> 30",
+        bound: "> 10",
         source: "Chen et al. 2018, GradNorm",
         remedies: &["loss-weight", "scale-grad", "group-rate"],
         find: program::imbalance,
@@ -118,11 +118,19 @@ pub const RULES: &[Rule] = &[
         find: program::dropout,
     },
     Rule {
+        fault: "scale-mismatch",
+        signal: "root mean square of features at a boundary over the median of the other sites",
+        bound: "> 50",
+        source: "—",
+        remedies: &["norm", "scale"],
+        find: model::boundary,
+    },
+    Rule {
         fault: "dead-units",
         signal: "share of rectifiers that are off for all of the first batch",
         bound: "> 0.9 in a layer, and the run does not learn",
         source: "Maas et al. 2013",
-        remedies: &["init"],
+        remedies: &["init", "leaky-activation"],
         find: model::dead,
     },
     Rule {
@@ -140,14 +148,6 @@ pub const RULES: &[Rule] = &[
         source: "Wortsman et al. 2023; Dehghani et al. 2023",
         remedies: &["temperature", "qk-norm", "init"],
         find: model::attention_logits,
-    },
-    Rule {
-        fault: "scale-mismatch",
-        signal: "root mean square of features at a boundary over the median of the other sites",
-        bound: "> 50",
-        source: "—",
-        remedies: &["norm", "scale"],
-        find: model::boundary,
     },
     Rule {
         fault: "input-scale",
@@ -290,7 +290,7 @@ pub const RULES: &[Rule] = &[
         signal: "loss, gradient, or rectifiers that are off, against the first steps",
         bound: "loss × 3, gradient × 1000, off > 0.9",
         source: "LeCun et al. 1998",
-        remedies: &["lower-rate", "warmup", "clip-norm"],
+        remedies: &["lower-rate", "warmup", "clip-norm", "leaky-activation"],
         find: training::rate_high,
     },
     Rule {

@@ -1,10 +1,7 @@
 //! Rules that look at rates, clips, precision and what updates do.
 
-use super::{Evidence, Found, Remedy};
-use crate::{
-    Edit, Fan, Init, LossScale, Precision, Transform,
-    diagnosis::signs::{Signs, median},
-};
+use super::{Evidence, Found, Remedy, model::leak};
+use crate::{Edit, Fan, Init, LossScale, Precision, Transform, diagnosis::signs::Signs, numbers::median};
 use wgrad::Tuning;
 
 /// What is found of the optimizer or of a pass.
@@ -222,7 +219,7 @@ pub(super) fn rate_high(s: &Signs<'_>) -> Option<Found> {
     let highest =
         losses.iter().copied().fold(0.0, |most: f64, loss| if loss.is_nan() { f64::INFINITY } else { most.max(loss) });
     let rose = highest / s.first_loss();
-    let first = median(s.trace.updates.iter().take(5).map(|update| update.grad_norm).collect());
+    let first = median(s.trace.updates.iter().take(5).map(|update| update.grad_norm));
     let grew = s.largest_norm() / first;
     let died_out = if s.reading.rectifies() && off(begin) < 0.9 { off(end) } else { 0.0 };
     let widest = s.trace.measured.iter().map(|(_, measured)| scores(measured)).fold(0.0, f64::max);
@@ -242,9 +239,13 @@ pub(super) fn rate_high(s: &Signs<'_>) -> Option<Found> {
     if evidence.is_empty() {
         return None;
     }
-    let since = s.blew_up().or(s.died()).unwrap_or(0);
+    let died_at = || s.trace.measured.iter().find(|(_, m)| died_out > 0.9 && off(m) > 0.9).map(|(at, _)| *at);
+    let since = s.blew_up().or(s.died()).or_else(died_at).unwrap_or(0);
     let clip = Remedy::new("clip-norm", "clip gradients to the norm 1", vec![Edit::ClipNorm(Some(1.0))]);
-    let remedies = [rates("lower-rate", &[0.1, 0.03, 0.01, 0.003]), vec![clip]].concat();
+    let mut remedies = [rates("lower-rate", &[0.1, 0.03, 0.01, 0.003]), vec![clip]].concat();
+    if died_out > 0.9 {
+        remedies.push(leak(s));
+    }
     found("optimizer/lr", since, evidence, remedies)
 }
 

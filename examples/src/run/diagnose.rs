@@ -1,0 +1,209 @@
+//! What is wrong with a run, and the proof of what cures it.
+
+use super::{Metrics, Runnable, Settings};
+use crate::{
+    Result,
+    cli::Common,
+    device::Place,
+    history::{History, Observed},
+    interrupt,
+    output::json,
+    report::{Ending, Identity, Report, Verdict},
+    say,
+};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::{path::Path, time::Instant};
+use wgrad_nn::diagnosis::{Diagnosis, Evidence, Setup, Study, Trace};
+
+/// How a run is diagnosed.
+#[derive(Clone, Copy, Debug)]
+pub struct Diagnose<'a> {
+    /// The run's name.
+    pub title: &'a str,
+    /// Whether remedies are proven.
+    pub prove: bool,
+    /// The steps of each replay.
+    pub horizon: Option<u32>,
+    /// The command that proves.
+    pub again: &'a str,
+    /// Where what the run shows is written.
+    pub metrics: Option<&'a Path>,
+}
+
+/// A number as JSON has it beside its range, whose ends are null where there is none.
+#[derive(Serialize)]
+struct Shown<'a> {
+    what: &'a str,
+    value: f64,
+    low: f64,
+    high: f64,
+}
+
+impl<'a> From<&'a Evidence> for Shown<'a> {
+    fn from(Evidence { what, value, low, high }: &'a Evidence) -> Self {
+        Self { what, value: *value, low: *low, high: *high }
+    }
+}
+
+/// A diagnosis as JSON.
+#[derive(Serialize)]
+struct Summary<'a> {
+    fault: &'static str,
+    place: &'a [String],
+    since: usize,
+    /// The remedy that is proven, or the first.
+    remedy: Option<&'static str>,
+    remedies: Vec<&'static str>,
+    proven: bool,
+    evidence: Vec<Shown<'a>>,
+    others: Vec<&'static str>,
+    loss_first: f64,
+    loss_last: f64,
+    metric: f64,
+    reached: bool,
+    verdict: Verdict,
+    steps: usize,
+    seconds: f64,
+}
+
+/// Runs of at least so many seconds are replayed in part.
+const LONG: f64 = 15.0;
+
+/// Makes a run, and tells what is wrong with it.
+///
+/// # Errors
+/// If a run fails.
+pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Result<()> {
+    let place = Place::open(common)?;
+    let start = Instant::now();
+    let settings = run.open(common, &place, &Setup::default())?.0.settings().clone();
+    // All of it is written at once: each step's update, measurement and alerts.
+    let metrics = asked.metrics.map(|path| Metrics::open(path, false, 8 * (settings.steps + 1))).transpose()?;
+    let bar = bar(common, settings.steps);
+    let mut study = Study::new(settings.steps, |setup: &Setup| {
+        let (example, session) = run.open(common, &place, setup)?;
+        Ok::<_, crate::Error>(example.opened(session))
+    });
+    let mut diagnosis = study.diagnose_watched(&mut |step| {
+        bar.set_position(step as u64 + 1);
+        !interrupt::requested()
+    })?;
+    let took = start.elapsed().as_secs_f64();
+    if let Some(metrics) = metrics {
+        write(metrics, &settings, study.trace().expect("it has been made"))?;
+    }
+    if asked.prove && !interrupt::requested() {
+        let part = if took < LONG { settings.steps } else { settings.steps * 4 / 10 };
+        let horizon = asked.horizon.map_or(part, |steps| steps as usize);
+        bar.set_length(horizon.min(settings.steps) as u64);
+        study.prove_within(&mut diagnosis, horizon, &mut |remedy, step| {
+            bar.set_message(remedy.to_string());
+            bar.set_position(step as u64 + 1);
+            !interrupt::requested()
+        })?;
+    }
+    bar.finish_and_clear();
+    let seconds = start.elapsed().as_secs_f64();
+    let report = report(&settings, study.trace().expect("it has been made"), &diagnosis);
+    if common.json {
+        json(&summary(&diagnosis, &report, seconds));
+        return Ok(());
+    }
+    if interrupt::requested() {
+        say!("Interrupted after {} steps: what follows is of these, and of what was proven by then", diagnosis.steps);
+    }
+    if !common.quiet {
+        let target = if report.reached { "reached" } else { "missed" };
+        say!(
+            "{}: {} steps, {} {:.3} on held-out data, {target} the target of {}",
+            asked.title,
+            report.steps,
+            report.metric_name,
+            report.metric,
+            report.target
+        );
+    }
+    say!("{diagnosis}");
+    let provable =
+        diagnosis.findings.first().is_some_and(|finding| finding.remedies.iter().any(|r| !r.edits.is_empty()));
+    if !asked.prove && provable && !common.quiet {
+        say!("Prove the remedy by replay: {}", asked.again);
+    }
+    Ok(())
+}
+
+/// Writes what a run has shown.
+fn write(mut metrics: Metrics, settings: &Settings, trace: &Trace) -> Result<()> {
+    let mut measured = trace.measured.iter().peekable();
+    for (step, update) in trace.updates.iter().enumerate() {
+        metrics.update(step, update);
+        while let Some((_, of)) = measured.next_if(|(at, _)| *at <= step) {
+            metrics.measurement(step, of);
+        }
+    }
+    if let Some(value) = trace.metric {
+        metrics.evaluation(trace.updates.len(), settings.metric.name, value);
+    }
+    metrics.finish()
+}
+
+fn bar(common: &Common, steps: usize) -> ProgressBar {
+    let shown = !common.quiet && !common.json;
+    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
+    let style = ProgressStyle::with_template("{bar:20.cyan} {pos}/{len}  {wide_msg}");
+    bar.set_style(style.expect("the template is sound"));
+    bar
+}
+
+/// The judgement of the run as `wgrad train` has it.
+fn report(settings: &Settings, trace: &Trace, diagnosis: &Diagnosis) -> Report {
+    let mut history = History::default();
+    let mut measured = trace.measured.iter().peekable();
+    let (mut flow, mut applied) = (vec![], 0.0);
+    for (step, update) in trace.updates.iter().enumerate() {
+        // Between two measurements the first of them stands.
+        while let Some((_, of)) = measured.next_if(|(at, _)| *at <= step) {
+            let sites = of.sites.iter().filter(|site| site.path.ends_with("/z") || site.path == "z");
+            flow = sites.filter_map(|site| site.flow.as_ref()).map(|flow| flow.mean_abs).collect();
+            applied = of.applied_norm;
+        }
+        let known = |value: f64| if value.is_finite() { value } else { 0.0 };
+        history.push(Observed {
+            loss: update.loss,
+            grad_norm: known(update.grad_norm),
+            applied_norm: if update.taken { known(applied) } else { 0.0 },
+            flow: &flow,
+            weights: &[],
+        });
+    }
+    let metric = settings.metric;
+    let value = diagnosis.metric.unwrap_or(f64::NAN);
+    let ending = Ending { metric, value, finite_params: true, ms_per_step: f64::NAN };
+    let Settings { example, case, fix, seed, .. } = settings.clone();
+    Report::new(Identity { example, case, fix, device: String::new(), seed }, &history, &ending)
+}
+
+fn summary<'a>(diagnosis: &'a Diagnosis, report: &Report, seconds: f64) -> Summary<'a> {
+    let first = diagnosis.findings.first();
+    let mut remedies: Vec<&str> = first.map_or(vec![], |f| f.remedies.iter().map(|remedy| remedy.name).collect());
+    remedies.dedup();
+    Summary {
+        fault: diagnosis.fault(),
+        place: first.map_or(&[], |finding| &finding.place),
+        since: first.map_or(0, |finding| finding.since),
+        remedy: remedies.first().copied(),
+        remedies,
+        proven: first.is_some_and(|finding| finding.proof.is_some()),
+        evidence: first.map_or(vec![], |finding| finding.evidence.iter().map(Shown::from).collect()),
+        others: diagnosis.findings.iter().skip(1).map(|finding| finding.rule.fault).collect(),
+        loss_first: diagnosis.loss_first,
+        loss_last: diagnosis.loss_last,
+        metric: report.metric,
+        reached: report.reached,
+        verdict: report.verdict,
+        steps: diagnosis.steps,
+        seconds,
+    }
+}
