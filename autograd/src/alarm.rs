@@ -1,8 +1,7 @@
 //! Errors that only values can show. Nobody waits for the device to find out: it skips the step at once, and the error
 //! arrives with the taps of the run, one or two runs later.
 
-use crate::{DType, Data, Pitfall, Tensor, coefficient::Range, error::Error, tape::Tape};
-use std::panic::Location;
+use crate::{DType, Data, Pitfall, Site, Tensor, coefficient::Range, error::Error, tape::Tape};
 
 /// When a tapped value is an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +23,7 @@ pub(crate) struct Alarm {
     what: String,
     pitfall: Option<Pitfall>,
     /// The line to blame.
-    site: &'static Location<'static>,
+    site: Site,
 }
 
 impl Alarm {
@@ -79,15 +78,7 @@ impl Tape {
     }
 
     #[track_caller]
-    fn blame(
-        &self,
-        name: &str,
-        value: Tensor<'_>,
-        bad: Bad,
-        what: String,
-        pitfall: Option<Pitfall>,
-        site: &'static Location<'static>,
-    ) {
+    fn blame(&self, name: &str, value: Tensor<'_>, bad: Bad, what: String, pitfall: Option<Pitfall>, site: Site) {
         self.tap_each(name, value);
         let inner = &mut *self.inner.borrow_mut();
         inner.alarms.push(Alarm { tap: inner.taps.len() - 1, bad, what, pitfall, site });

@@ -2,10 +2,10 @@
 //! caller's line.
 
 use crate::{
-    Tensor,
+    Site, Tensor,
     tape::{NodeId, Tape},
 };
-use std::{fmt, panic::Location};
+use std::fmt;
 
 /// More tensors than any function of this crate takes.
 const MOST: usize = 6;
@@ -23,7 +23,7 @@ pub struct Call<'t> {
     tape: &'t Tape,
     /// The line that nodes were attributed to before, and the function then; nothing has changed within the call of
     /// another function.
-    before: Option<(Option<&'static Location<'static>>, Option<Named>)>,
+    before: Option<(Option<Site>, Option<Named>)>,
 }
 
 impl fmt::Debug for Call<'_> {
@@ -72,19 +72,19 @@ impl Tape {
         }
         let inner = &mut *self.inner.borrow_mut();
         let before = (inner.site, inner.named);
-        inner.site = Some(inner.site.unwrap_or(Location::caller()));
+        inner.site = Some(inner.site.unwrap_or(Site::caller()));
         inner.named = Some(Named { name, of: ids });
         Call { tape: self, before: Some(before) }
     }
 
     /// Attributes what `f` records to another source line: for what records on behalf of somebody.
-    pub fn at_site<R>(&self, site: &'static Location<'static>, f: impl FnOnce() -> R) -> R {
+    pub fn at_site<R>(&self, site: Site, f: impl FnOnce() -> R) -> R {
         let _call = self.at(site);
         f()
     }
 
     /// As [`Tape::at_site`], of all that is recorded until the result is dropped.
-    pub fn at(&self, site: &'static Location<'static>) -> Call<'_> {
+    pub fn at(&self, site: Site) -> Call<'_> {
         let inner = &mut *self.inner.borrow_mut();
         Call { tape: self, before: Some((inner.site.replace(site), inner.named)) }
     }

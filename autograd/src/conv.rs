@@ -4,6 +4,7 @@ use crate::{
     DType, Shape, Tensor,
     op::{Op, Typed},
 };
+use serde::{Deserialize, Serialize};
 
 /// How a kernel walks over an image: a pair of numbers is one for the height and one for the width.
 ///
@@ -14,7 +15,7 @@ use crate::{
 /// let y = x.conv2d(w, Conv2d { stride: [2, 2], padding: [1, 1], ..Conv2d::default() });
 /// assert_eq!(y.shape(), [8, 16, 16, 16].into());
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Conv2d {
     /// The distance between neighbouring positions of the kernel.
     pub stride: [usize; 2],

@@ -1,9 +1,10 @@
 //! The element types of tensors.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The element type of a tensor.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum DType {
     /// IEEE 754 binary64; on the CPU only, for gradient checks and reference results.
     F64,

@@ -1,8 +1,7 @@
 //! What can go wrong while a program runs: everything that depends on data or devices. Misuse of shapes panics instead,
 //! when it is recorded.
 
-use crate::{DType, Pitfall, Shape};
-use std::panic::Location;
+use crate::{DType, Pitfall, Shape, Site};
 
 /// An error of a session or a backend.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +17,7 @@ pub enum Error {
         /// Its shape.
         shape: Shape,
         /// The line that recorded the input.
-        site: &'static Location<'static>,
+        site: Site,
     },
     /// A run was given two values for one input.
     #[error("input {name:?} is given twice")]
@@ -48,7 +47,7 @@ pub enum Error {
         /// The shape given.
         have: Shape,
         /// The line that recorded it, of an input.
-        site: Option<&'static Location<'static>>,
+        site: Option<Site>,
     },
     /// An i64 that does not fit into u32.
     #[error("the integer {value} does not fit into u32")]
@@ -66,7 +65,7 @@ pub enum Error {
         /// The axis's extent.
         extent: usize,
         /// The line that recorded the operation.
-        site: &'static Location<'static>,
+        site: Site,
     },
     /// One name used for two recording functions.
     #[error("{name:?} names the program recorded at {first}; the one at {second} needs a name of its own")]
@@ -74,9 +73,9 @@ pub enum Error {
         /// The name.
         name: String,
         /// Where it was first used.
-        first: &'static Location<'static>,
+        first: Site,
         /// Where it was used again.
-        second: &'static Location<'static>,
+        second: Site,
     },
     /// A program of another session, or over a store that declares something else.
     #[error(
@@ -96,7 +95,7 @@ pub enum Error {
         /// What it was found at.
         subject: String,
         /// The line that recorded it.
-        site: Option<&'static Location<'static>>,
+        site: Option<Site>,
     },
     /// What a run that is over has shown. Its step was skipped: parameters, optimizer states and counters are as they were.
     /// Said once; after that the session goes on.
@@ -109,7 +108,13 @@ pub enum Error {
         /// Its number, if it is a known mistake.
         pitfall: Option<Pitfall>,
         /// The line to blame.
-        site: &'static Location<'static>,
+        site: Site,
+    },
+    /// What a file holds as a program is none.
+    #[error("this is no program that a tape has recorded: {why}")]
+    NoProgram {
+        /// What is wrong with it.
+        why: String,
     },
     /// Another rank has left.
     #[error("rank {rank} has left: the others cannot go on without it")]
@@ -140,7 +145,7 @@ pub enum Error {
 }
 
 /// The end of a message about an input.
-fn recorded_for_one_size(site: &Location<'_>) -> String {
+fn recorded_for_one_size(site: Site) -> String {
     format!(
         ": a program is for the shapes and types that it is recorded with; `Session::run_cached` records one for each \
          (recorded at {site})"

@@ -48,6 +48,11 @@ impl Handle {
         Self { index: u32::try_from(index).expect("a store has fewer declarations"), store, name: kept(name) }
     }
 
+    /// A position in no store that there is.
+    pub fn foreign(index: u32) -> Self {
+        Self { index, store: StoreId { number: 0, site: Location::caller() }, name: "" }
+    }
+
     pub fn index(self) -> usize {
         self.index as usize
     }
@@ -76,7 +81,7 @@ impl fmt::Debug for Handle {
 }
 
 /// A name that lives as long as the process. They are few: a model that is declared again has the same.
-fn kept(name: &str) -> &'static str {
+pub(crate) fn kept(name: &str) -> &'static str {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = names.get(name) {

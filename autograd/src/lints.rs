@@ -7,7 +7,7 @@ mod states;
 pub(crate) use random::{Drawing, Drawn, Draws, same_on_all_ranks};
 
 use crate::{
-    Tensor,
+    Site, Tensor,
     grads::Grads,
     op::{Binary, Op, Reduce, Unary},
     pass_state::Action,
@@ -19,7 +19,6 @@ use crate::{
 use std::{
     collections::{BTreeMap, HashSet},
     fmt,
-    panic::Location,
 };
 
 /// A pitfall that a program, or a run, may have met.
@@ -32,7 +31,7 @@ pub struct Lint {
     /// What was found, and what to do instead.
     pub message: String,
     /// The line that it is about; `None` for what only a run shows.
-    pub site: Option<&'static Location<'static>>,
+    pub site: Option<Site>,
 }
 
 impl fmt::Display for Lint {
@@ -67,7 +66,7 @@ pub(crate) struct Facts {
     /// What steps have followed.
     verdicts: Vec<NodeId>,
     /// Where each state was given a value last.
-    assigned: BTreeMap<StateId, &'static Location<'static>>,
+    assigned: BTreeMap<StateId, Site>,
     /// Random numbers that generators have given.
     pub drawn: Vec<Drawn>,
     /// Whether the gradient that is being recorded is one of a scaled loss.
@@ -113,7 +112,7 @@ impl Tape {
 
     /// Notes that a value is shown that carries a loss scale, if it does: what a hook shows while a scaled loss is
     /// differentiated.
-    pub(crate) fn note_scaled_tap(&self, name: &str, site: &'static Location<'static>) {
+    pub(crate) fn note_scaled_tap(&self, name: &str, site: Site) {
         let facts = &mut self.inner.borrow_mut().facts;
         if facts.scaled_sweep {
             let what = format!("tap {name:?} in a hook is of gradients that are multiplied by the loss scale");
@@ -235,7 +234,7 @@ const RULES: [fn(&mut Walk<'_>); 9] = [
 ];
 
 impl<'p> Walk<'p> {
-    fn report(&mut self, pitfall: Pitfall, site: &'static Location<'static>, message: String) {
+    fn report(&mut self, pitfall: Pitfall, site: Site, message: String) {
         let severity = pitfall.severity();
         self.found.push(Lint { pitfall, severity, message, site: Some(site) });
     }
@@ -286,7 +285,7 @@ impl<'p> Walk<'p> {
     }
 
     /// Where the first of some flat vectors was gathered.
-    fn origin(&self, flats: &[NodeId]) -> &'static Location<'static> {
+    fn origin(&self, flats: &[NodeId]) -> Site {
         let first = flats.last().expect("gradients of something");
         self.program.node(*first).site
     }
@@ -414,7 +413,7 @@ fn probes(walk: &mut Walk<'_>) {
         (before(Action::AllReduce), "are of one replica; probe them after the all-reduce"),
         (before(Action::Backward), "are of one micro-batch; probe what the accumulator gives"),
     ];
-    let mut shown: Vec<(String, Vec<NodeId>, &'static Location<'static>)> = vec![];
+    let mut shown: Vec<(String, Vec<NodeId>, Site)> = vec![];
     for pass in program.passes.iter().filter(|pass| pass.name == PROBE) {
         let name = format!("probe {:?}", pass.parameters[0].1);
         if walk.history(&pass.inputs).0.iter().any(|pass| clips(pass)) {

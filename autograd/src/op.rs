@@ -5,10 +5,11 @@
 
 pub use crate::place::{Place, Segments};
 use crate::{Cell, Conv2d, DType, Scores, Shape, StateId, conv, fused};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Elementwise functions of one tensor.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Unary {
     /// `-x`
     Neg,
@@ -47,7 +48,7 @@ pub enum Unary {
 }
 
 /// Functions that rise from 0 to 1, of activations `x gate(x)`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Gate {
     /// `1 / (1 + e^-x)`, of SiLU.
     Sigmoid,
@@ -58,7 +59,7 @@ pub enum Gate {
 }
 
 /// Elementwise functions of two tensors of one shape and type.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Binary {
     /// `a + b`
     Add,
@@ -79,7 +80,7 @@ pub enum Binary {
 }
 
 /// Reductions over a set of axes, which disappear from the shape.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Reduce {
     /// The sum; 0 over nothing. The CPU accumulates in f64, of long rows of f32 what sums of eight neighbours are.
     Sum,
@@ -92,19 +93,19 @@ pub enum Reduce {
 }
 
 /// Names an input of a program: its position in the order of declaration.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct InputId(pub u32);
 
 /// Names the closures of a hook; they live on the tape and run while it is recorded.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct HookId(pub(crate) u32);
 
 /// Names the rule of a [`crate::Tape::custom_vjp`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct RuleId(pub(crate) u32);
 
 /// One operation. Attributes are compile-time facts of the program; everything else is an input.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Op {
     // Leaves.
     /// A scalar constant: the bits of an f64, rounded to the node's dtype.

@@ -1,9 +1,10 @@
 //! Places along an axis: of the parts that an assembly puts together, and of the segments of a flat vector.
 
+use serde::{Deserialize, Serialize};
 use std::hash::{Hash, Hasher};
 
 /// Where one part of an [`crate::op::Op::Assemble`] goes: its element `i` along the axis lands at `start + i * step`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Place {
     /// The position of the part's first element.
     pub start: usize,
@@ -12,7 +13,7 @@ pub struct Place {
 }
 
 /// A partition of a flat vector into segments, with gaps allowed: `(start, len)` in ascending order.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Segments {
     /// The length of the flat vector.
     pub total: usize,

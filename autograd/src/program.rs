@@ -1,7 +1,7 @@
 //! A recorded program: plain data, without the closures that recorded it.
 
 use crate::{
-    DType, Error, Shape,
+    DType, Error, Shape, Site,
     alarm::Alarm,
     lints::{Drawing, Lint},
     op::Op,
@@ -9,7 +9,7 @@ use crate::{
     tape::{Node, NodeId, Scope, ScopeId},
     window::Event,
 };
-use std::{ops::Range, panic::Location, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
 /// A declared input.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,7 +21,7 @@ pub struct InputDecl {
     /// Its element type.
     pub dtype: DType,
     /// The caller's line.
-    pub site: &'static Location<'static>,
+    pub site: Site,
 }
 
 impl InputDecl {
@@ -39,7 +39,7 @@ pub struct TapDecl {
     /// The value.
     pub node: NodeId,
     /// The caller's line.
-    pub site: &'static Location<'static>,
+    pub site: Site,
 }
 
 /// A gradient pass: a region of the program, with what it was given.
@@ -60,7 +60,7 @@ pub struct Pass {
     /// The nodes recorded within it. (A node that existed before is shared, and stays where it was.)
     pub nodes: Range<u32>,
     /// The caller's line.
-    pub site: &'static Location<'static>,
+    pub site: Site,
 }
 
 /// A recorded program: nodes in the order in which they run, what they commit, and what they show.
@@ -79,7 +79,7 @@ pub struct Program {
     pub(crate) logits: Vec<NodeId>,
     pub(crate) steep: Vec<NodeId>,
     pub(crate) drawing: Drawing,
-    pub(crate) events: Vec<(Event, &'static Location<'static>)>,
+    pub(crate) events: Vec<(Event, Site)>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) ranks: usize,
     /// States that must be the same on all ranks: the keys of gradient noise.

@@ -5,7 +5,7 @@ mod snapshot;
 pub use snapshot::Snapshot;
 
 use crate::{
-    Array, Data, Pitfall, Shape, Tensor,
+    Array, Data, Pitfall, Shape, Site, Tensor,
     alarm::Alarm,
     backend::{Backend, BufferId, ExecutableId},
     collective::{Alone, Collective, Counted, agree, calls},
@@ -21,7 +21,6 @@ use crate::{
 use std::{
     collections::{HashMap, VecDeque},
     ops::Deref,
-    panic::Location,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -147,7 +146,7 @@ pub struct Session {
     /// Snapshots that nobody can go back to any more.
     snapshots: snapshot::Dropped,
     /// Where each name of the cache is used.
-    places: HashMap<String, &'static Location<'static>>,
+    places: HashMap<String, Site>,
     shown: HashMap<ExecutableId, Shown>,
     taps: VecDeque<Taps>,
     /// What runs have shown to be wrong, for the next call.
@@ -345,7 +344,7 @@ impl Session {
     pub fn run_cached(&mut self, name: &str, inputs: &[(&str, &Array)], f: impl FnOnce(&Tape)) -> Result<Step> {
         let key: CacheKey =
             (name.into(), inputs.iter().map(|(n, a)| (n.to_string(), a.shape().clone(), a.dtype())).collect());
-        let here = Location::caller();
+        let here = Site::caller();
         let first = *self.places.entry(name.into()).or_insert(here);
         if first != here {
             return Err(Error::NameTaken { name: name.into(), first, second: here });
@@ -653,7 +652,7 @@ fn check(
     what: impl Fn() -> String,
     (shape, dtype): (&Shape, crate::DType),
     have: &Array,
-    site: Option<&'static Location<'static>>,
+    site: Option<Site>,
 ) -> Result<()> {
     if have.shape() == shape && have.dtype() == dtype {
         return Ok(());

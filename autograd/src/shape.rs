@@ -1,9 +1,10 @@
 //! Shapes: the extents of a tensor, row-major, with NumPy's broadcasting rule.
 
+use serde::{Deserialize, Serialize};
 use std::{fmt, ops::Deref, sync::Arc};
 
 /// The extent of each dimension, outermost first. A scalar has no dimensions.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Shape(Arc<[usize]>);
 
 impl Shape {

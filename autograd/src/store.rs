@@ -5,6 +5,7 @@ use crate::{
     handle::{Handle, StoreId},
     op::Segments,
 };
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Segments of an arena start at multiples of this many elements; the padding between them is zero, always.
@@ -14,7 +15,25 @@ pub const ALIGN: usize = 128;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StateId(Handle);
 
+/// By position: what reads a program names the states of its own store.
+impl Serialize for StateId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.index().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for StateId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        u32::deserialize(deserializer).map(Self::foreign)
+    }
+}
+
 impl StateId {
+    /// The state at a position of a store that is not known.
+    pub(crate) fn foreign(index: u32) -> Self {
+        Self(Handle::foreign(index))
+    }
+
     /// Its position in the order of declaration.
     pub fn index(self) -> usize {
         self.0.index()
@@ -314,6 +333,14 @@ impl Store {
         let id = Param(Handle::new(self.id, self.layout.params.len(), path));
         self.layout.params.push((id, ParamDecl { path: path.into(), shape: value.shape().clone(), arena, offset }));
         id
+    }
+
+    /// Declares a parameter that is a segment of a state which is there.
+    pub(crate) fn place(&mut self, path: &str, shape: Shape, arena: StateId, offset: usize) {
+        self.arenas.insert(self.layout.state(arena).dtype, arena);
+        self.closed = true;
+        let id = Param(Handle::new(self.id, self.layout.params.len(), path));
+        self.layout.params.push((id, ParamDecl { path: path.into(), shape, arena, offset }));
     }
 
     /// All parameters declared so far.

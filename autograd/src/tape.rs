@@ -4,7 +4,7 @@
 //! stretch of the program.
 
 use crate::{
-    Array, DType, Shape, Tensor,
+    Array, DType, Shape, Site, Tensor,
     alarm::Alarm,
     call::Named,
     hook::{HookFns, OwnRule, Probe, Rewrite, RuleFn},
@@ -21,7 +21,6 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     ops::Range,
-    panic::Location,
     rc::Rc,
     sync::Arc,
 };
@@ -72,7 +71,7 @@ pub struct Node {
     /// The scope it was recorded in.
     pub scope: ScopeId,
     /// The caller's line that recorded it; for a gradient node, the line of the node it differentiates.
-    pub site: &'static Location<'static>,
+    pub site: Site,
 }
 
 impl Node {
@@ -98,7 +97,7 @@ pub(crate) struct Inner {
     pub scopes: Vec<Scope>,
     scope_ids: HashMap<Scope, ScopeId>,
     scope: Option<ScopeId>,
-    pub site: Option<&'static Location<'static>>,
+    pub site: Option<Site>,
     /// The function that is being recorded.
     pub named: Option<Named>,
     pub autocast: Option<DType>,
@@ -115,7 +114,7 @@ pub(crate) struct Inner {
     pub alarms: Vec<Alarm>,
     pub passes: Vec<Pass>,
     /// What runs will do to windows of accumulators, and the losses whose gradients go into each.
-    pub events: Vec<(Event, &'static Location<'static>)>,
+    pub events: Vec<(Event, Site)>,
     pub accumulated: Vec<(StateId, NodeId)>,
     pub hooks: Vec<HookFns>,
     pub rules: Vec<RuleFn>,
@@ -235,7 +234,7 @@ impl Tape {
         let (op, inputs, _) = key.clone();
         inner.seen.insert(key, id);
         let scope = inner.scope.unwrap_or(ScopeId(0));
-        let site = inner.site.unwrap_or(Location::caller());
+        let site = inner.site.unwrap_or(Site::caller());
         inner.nodes.push(Node { op, inputs, shape, dtype, scope, site });
         Tensor { tape: self, id }
     }
@@ -279,8 +278,8 @@ impl Tape {
 
     /// The line that nodes are attributed to.
     #[track_caller]
-    pub fn site(&self) -> &'static Location<'static> {
-        self.inner.borrow().site.unwrap_or(Location::caller())
+    pub fn site(&self) -> Site {
+        self.inner.borrow().site.unwrap_or(Site::caller())
     }
 
     /// A node that has been recorded.
@@ -585,7 +584,7 @@ impl Tape {
     /// If something is tapped under this name already; if the value is another tape's.
     #[track_caller]
     pub fn tap(&self, name: &str, value: Tensor<'_>) {
-        let site = Location::caller();
+        let site = Site::caller();
         self.push_tap(name, value);
         self.note_scaled_tap(name, site);
     }
@@ -593,7 +592,7 @@ impl Tape {
     #[track_caller]
     fn push_tap(&self, name: &str, value: Tensor<'_>) {
         let node = self.own(value, "tap");
-        let site = Location::caller();
+        let site = Site::caller();
         if let Some(first) = self.tapped(name) {
             panic!(
                 "tap {name:?}: the name is taken, at {first}: give each its own, or use `tap_each` (recorded at {site})"
@@ -633,7 +632,7 @@ impl Tape {
     }
 
     /// Where something is tapped under this name.
-    fn tapped(&self, name: &str) -> Option<&'static Location<'static>> {
+    fn tapped(&self, name: &str) -> Option<Site> {
         self.inner.borrow().taps.iter().find(|tap| tap.name == name).map(|tap| tap.site)
     }
 

@@ -4,7 +4,7 @@
 //! parameter that is read before and after such a step is one variable, and what flows back to both reads is one gradient.
 
 use crate::{
-    Tensor,
+    Site, Tensor,
     op::{Op, Place},
     store::{Param, ParamSet, StateId},
     tape::{NodeId, Tape},
@@ -12,16 +12,15 @@ use crate::{
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     iter,
-    panic::Location,
 };
 
 /// What a tape remembers of the values of its arenas.
 #[derive(Default)]
 pub(crate) struct Versions {
     /// Every value that a state has been given, in order, and the line that gave it.
-    pub assigned: Vec<(StateId, NodeId, &'static Location<'static>)>,
+    pub assigned: Vec<(StateId, NodeId, Site)>,
     /// Values of arenas that differ from an earlier one in some parameters only, and the line that made them.
-    updates: HashMap<NodeId, (NodeId, ParamSet, &'static Location<'static>)>,
+    updates: HashMap<NodeId, (NodeId, ParamSet, Site)>,
     /// What has been read as each parameter: the arena's value, and the parameter's.
     reads: BTreeMap<Param, Vec<(NodeId, NodeId)>>,
 }
@@ -72,7 +71,7 @@ pub(crate) struct Read<'t> {
     /// What its gradient arrives at: a slice that gathers it, or an arena that the loss reads otherwise than by parameters.
     pub stand: Tensor<'t>,
     /// The line that reads it.
-    site: &'static Location<'static>,
+    site: Site,
 }
 
 impl Tape {
@@ -253,7 +252,7 @@ impl Tape {
     }
 
     /// The line that made a value of an arena: that of the step, of the assignment, of the update, or of the value itself.
-    fn made_at(&self, version: NodeId) -> &'static Location<'static> {
+    fn made_at(&self, version: NodeId) -> Site {
         let inner = self.inner.borrow();
         let stepped = inner.passes.iter().find(|pass| pass.outputs.contains(&version)).map(|pass| pass.site);
         let assigned = inner.versions.assigned.iter().find(|(_, id, _)| *id == version).map(|(.., site)| *site);

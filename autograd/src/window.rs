@@ -5,6 +5,7 @@
 //! [`PassState`] for each, and asks it before each run.
 
 use crate::{
+    Site,
     error::Error,
     pass_state::{Action, PassConfig, PassState},
     passes::Weighting,
@@ -12,7 +13,7 @@ use crate::{
     store::StateId,
     tape::Tape,
 };
-use std::{collections::BTreeMap, panic::Location, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// What does not change about the windows of an accumulator.
 #[derive(Clone, PartialEq, Debug)]
@@ -57,7 +58,7 @@ impl Event {
 }
 
 /// Events, each with the line that recorded it.
-pub(crate) type Events = [(Event, &'static Location<'static>)];
+pub(crate) type Events = [(Event, Site)];
 
 impl Window {
     /// The rules for its gradients.
@@ -142,7 +143,7 @@ impl Windows {
                 let state = known.state.as_mut().expect("what is unknown has been read");
                 state.apply(event.action()).map_err(|pitfall| {
                     let subject = format!("accumulator {:?}", known.window.name);
-                    Error::Pitfall { pitfall, subject, site: Some(site) }
+                    Error::Pitfall { pitfall, subject, site: Some(*site) }
                 })?;
             }
         }

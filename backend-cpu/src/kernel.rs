@@ -60,7 +60,7 @@ pub(crate) struct Compiled {
     /// The stretches of memory that it writes, each once: its targets.
     pub writes: Vec<Source>,
     op: &'static str,
-    site: &'static std::panic::Location<'static>,
+    site: wgrad::Site,
 }
 
 impl Compiled {

@@ -12,9 +12,9 @@ use crate::{
         sequence,
     },
 };
-use std::{panic::Location, sync::Arc};
+use std::sync::Arc;
 use wgrad::{
-    DType,
+    DType, Site,
     op::{Op, Segments, Typed},
     plan::{Body, Home, Instr, Kernel, Kind, Level, Operand, Plan, Value},
 };
@@ -24,7 +24,7 @@ use wgrad::{
 pub(crate) struct Check {
     pub op: &'static str,
     pub extent: usize,
-    pub site: &'static Location<'static>,
+    pub site: Site,
 }
 
 /// Lowers the kernels of a plan.

@@ -3,6 +3,7 @@
 use crate::{
     Error, Result,
     device::Device,
+    replay::ReplayArgs,
     resnet::{ResNetArgs, ResNetRunArgs},
     rnn::{Case, CellName, Fix, TaskName},
     runfile::{DiagnoseArgs, TrainArgs},
@@ -73,6 +74,8 @@ pub enum Command {
     Train(TrainArgs),
     /// Tell what is wrong with the run that a file describes, where, since when, and what cures it
     Diagnose(DiagnoseArgs),
+    /// Run a step again that a capsule holds, value by value, and tell whether the model or the device is to blame
+    Replay(ReplayArgs),
     /// Print one recorded step: forward, backward, passes, optimizer
     Tape(TapeArgs),
     /// Run golden vectors, whose expected values another framework has computed
@@ -152,6 +155,9 @@ pub struct RunOptions {
     /// Run the same steps again with each remedy of what is found, until one cures, beside two controls
     #[arg(long, requires = "diagnose")]
     pub prove: bool,
+    /// Where the run breaks, keep that step in a file, for `wgrad replay`
+    #[arg(long, value_name = "FILE", requires = "diagnose")]
+    pub capsule: Option<PathBuf>,
 }
 
 /// How an example is trained.

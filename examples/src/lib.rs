@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod history;
 pub mod interrupt;
 pub mod output;
+pub mod replay;
 pub mod report;
 pub mod resnet;
 pub mod rnn;

@@ -8,6 +8,7 @@ use wgrad_examples::{
     cli::{Cli, Command, Common},
     doctor, interrupt,
     output::json,
+    replay,
     report::Report,
     resnet, rnn, runfile, say, tape, tour, transformer, two_tower, verify,
 };
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Some(Command::TwoTower(args)) => two_tower::train(args, &cli.common).map(done),
         Some(Command::Train(args)) => runfile::train(args, &cli.common).map(done),
         Some(Command::Diagnose(args)) => runfile::diagnose(args, &cli.common).map(done),
+        Some(Command::Replay(args)) => replay::replay(args, &cli.common).map(done),
         Some(Command::Tape(args)) => tape::tape(args, &cli.common).map(done),
         Some(Command::Verify(args)) => verify::verify(args, &cli.common),
         Some(Command::Doctor) => doctor::doctor(&cli.common),

@@ -71,12 +71,21 @@ pub fn save_to(file: &SaveFile, session: &mut Session, metadata: &Metadata, arra
         }
     }
     tensors.extend(arrays.iter().map(|(name, array)| (format!("{EXTRA}{name}"), Cow::Borrowed(array))));
-    // The widest first, so that each lies where its type may.
-    tensors.sort_by(|(a, x), (b, y)| stored(y.dtype()).cmp(&stored(x.dtype())).then_with(|| a.cmp(b)));
     let mut metadata = metadata.clone();
     metadata.insert(FORMAT_KEY.into(), FORMAT.into());
     metadata.insert(ORDER_KEY.into(), serde_json::json!(order(&layout)).to_string());
-    let header = encode_header(&tensors, &metadata);
+    write_file(file, tensors, &metadata)
+}
+
+/// Writes tensors and metadata as safetensors. The same content makes the same bytes.
+pub(crate) fn write_file(
+    file: &SaveFile,
+    mut tensors: Vec<(String, Cow<'_, Array>)>,
+    metadata: &Metadata,
+) -> Result<()> {
+    // The widest first, so that each lies where its type may.
+    tensors.sort_by(|(a, x), (b, y)| stored(y.dtype()).cmp(&stored(x.dtype())).then_with(|| a.cmp(b)));
+    let header = encode_header(&tensors, metadata);
     if header.len() > MOST_HEADER {
         return Err(Error::Header { path: file.path().into(), bytes: header.len(), most: MOST_HEADER });
     }
@@ -85,6 +94,28 @@ pub fn save_to(file: &SaveFile, session: &mut Session, metadata: &Metadata, arra
         to.write_all(&header)?;
         tensors.iter().try_for_each(|(_, array)| to.write_all(&encode(array.data())))
     })
+}
+
+/// All tensors and the metadata of a safetensors file, by name.
+///
+/// # Errors
+/// [`Error::Io`] and [`Error::Malformed`] if it cannot be read, or a tensor is of a type that no [`Array`] has.
+pub(crate) fn read_file(path: &Path) -> Result<(Arrays, Metadata)> {
+    let bytes = read(path)?;
+    let file = parse(path, &bytes)?;
+    let mut arrays = Arrays::new();
+    for (name, view) in file.tensors() {
+        arrays.insert(name.clone(), array(path, &name, &view)?);
+    }
+    Ok((arrays, all_metadata(path, &bytes)?))
+}
+
+/// A tensor of a file.
+fn array(path: &Path, name: &str, view: &TensorView<'_>) -> Result<Array> {
+    let data = decode(view.dtype(), view.data());
+    let why = || format!("its tensor {name:?} is of type {:?}", view.dtype());
+    let data = data.ok_or_else(|| Error::Malformed { path: path.into(), why: why() })?;
+    Ok(Array::new(view.shape(), data))
 }
 
 #[track_caller]
@@ -150,11 +181,7 @@ pub fn load_with_arrays(session: &mut Session, path: impl AsRef<Path>) -> Result
             return Err(Error::Unexpected { path: path.into(), tensor: name.into() });
         };
         let view = file.tensor(name).expect("named by the file");
-        let data = decode(view.dtype(), view.data()).ok_or_else(|| Error::Malformed {
-            path: path.into(),
-            why: format!("its tensor {name:?} is of type {:?}", view.dtype()),
-        })?;
-        arrays.insert(extra.into(), Array::new(view.shape(), data));
+        arrays.insert(extra.into(), array(path, name, &view)?);
     }
     check_order(path, &layout, metadata.get(ORDER_KEY))?;
     let data = |want: &Wanted| {
@@ -322,11 +349,16 @@ fn parse<'b>(path: &Path, bytes: &'b [u8]) -> Result<SafeTensors<'b>> {
     SafeTensors::deserialize(bytes).map_err(|error| Error::Malformed { path: path.into(), why: error.to_string() })
 }
 
-/// All metadata of a checkpoint in a format that is known.
-fn header(path: &Path, bytes: &[u8]) -> Result<Metadata> {
+/// All metadata of a safetensors file.
+fn all_metadata(path: &Path, bytes: &[u8]) -> Result<Metadata> {
     let (_, header) = SafeTensors::read_metadata(bytes)
         .map_err(|error| Error::Malformed { path: path.into(), why: error.to_string() })?;
-    let metadata: Metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();
+    Ok(header.metadata().clone().unwrap_or_default().into_iter().collect())
+}
+
+/// All metadata of a checkpoint in a format that is known.
+fn header(path: &Path, bytes: &[u8]) -> Result<Metadata> {
+    let metadata = all_metadata(path, bytes)?;
     match metadata.get(FORMAT_KEY).map(String::as_str) {
         Some(FORMAT) => Ok(metadata),
         Some(found) => Err(Error::Version { path: path.into(), found: found.into(), known: FORMAT }),

@@ -6,11 +6,10 @@
 use crate::{Init, LossScale, Precision, TrainerConfig, random::generator};
 use std::{
     cell::{Cell, RefCell},
-    panic::Location,
     rc::Rc,
 };
 use wgrad::{
-    Array, NodeId, Optimizer, ParamSet, Result, Session, Store, Tape, Tensor, Tuning, Weighting,
+    Array, NodeId, Optimizer, ParamSet, Result, Session, Site, Store, Tape, Tensor, Tuning, Weighting,
     op::{Binary, Op, Unary},
 };
 
@@ -87,7 +86,7 @@ pub struct Spot {
     /// The operation.
     pub op: Op,
     /// The line that records it.
-    pub site: &'static Location<'static>,
+    pub site: Site,
     /// The scope that it is recorded in.
     pub scope: String,
 }

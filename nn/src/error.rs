@@ -56,6 +56,14 @@ pub enum Error {
         /// The format that is read.
         known: &'static str,
     },
+    /// A file that is no capsule of this version.
+    #[error("{} is no capsule that this version reads: {why}", path.display())]
+    Capsule {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
     /// A tensor that the program declares and the file lacks.
     #[error("{} has no tensor {tensor:?}, which this program needs", path.display())]
     Missing {

@@ -1,6 +1,6 @@
 //! The flight recorder: the last states and batches of a run, to go back to once it has broken.
 
-use crate::{Trainer, Update, trainer::Place};
+use crate::{Capsule, Trainer, Update, trainer::Place};
 use std::{collections::VecDeque, fmt};
 use wgrad::{Array, Error, Origin, Result, Session, Snapshot, Step, Taps};
 
@@ -93,6 +93,8 @@ pub struct Failure {
     pub part: Part,
     /// The first node whose value is not finite.
     pub origin: Origin,
+    /// The program with its states and inputs, to be run again anywhere.
+    pub capsule: Capsule,
 }
 
 /// The last steps of a run, made again.
@@ -230,8 +232,12 @@ impl FlightRecorder {
         // What is given to an update may be what the one before has made.
         for at in (0..=broken.unwrap_or(0)).rev().filter(|_| broken.is_some()) {
             let found = session.rewound(&leg.snapshot, |session| look(trainer, session, &calls, at))?;
-            let Some((part, origin)) = found else { break };
-            failure = Some(Failure { update: from + at, part, origin });
+            let Some((part, origin, mut capsule)) = found else { break };
+            let update = from + at;
+            let notes =
+                [("update", update.to_string()), ("part", part.to_string()), ("found", origin.place.to_string())];
+            capsule.notes.extend(notes.map(|(key, text)| (key.to_string(), text)));
+            failure = Some(Failure { update, part, origin, capsule });
             if failure.as_ref().is_some_and(|failure| failure.origin.is_produced()) {
                 break;
             }
@@ -310,7 +316,7 @@ fn look(
     session: &mut Session,
     calls: &[&Call],
     update: usize,
-) -> Result<Option<(Part, Origin)>> {
+) -> Result<Option<(Part, Origin, Capsule)>> {
     trainer.resume();
     // A call may end a window and begin the next; the first one may go on with one.
     let (mut updates, mut micro_batches, mut found) = (0, trainer.present(session)?, None);
@@ -318,8 +324,11 @@ fn look(
         made(trainer, session, call, &mut |session, step, inputs| {
             let is_end = inputs.is_empty();
             let part = if is_end { Part::Update } else { Part::MicroBatch(micro_batches) };
-            if updates == update && found.is_none() {
-                found = session.first_non_finite(step, inputs)?.map(|origin| (part, origin));
+            if updates == update
+                && found.is_none()
+                && let Some(origin) = session.first_non_finite(step, inputs)?
+            {
+                found = Some((part, origin, Capsule::of(session, step, inputs)?));
             }
             micro_batches += 1;
             if is_end {
@@ -368,7 +377,7 @@ impl fmt::Display for Replay {
                 "Update {update} is not sound, and yet each of its values is finite when its nodes run one by one: a kernel \
                  of the device may be wrong."
             ),
-            (Some(_), Some(Failure { update, part, origin })) => {
+            (Some(_), Some(Failure { update, part, origin, .. })) => {
                 writeln!(f, "Update {update} broke the run, in {part}.")?;
                 write!(f, "{origin}")
             }

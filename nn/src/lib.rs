@@ -9,6 +9,7 @@
 //! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates.
 //! - [`diagnosis`] tells what is wrong with a run, and proves what cures it by replay.
 //! - [`FlightRecorder`] goes back to before a run broke, and names the first value that is not finite.
+//! - [`Capsule`] keeps a step of a run in a file, to be run again on another device.
 //! - [`LrFinder`] tries learning rates from far too low to far too high.
 //! - [`Landscape`] measures the curvature of a loss, and the noise of its gradients.
 //! - [`Forecast`] warns of signs that a run is about to break.
@@ -53,6 +54,7 @@ mod attention;
 mod batch_norm;
 mod buffers;
 mod builder;
+mod capsule;
 mod conv;
 mod dropout;
 mod edit;
@@ -87,6 +89,7 @@ pub use attention::{AttentionConfig, MultiHeadAttention};
 pub use batch_norm::BatchNorm;
 pub use buffers::{Buffers, Remembered};
 pub use builder::Builder;
+pub use capsule::Capsule;
 pub use conv::Conv2d;
 pub use dropout::Dropout;
 pub use edit::{Edit, Spot, Transform, write_edits};

@@ -16,10 +16,10 @@ use crate::{
 };
 use inputs::Asked;
 use measured::Monitor;
-use std::{cell::RefCell, collections::BTreeMap, fmt, panic::Location};
+use std::{cell::RefCell, collections::BTreeMap, fmt};
 use wgrad::{
     Accumulator, Agc, Array, Centralize, DType, DynamicScale, FiniteGuard, Flat, Grads, InputDecl, Lint, LossScaler,
-    Noise, OnGiveUp, Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, StateId, Step, Store, Tape, Taps,
+    Noise, OnGiveUp, Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, Site, StateId, Step, Store, Tape, Taps,
     Tensor, Weighting,
 };
 
@@ -143,7 +143,7 @@ const SHAPES: usize = 64;
 pub struct Trainer {
     config: TrainerConfig,
     /// Where it was made: the line to name for what it records besides the loss.
-    site: &'static Location<'static>,
+    site: Site,
     params: ParamSet,
     optimizer: Box<dyn Optimizer>,
     scaler: LossScaler,
@@ -241,7 +241,7 @@ impl Trainer {
         };
         let (params, loss) = (params.clone(), Box::new(loss));
         let (micro_batches, updates, present) = (vec![], [[None, None], [None, None]], None);
-        let site = Location::caller();
+        let site = Site::caller();
         Self {
             config,
             site,
@@ -655,7 +655,7 @@ impl Trainer {
         let missing = asked.iter().find(|(name, _)| inputs.iter().all(|(given, _)| given != name));
         let Some((name, site)) = missing else { return Ok(()) };
         let known = self.micro_batches.iter().flat_map(|(_, step)| step.inputs()).find(|input| input.name == *name);
-        known.map_or(Ok(()), |input| Err(InputDecl { site, ..input.clone() }.missing()))
+        known.map_or(Ok(()), |input| Err(InputDecl { site: *site, ..input.clone() }.missing()))
     }
 
     /// The program of a micro-batch of these shapes, which measures if it is to be watched.

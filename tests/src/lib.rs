@@ -16,6 +16,7 @@ mod properties;
 mod run;
 pub mod shaders;
 mod sound;
+pub mod steps;
 mod training;
 
 pub use cases::proptest_config;

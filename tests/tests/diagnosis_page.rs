@@ -13,7 +13,9 @@ proof says so, with how the run ended with each remedy. `--json` prints one obje
 `wgrad resnet --case sigmoid --diagnose --prove`.
 
 A run whose loss is not finite at last is made again from its last sound states, with a look at every value. The first one that
-is not finite is named: its operation, scope and source line, what it was computed from, and what it reaches.
+is not finite is named: its operation, scope and source line, what it was computed from, and what it reaches. `--capsule FILE`
+keeps that step: the recorded program, its states and its inputs, in one safetensors file. `wgrad replay FILE --device gpu` runs
+it again anywhere, and compares each operation with the reference in f64: the model is to blame, or the device.
 
 It works alike on a model of your own. What builds the run goes into a closure, and the trainer's configuration into
 `setup.of(..)`; the rest is two calls:

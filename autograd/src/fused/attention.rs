@@ -18,9 +18,10 @@ use crate::{
     lints::Mark,
     op::{Op, Typed},
 };
+use serde::{Deserialize, Serialize};
 
 /// How the scores of attention follow from queries and keys.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Scores {
     /// Whether query `i` may attend to keys 0 to `i` only.
     pub causal: bool,

@@ -6,9 +6,10 @@ use crate::{
     lints::Mark,
     op::{Op, Typed},
 };
+use serde::{Deserialize, Serialize};
 
 /// The kind of a recurrent layer: how `h_t` follows from `z_t`, what comes from the input, and `h_(t-1)`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Cell {
     /// `h = tanh(z + W_hh h)`, with `z = W_ih x + b` (Elman 1990).
     Tanh,

@@ -2,16 +2,14 @@
 
 use super::{Lint, Walk};
 use crate::{
+    Site,
     pitfall::Pitfall,
     program::Program,
     random::KEY,
     store::{Layout, StateId},
     tape::NodeId,
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    panic::Location,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Numbers that a generator has given on a tape.
 #[derive(Clone, Debug)]
@@ -20,7 +18,7 @@ pub(crate) struct Drawn {
     pub counter: StateId,
     pub stream: u64,
     pub node: NodeId,
-    pub site: &'static Location<'static>,
+    pub site: Site,
 }
 
 /// What a program draws, and what that depends on.
@@ -44,7 +42,7 @@ impl Drawing {
     }
 
     /// The generators that it draws from, each by its key, with its counter, the streams, and the first line.
-    pub fn generators(&self) -> BTreeMap<StateId, (StateId, Vec<u64>, &'static Location<'static>)> {
+    pub fn generators(&self) -> BTreeMap<StateId, (StateId, Vec<u64>, Site)> {
         let mut generators = BTreeMap::new();
         for drawn in &self.drawn {
             let (_, streams, _) = generators.entry(drawn.key).or_insert((drawn.counter, vec![], drawn.site));
@@ -86,7 +84,7 @@ pub(super) fn still_generators(walk: &mut Walk<'_>) {
 }
 
 /// The lint of a generator from which all ranks draw the same.
-pub(crate) fn same_on_all_ranks(layout: &Layout, key: StateId, site: &'static Location<'static>) -> Lint {
+pub(crate) fn same_on_all_ranks(layout: &Layout, key: StateId, site: Site) -> Lint {
     let message = format!(
         "{:?} gives all ranks the same numbers, for different data; seed it by the rank too, or say `repeating` where that \
          is meant",
@@ -100,7 +98,7 @@ pub(crate) fn same_on_all_ranks(layout: &Layout, key: StateId, site: &'static Lo
 struct Use {
     trains: bool,
     moves: bool,
-    site: &'static Location<'static>,
+    site: Site,
 }
 
 impl Use {

@@ -2,18 +2,18 @@
 
 use super::{Facts, Walk};
 use crate::{
-    Tensor,
+    Site, Tensor,
     grads::{Grads, Unscaled},
     op::{Binary, Op, Unary},
     pitfall::Pitfall,
     store::StateId,
     tape::{Node, NodeId, Scope, Tape},
 };
-use std::{collections::HashSet, panic::Location};
+use std::collections::HashSet;
 
 impl Facts {
     /// Remembers the line that last gave a state a value.
-    pub(crate) fn assign(&mut self, state: StateId, site: &'static Location<'static>) {
+    pub(crate) fn assign(&mut self, state: StateId, site: Site) {
         self.assigned.insert(state, site);
     }
 }

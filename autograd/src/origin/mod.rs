@@ -4,7 +4,7 @@ mod flags;
 mod probed;
 
 use crate::{
-    Array,
+    Array, Site,
     error::Result,
     op::Op,
     program::Program,
@@ -13,7 +13,8 @@ use crate::{
 };
 use flags::{Flags, Found};
 use probed::Answers;
-use std::{fmt, panic::Location};
+pub(crate) use probed::aside;
+use std::fmt;
 
 /// A part of a training step.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -97,7 +98,7 @@ pub struct NodePlace {
     /// The path of its scope, the parts joined by `/`; empty at the root.
     pub scope: String,
     /// The line that recorded it; of a node of the reverse sweep, the line of what it differentiates.
-    pub site: &'static Location<'static>,
+    pub site: Site,
     /// The part of the step that it belongs to.
     pub phase: Phase,
 }
@@ -287,7 +288,7 @@ fn params(program: &Program, op: &Op, value: &Array) -> Vec<String> {
     of.map(|(_, decl)| decl.path.clone()).collect()
 }
 
-fn place(program: &Program, id: NodeId) -> NodePlace {
+pub(crate) fn place(program: &Program, id: NodeId) -> NodePlace {
     let node = program.node(id);
     let name = match &node.op {
         Op::Input(input) => format!("input {:?}", program.inputs()[input.0 as usize].name),

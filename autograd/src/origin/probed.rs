@@ -1,7 +1,7 @@
 //! A program that tells of each of its values whether it is finite, and commits nothing.
 
 use crate::{
-    DType, Shape,
+    DType, Shape, Site,
     lints::Drawing,
     op::{Binary, Op, Place, Reduce, Unary},
     program::{Program, TapDecl},
@@ -70,7 +70,7 @@ pub(super) fn probed(program: &Program) -> (Program, Answers) {
         }
     }
     let mut taps = vec![];
-    let site = program.nodes.first().map_or(std::panic::Location::caller(), |node| node.site);
+    let site = program.nodes.first().map_or(Site::caller(), |node| node.site);
     let mut asked = vec![];
     let answers = std::mem::take(&mut probing.answers);
     for (at, together) in answers.chunks(TOGETHER).enumerate() {
@@ -102,7 +102,7 @@ pub(super) fn showing(program: &Program, of: &[NodeId]) -> Program {
 }
 
 /// A program that leaves no trace but its taps.
-fn aside(program: Program, taps: Vec<TapDecl>) -> Program {
+pub(crate) fn aside(program: Program, taps: Vec<TapDecl>) -> Program {
     let drawing = Drawing::default();
     let (commits, passes, alarms, lints, events, shared) = (vec![], vec![], vec![], vec![], vec![], vec![]);
     Program { commits, taps, passes, alarms, lints, drawing, events, shared, unreached: vec![], ..program }

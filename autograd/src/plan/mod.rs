@@ -19,12 +19,12 @@ pub use print::Described;
 pub use profile::Cost;
 
 use crate::{
-    DType, Shape,
+    DType, Shape, Site,
     op::{Op, Reduce},
     store::StateId,
     tape::{NodeId, ScopeId},
 };
-use std::{ops::Range, panic::Location, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
 /// What the planner may do. Everything is on by default; each part can be switched off, and changes nothing but speed
 /// and the rounding of sums.
@@ -172,7 +172,7 @@ pub struct Kernel {
     /// The scope of its first node.
     pub scope: ScopeId,
     /// The line that recorded its first node.
-    pub site: &'static Location<'static>,
+    pub site: Site,
 }
 
 impl Kernel {

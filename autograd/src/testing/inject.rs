@@ -78,7 +78,7 @@ fn put_in(
     first: InputId,
     shape: &Shape,
     dtype: DType,
-    (scope, site): (crate::ScopeId, &'static std::panic::Location<'static>),
+    (scope, site): (crate::ScopeId, crate::Site),
 ) -> NodeId {
     let mut push = |op: Op, inputs: &[NodeId], shape: &Shape, dtype: DType| {
         let id = NodeId(nodes.len() as u32);

@@ -29,6 +29,8 @@ pub struct Diagnose<'a> {
     pub again: &'a str,
     /// Where what the run shows is written.
     pub metrics: Option<&'a Path>,
+    /// Where the step is kept at which the run breaks.
+    pub capsule: Option<&'a Path>,
 }
 
 /// A number as JSON has it beside its range, whose ends are null where there is none.
@@ -93,6 +95,9 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
     if let Some(metrics) = metrics {
         write(metrics, &settings, study.trace().expect("it has been made"))?;
     }
+    if let Some((path, failure)) = asked.capsule.zip(diagnosis.failure.as_ref()) {
+        failure.capsule.save(path)?;
+    }
     if asked.prove && !interrupt::requested() {
         let part = if took < LONG { settings.steps } else { settings.steps * 4 / 10 };
         let horizon = asked.horizon.map_or(part, |steps| steps as usize);
@@ -125,6 +130,11 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
         );
     }
     say!("{diagnosis}");
+    match (asked.capsule, diagnosis.failure.is_some()) {
+        (Some(path), true) => say!("That step is kept: wgrad replay {}", path.display()),
+        (Some(path), false) => say!("No value is not finite: {} is not written", path.display()),
+        (None, _) => {}
+    }
     let provable =
         diagnosis.findings.first().is_some_and(|finding| finding.remedies.iter().any(|r| !r.edits.is_empty()));
     if !asked.prove && provable && !common.quiet {

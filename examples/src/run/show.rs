@@ -74,6 +74,7 @@ pub fn show(asked: &Asked<'_>, common: &Common, options: &RunOptions) -> Result<
             horizon: None,
             again: "the same with --prove",
             metrics: options.metrics.as_deref(),
+            capsule: options.capsule.as_deref(),
         };
         return diagnose(asked.run, &how, common);
     }

@@ -20,6 +20,9 @@ pub struct DiagnoseArgs {
     /// Write what the run shows to a new file, as lines of JSON
     #[arg(long, value_name = "FILE.jsonl")]
     pub metrics: Option<PathBuf>,
+    /// Where the run breaks, keep that step in a file, for `wgrad replay`
+    #[arg(long, value_name = "FILE")]
+    pub capsule: Option<PathBuf>,
 }
 
 /// `wgrad diagnose`.
@@ -35,6 +38,7 @@ pub fn diagnose(args: &DiagnoseArgs, common: &Common) -> Result<()> {
         horizon: args.horizon,
         again: &again,
         metrics: args.metrics.as_deref(),
+        capsule: args.capsule.as_deref(),
     };
     run::diagnose(&open(&args.file, common)?, &asked, common)
 }

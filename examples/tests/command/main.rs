@@ -9,6 +9,7 @@ mod gpu;
 #[cfg(unix)]
 mod interrupts;
 mod output;
+mod replay;
 mod reports;
 mod resnet;
 mod runfiles;

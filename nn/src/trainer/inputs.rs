@@ -1,8 +1,8 @@
 //! What a loss is recorded from, and what it gives.
 
 use crate::Edit;
-use std::{cell::RefCell, collections::BTreeMap, panic::Location};
-use wgrad::{Array, Tape, Tensor};
+use std::{cell::RefCell, collections::BTreeMap};
+use wgrad::{Array, Site, Tape, Tensor};
 
 /// The inputs of a micro-batch on a tape.
 pub struct Inputs<'t> {
@@ -13,7 +13,7 @@ pub struct Inputs<'t> {
 }
 
 /// Names of inputs, and the lines that ask for them.
-pub(super) type Asked = BTreeMap<String, &'static Location<'static>>;
+pub(super) type Asked = BTreeMap<String, Site>;
 
 impl<'t> Inputs<'t> {
     #[track_caller]
@@ -47,7 +47,7 @@ impl<'t> Inputs<'t> {
     /// If the micro-batch has no such input, and none before had.
     #[track_caller]
     pub fn get(&self, name: &str) -> Tensor<'t> {
-        self.asked.borrow_mut().entry(name.into()).or_insert(Location::caller());
+        self.asked.borrow_mut().entry(name.into()).or_insert(Site::caller());
         // Not within a closure: the caller's line is to blame.
         let Some((_, found)) = self.named.iter().find(|(known, _)| known == name) else {
             let known: Vec<&str> = self.named.iter().map(|(name, _)| name.as_str()).collect();

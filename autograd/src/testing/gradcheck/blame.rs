@@ -48,7 +48,7 @@ impl Gradcheck {
             if node != end && self.is_wrong(session, subject, moving(&program, node, end), at, &cotangent)? {
                 let suspect = consumer(&program, &nodes, node);
                 let Node { op, site, .. } = program.node(suspect);
-                return Ok(Some(Suspect { op: op.name(), node: suspect, site }));
+                return Ok(Some(Suspect { op: op.name(), node: suspect, site: *site }));
             }
         }
         Ok(None)

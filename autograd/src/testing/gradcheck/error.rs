@@ -1,7 +1,7 @@
 //! What a gradient check reports.
 
-use crate::{DType, NodeId};
-use std::{fmt, panic::Location};
+use crate::{DType, NodeId, Site};
+use std::fmt;
 
 /// Which derivative.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -62,7 +62,7 @@ pub struct Suspect {
     /// Its node, on a tape on which the function is recorded first.
     pub node: NodeId,
     /// The line that recorded it; of a gradient's node, the line of what it differentiates.
-    pub site: &'static Location<'static>,
+    pub site: Site,
 }
 
 /// A recorded derivative that differences contradict.

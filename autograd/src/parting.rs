@@ -1,0 +1,313 @@
+//! Where two devices part: the first operation of a program that one of them computes otherwise.
+
+use crate::{
+    Array, DType, NodePlace,
+    error::Result,
+    op::{Binary, InputId, Op, Reduce},
+    origin::place,
+    program::{InputDecl, Program, TapDecl},
+    session::Session,
+    tape::{Node, NodeId},
+};
+use std::fmt;
+
+/// Gives the values that a program taps, in their order, as f64: another device, or a reference.
+pub type Judge<'a> = dyn FnMut(&Program, &[(&str, &Array)]) -> Result<Vec<Vec<f64>>> + 'a;
+
+/// What parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PartingOf {
+    /// An operation by itself, on operands that both were given.
+    Operation,
+    /// What the whole program gives on the device, where each of its operations by itself is right: the way in which kernels
+    /// were put together is to blame.
+    Plan,
+}
+
+/// The first node on which a device and a judge part.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Parting {
+    /// The node.
+    pub place: NodePlace,
+    /// Whether it parts by itself.
+    pub of: PartingOf,
+    /// The position of the worst element, in row-major order.
+    pub element: usize,
+    /// That element on the device.
+    pub have: f64,
+    /// That element as it should be.
+    pub want: f64,
+    /// How many elements part.
+    pub count: usize,
+    /// How many elements there are.
+    pub elements: usize,
+}
+
+impl fmt::Display for Parting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { place, of, element, have, want, count, elements } = self;
+        let what = match of {
+            PartingOf::Operation => "The first operation that the device computes otherwise",
+            PartingOf::Plan => {
+                "The operations are right one by one, and the program as it is planned is not; it parts at"
+            }
+        };
+        write!(
+            f,
+            "{what}: {place}\n  {count} of {elements} elements; element {element} is {have:.7e}, and should be {want:.7e}"
+        )
+    }
+}
+
+/// What results may differ by, as a share of their scale: rounding, and formulas of another order.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 1e-9,
+        DType::F32 => 1e-4,
+        DType::F16 => 4e-3,
+        DType::U32 | DType::I32 | DType::Bool => 0.0,
+    }
+}
+
+/// Results below this are too small to be told apart: some devices have no subnormal numbers.
+const SMALLEST: f64 = 1e-37;
+
+impl Session {
+    /// Runs each operation of a program by itself on this device and by a judge, on the operands that it has in a run from the
+    /// states as they are, and finds the first one that differs by more than rounding. If none does, compares what the
+    /// whole program gives with its operations one by one. `None` if all agree. No state changes.
+    ///
+    /// A judge that is a reference tells a fault of the device from one of the model: a model whose loss is not finite computes
+    /// the same on both.
+    ///
+    /// # Errors
+    /// As [`Session::compile`] and [`Session::run`]; as the judge.
+    pub fn parting(
+        &mut self,
+        program: &Program,
+        inputs: &[(&str, &Array)],
+        judge: &mut Judge<'_>,
+    ) -> Result<Option<Parting>> {
+        let all: Vec<NodeId> = (0..program.nodes().len() as u32).map(NodeId).collect();
+        let values = self.values(program, &all, inputs)?;
+        let apart = Apart::of(program);
+        let given = |of: &dyn Fn(&Array) -> Array| -> Vec<(String, Array)> {
+            apart.operands.iter().map(|id| (operand(*id), of(&values[id.index()]))).collect()
+        };
+        fn named(given: &[(String, Array)]) -> Vec<(&str, &Array)> {
+            given.iter().map(|(name, array)| (name.as_str(), array)).collect()
+        }
+        let (plain, sizes) = (given(&Array::clone), given(&magnitudes));
+        let step = self.compile(apart.program.clone())?;
+        let have = self.run_aside(&step, &named(&plain))?;
+        let want = judge(&apart.program, &named(&plain))?;
+        let scales = judge(&apart.sums(program), &named(&sizes))?;
+        let mut scales = scales.iter();
+        for ((id, have), want) in apart.results.iter().zip(have.iter()).zip(&want) {
+            let node = program.node(*id);
+            let scale = if is_sum(&node.op) { scales.next() } else { None };
+            let differs = difference(node, &have.1.to_f64(), want, scale.map(Vec::as_slice));
+            if let Some(worst) = differs {
+                return Ok(Some(worst.at(program, *id, PartingOf::Operation)));
+            }
+        }
+        self.plan_parts(program, inputs, &values)
+    }
+
+    /// Compares what a run gives with the values of its nodes one by one.
+    fn plan_parts(
+        &mut self,
+        program: &Program,
+        inputs: &[(&str, &Array)],
+        values: &[Array],
+    ) -> Result<Option<Parting>> {
+        let present = self.snapshot()?;
+        let given = self.rewound(&present, |session| {
+            let step = session.compile(program.clone())?;
+            let taps = session.run_now(&step, inputs);
+            let taps = match taps {
+                // What the run has shown to be wrong is for others.
+                Err(crate::Error::Late { .. }) => session.taps().unwrap_or_default().pop(),
+                taps => Some(taps?),
+            };
+            let mut given: Vec<(NodeId, Array)> = vec![];
+            for tap in program.taps() {
+                let value = taps.as_ref().and_then(|taps| taps.get(&tap.name));
+                given.extend(value.map(|value| (tap.node, value.clone())));
+            }
+            for (state, node) in program.commits() {
+                given.push((*node, session.read(*state)?));
+            }
+            Ok::<_, crate::Error>(given)
+        })?;
+        let mut given = given;
+        given.sort_by_key(|(node, _)| *node);
+        for (id, have) in given {
+            let want = values[id.index()].to_f64();
+            let largest = want.iter().filter(|v| v.is_finite()).fold(0.0, |most: f64, v| most.max(v.abs()));
+            // Errors of the nodes before it add up.
+            let scale = vec![10.0 * largest; want.len()];
+            if let Some(worst) = difference(program.node(id), &have.to_f64(), &want, Some(&scale)) {
+                return Ok(Some(worst.at(program, id, PartingOf::Plan)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A program in which each operation stands alone, and reads inputs.
+struct Apart {
+    program: Program,
+    /// The nodes of the other program that are inputs of this one.
+    operands: Vec<NodeId>,
+    /// The nodes whose results are tapped, in the order of taps.
+    results: Vec<NodeId>,
+}
+
+/// The name of the input that stands for a node.
+fn operand(id: NodeId) -> String {
+    format!("parting/{id}")
+}
+
+/// Whether an operation computes something from operands.
+fn computes(op: &Op) -> bool {
+    let is_leaf = matches!(op, Op::Const(_) | Op::Input(_) | Op::State(_) | Op::Table(_) | Op::Iota(_));
+    let is_same = matches!(op, Op::Detach | Op::Barrier(_) | Op::Recomputed | Op::Hook(_) | Op::Custom { .. });
+    !is_leaf && !is_same
+}
+
+/// Whether an operation adds up products or elements, so that its rounding is measured by the same over their magnitudes.
+fn is_sum(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Binary(Binary::Add | Binary::Sub)
+            | Op::Reduce(Reduce::Sum, _)
+            | Op::SegmentReduce(Reduce::Sum, _)
+            | Op::CumSum { .. }
+            | Op::ScatterAdd { .. }
+            | Op::MatMul { .. }
+            | Op::Conv2d(_)
+            | Op::ConvInputGrad(..)
+            | Op::ConvWeightGrad(..)
+    )
+}
+
+impl Apart {
+    fn of(program: &Program) -> Self {
+        let included = |id: &NodeId| {
+            let node = program.node(*id);
+            // The results of one operation stay together.
+            computes(&node.op) && (node.shape.numel() > 0 || node.op.outputs().0 > 1)
+        };
+        let results: Vec<NodeId> = (0..program.nodes().len() as u32).map(NodeId).filter(included).collect();
+        Self::with(program, results, |op| op.clone())
+    }
+
+    /// The sums alone, as they are over magnitudes: what is subtracted is added.
+    fn sums(&self, program: &Program) -> Program {
+        let of = self.results.iter().copied().filter(|id| is_sum(&program.node(*id).op)).collect();
+        let added = |op: &Op| match op {
+            Op::Binary(Binary::Sub) => Op::Binary(Binary::Add),
+            op => op.clone(),
+        };
+        let sums = Self::with(program, of, added);
+        // The same inputs, though it may not read all of them.
+        Program { inputs: self.program.inputs.clone(), ..Self::renamed(sums, &self.operands) }
+    }
+
+    fn with(program: &Program, results: Vec<NodeId>, op: impl Fn(&Op) -> Op) -> Self {
+        let mut operands: Vec<NodeId> =
+            results.iter().flat_map(|id| program.node(*id).inputs.iter().copied()).collect();
+        operands.sort_unstable();
+        operands.dedup();
+        let position = |id: &NodeId| NodeId(operands.binary_search(id).expect("collected above") as u32);
+        let decl = |id: &NodeId| {
+            let node = program.node(*id);
+            InputDecl { name: operand(*id), shape: node.shape.clone(), dtype: node.dtype, site: node.site }
+        };
+        let leaf = |(at, id): (usize, &NodeId)| Node {
+            op: Op::Input(InputId(at as u32)),
+            inputs: [].into(),
+            ..program.node(*id).clone()
+        };
+        let mut nodes: Vec<Node> = operands.iter().enumerate().map(leaf).collect();
+        let mut taps = vec![];
+        for id in &results {
+            let node = program.node(*id);
+            let inputs = node.inputs.iter().map(position).collect();
+            let name = format!("parting/result/{id}");
+            taps.push(TapDecl { name, node: NodeId(nodes.len() as u32), site: node.site });
+            nodes.push(Node { op: op(&node.op), inputs, ..node.clone() });
+        }
+        let inputs = operands.iter().map(decl).collect();
+        let program = Program { nodes, inputs, ..crate::origin::aside(program.clone(), taps) };
+        Self { program, operands, results }
+    }
+
+    /// The program of some of the operands, reading them where they are among all.
+    fn renamed(own: Self, all: &[NodeId]) -> Program {
+        let mut program = own.program;
+        for (node, id) in program.nodes.iter_mut().zip(&own.operands) {
+            node.op = Op::Input(InputId(all.binary_search(id).expect("they are among them") as u32));
+        }
+        program
+    }
+}
+
+/// The magnitudes of floats; other types as they are.
+fn magnitudes(value: &Array) -> Array {
+    if !value.dtype().is_float() {
+        return value.clone();
+    }
+    let sizes: Vec<f64> = value.to_f64().into_iter().map(f64::abs).collect();
+    Array::new(value.shape().clone(), crate::Data::from_f64(value.dtype(), &sizes))
+}
+
+/// The worst element of a result.
+struct Worst {
+    element: usize,
+    have: f64,
+    want: f64,
+    count: usize,
+    elements: usize,
+}
+
+impl Worst {
+    fn at(self, program: &Program, id: NodeId, of: PartingOf) -> Parting {
+        let Self { element, have, want, count, elements } = self;
+        Parting { place: place(program, id), of, element, have, want, count, elements }
+    }
+}
+
+/// Where a result is not what it should be, to within rounding. `scales` has the size of what was added up to each element.
+fn difference(node: &Node, have: &[f64], want: &[f64], scales: Option<&[f64]>) -> Option<Worst> {
+    let share = tolerance(node.dtype);
+    let largest = want.iter().filter(|v| v.is_finite()).fold(0.0, |most: f64, v| most.max(v.abs()));
+    // Inside a fused operation sums cancel that nobody sees.
+    let (share, floor) = if node.op.is_fused() { (10.0 * share, largest) } else { (share, 0.0) };
+    let range = match node.dtype {
+        DType::F16 => 60_000.0,
+        DType::F64 => f64::MAX,
+        _ => 3e38,
+    };
+    let mut worst: Option<(f64, usize)> = None;
+    let mut count = 0;
+    for (at, (have, want)) in have.iter().zip(want).enumerate() {
+        // At the end of the range rounding decides whether a number is infinite.
+        let overflows = |a: f64, b: f64| a.is_infinite() && b.abs() >= range && a.signum() == b.signum();
+        if have == want || (have.is_nan() && want.is_nan()) || overflows(*have, *want) || overflows(*want, *have) {
+            continue;
+        }
+        let scale = scales.map_or(want.abs(), |scales| scales[at].abs()).max(floor);
+        let off = (have - want).abs() / (scale + SMALLEST);
+        let allowed = share + if scale < 100.0 * SMALLEST { 1.0 } else { 0.0 };
+        if off <= allowed && off.is_finite() {
+            continue;
+        }
+        count += 1;
+        if worst.is_none_or(|(known, _)| off > known || off.is_nan()) {
+            worst = Some((off, at));
+        }
+    }
+    worst.map(|(_, element)| Worst { element, have: have[element], want: want[element], count, elements: want.len() })
+}

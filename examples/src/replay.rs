@@ -1,0 +1,144 @@
+//! `wgrad replay`: a step that a capsule holds, run again on any device, value by value.
+
+use crate::{Result, cli::Common, device::Place, output::json, say};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::path::PathBuf;
+use wgrad::{Array, Data, Origin, Parting, Program};
+use wgrad_cpu::{CpuBackend, reference};
+use wgrad_nn::Capsule;
+
+/// Options of `wgrad replay`.
+#[derive(Args, Clone, Debug)]
+pub struct ReplayArgs {
+    /// The capsule, as `wgrad diagnose --capsule` writes it
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// What the device's arithmetic is compared with, operation by operation
+    #[arg(long, value_enum, default_value_t = Against::Reference, value_name = "WHAT")]
+    pub against: Against,
+}
+
+/// What a device is compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Against {
+    /// The interpreter in f64 that defines every operation
+    #[default]
+    Reference,
+    /// The kernels of the CPU
+    Cpu,
+}
+
+/// A replay as JSON.
+#[derive(Serialize)]
+struct Replayed {
+    device: String,
+    against: &'static str,
+    recorded_on: String,
+    version: String,
+    nodes: usize,
+    /// The first node whose value is not finite.
+    origin: Option<Node>,
+    produced: bool,
+    /// The first node on which the device and the other part.
+    parting: Option<Node>,
+    /// Whether the device computes what it should.
+    agrees: bool,
+}
+
+/// A node as JSON.
+#[derive(Serialize)]
+struct Node {
+    node: usize,
+    what: String,
+    scope: String,
+    site: String,
+    phase: String,
+}
+
+impl Node {
+    fn of(place: &wgrad::NodePlace) -> Self {
+        Self {
+            node: place.node.index(),
+            what: place.what.clone(),
+            scope: place.scope.clone(),
+            site: place.site.to_string(),
+            phase: place.phase.to_string(),
+        }
+    }
+}
+
+/// `wgrad replay`.
+///
+/// # Errors
+/// If the file cannot be read or is no capsule of this version, or a device fails.
+pub fn replay(args: &ReplayArgs, common: &Common) -> Result<()> {
+    let capsule = Capsule::load(&args.file)?;
+    let place = Place::open(common)?;
+    let (mut session, step) = capsule.open(place.backend()?)?;
+    let inputs = capsule.inputs();
+    let origin = session.first_non_finite(&step, &inputs)?;
+    let parting = match args.against {
+        Against::Reference => {
+            let states: Vec<Data> = capsule.states().iter().map(|array| array.data().clone()).collect();
+            session.parting(&step, &inputs, &mut |program: &Program, inputs: &[(&str, &Array)]| {
+                let outcome = reference::run(program, &states, inputs)?;
+                Ok(outcome.taps.into_iter().map(|(_, _, values)| values).collect())
+            })?
+        }
+        Against::Cpu => {
+            let (mut cpu, _) = capsule.open(Box::new(CpuBackend::new(common.threads.into())?))?;
+            session.parting(&step, &inputs, &mut |program: &Program, inputs: &[(&str, &Array)]| {
+                let step = cpu.compile(program.clone())?;
+                Ok(cpu.run_now(&step, inputs)?.iter().map(|(_, value)| value.to_f64()).collect())
+            })?
+        }
+    };
+    let device = session.device();
+    if common.json {
+        json(&Replayed {
+            against: match args.against {
+                Against::Reference => "reference",
+                Against::Cpu => "cpu",
+            },
+            recorded_on: capsule.device.clone(),
+            version: capsule.version.clone(),
+            nodes: step.nodes().len(),
+            produced: origin.as_ref().is_some_and(Origin::is_produced),
+            origin: origin.as_ref().map(|origin| Node::of(&origin.place)),
+            agrees: parting.is_none(),
+            parting: parting.as_ref().map(|parting| Node::of(&parting.place)),
+            device,
+        });
+        return Ok(());
+    }
+    if !common.quiet {
+        let note = |key: &str| capsule.notes.get(key).cloned();
+        let of = note("update").zip(note("part"));
+        let of = of.map_or(String::new(), |(update, part)| format!("update {update}, {part}, "));
+        say!(
+            "{}: {of}{} nodes, recorded on {} with wgrad {}; run on {device}",
+            args.file.display(),
+            step.nodes().len(),
+            capsule.device,
+            capsule.version
+        );
+    }
+    told(origin.as_ref(), parting.as_ref(), args.against);
+    Ok(())
+}
+
+fn told(origin: Option<&Origin>, parting: Option<&Parting>, against: Against) {
+    match origin {
+        Some(origin) => say!("{origin}"),
+        None => say!("Every value is finite."),
+    }
+    let other = match against {
+        Against::Reference => "the reference in f64",
+        Against::Cpu => "the CPU",
+    };
+    match parting {
+        None => say!("Each operation agrees with {other}: the model or its data is to blame, and not the device."),
+        Some(parting) => say!("The device is to blame. Compared with {other}: {parting}"),
+    }
+}

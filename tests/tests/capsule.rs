@@ -1,0 +1,158 @@
+//! Capsules: a step is stored and run again bit for bit, also by another session; what is no capsule is told.
+
+use std::{fs, path::Path};
+use tempfile::TempDir;
+use wgrad::{Array, Backend, Program, Session, StateId};
+use wgrad_cpu::CpuBackend;
+use wgrad_nn::{Capsule, Error};
+use wgrad_tests::{
+    gpu,
+    steps::{Case, decoder, passes, recurrent, residual},
+};
+use wgrad_wgpu::WgpuBackend;
+
+fn cpu() -> Box<dyn Backend> {
+    Box::new(CpuBackend::poisoned(2).expect("threads"))
+}
+
+fn named(case: &Case) -> Vec<(&'static str, &Array)> {
+    case.inputs.iter().map(|(name, array)| (*name, array)).collect()
+}
+
+/// What a run of a program shows and leaves.
+fn outcome(session: &mut Session, program: &Program, inputs: &[(&str, &Array)]) -> Vec<(String, Vec<u64>)> {
+    let step = session.compile(program.clone()).expect("it compiles");
+    let bits = |array: &Array| array.to_f64().into_iter().map(f64::to_bits).collect::<Vec<_>>();
+    let taps = session.run_now(&step, inputs).expect("it runs");
+    let mut all: Vec<_> = taps.iter().map(|(name, value)| (name.to_string(), bits(value))).collect();
+    let layout = session.layout().clone();
+    let states: Vec<(StateId, String)> = layout.states().map(|(id, decl)| (id, decl.name.clone())).collect();
+    all.extend(states.into_iter().map(|(id, name)| (name, bits(&session.read(id).expect("readable")))));
+    all
+}
+
+fn capsules() -> Vec<(Case, Capsule)> {
+    [decoder(passes()), recurrent(passes()), residual(passes())]
+        .into_iter()
+        .map(|case| {
+            let values = case.store.layout().states().zip(case.store.values());
+            let states = values.map(|((_, decl), value)| Array::new(decl.shape.clone(), value.clone())).collect();
+            let (_, store) = case.program.stored().open(states).expect("it is a program");
+            let mut session = Session::new(cpu(), store).expect("there is room");
+            let mut capsule = Capsule::of(&mut session, &case.program, &named(&case)).expect("readable");
+            capsule.notes.insert("name".into(), case.name.into());
+            (case, capsule)
+        })
+        .collect()
+}
+
+#[test]
+fn a_step_that_is_stored_gives_the_same_bits() {
+    let folder = TempDir::new().expect("a folder");
+    for (case, capsule) in capsules() {
+        let path = folder.path().join(case.name);
+        capsule.save(&path).expect("there is room");
+        let read = Capsule::load(&path).expect("it is one");
+        assert!(read == capsule, "{}", case.name);
+        assert_eq!(read.notes["name"], case.name);
+        let on_gpu = gpu().map(|gpu| Box::new(WgpuBackend::on(gpu).expect("it is there")) as Box<dyn Backend>);
+        for (own, other) in [
+            (Some(cpu()), Some(cpu())),
+            (on_gpu, gpu().map(|gpu| Box::new(WgpuBackend::on(gpu).expect("it is there")) as Box<dyn Backend>)),
+        ] {
+            let (Some(own), Some(other)) = (own, other) else { continue };
+            let (mut again, step) = read.open(own).expect("it opens");
+            let have = outcome(&mut again, &step, &read.inputs());
+            let layout = case.store.layout().states().zip(case.store.values());
+            let states = layout.map(|((_, decl), value)| Array::new(decl.shape.clone(), value.clone())).collect();
+            let (_, store) = case.program.stored().open(states).expect("it is a program");
+            let mut session = Session::new(other, store).expect("there is room");
+            let want = outcome(&mut session, &case.program, &named(&case));
+            assert!(have == want, "{} on {}", case.name, session.device());
+        }
+        // Lines and scopes are what they were.
+        let (_, step) = read.open(cpu()).expect("it opens");
+        for (have, want) in step.nodes().iter().zip(case.program.nodes()) {
+            assert_eq!((have.site, &have.op.name()), (want.site, &want.op.name()));
+            assert!(step.scope_path(have.scope) == case.program.scope_path(want.scope));
+        }
+    }
+}
+
+fn fails(path: &Path, holds: &str) {
+    let text = Capsule::load(path).expect_err("it is none").to_string();
+    assert!(text.contains(holds) && text.contains("capsule"), "{text}");
+}
+
+#[test]
+fn what_is_no_capsule_is_told() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("capsule");
+    let missing = Capsule::load(&path).expect_err("there is none").to_string();
+    assert!(missing.starts_with("cannot read"), "{missing}");
+    fs::write(&path, "no capsule").expect("there is room");
+    fails(&path, "is not a safetensors file");
+    let (_, capsule) = capsules().remove(1);
+    capsule.save(&path).expect("there is room");
+    let whole = fs::read(&path).expect("it is there");
+    fs::write(&path, &whole[..whole.len() - 4]).expect("there is room");
+    fails(&path, "cut short");
+    // The length of the header stays the same.
+    let changed = |from: &str, to: &str| {
+        let at = whole.windows(from.len()).position(|part| part == from.as_bytes()).expect("it is in the header");
+        let mut bytes = whole.clone();
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+        fs::write(&path, bytes).expect("there is room");
+    };
+    changed("\"wgrad.capsule\":\"1\"", "\"wgrad.capsule\":\"9\"");
+    fails(&path, "its format is \"9\", and this version reads \"1\"");
+    changed("\"wgrad.capsule\"", "\"wgrad.capsulf\"");
+    fails(&path, "another safetensors file");
+    changed("\"input:x\"", "\"input:z\"");
+    fails(&path, "it has no tensor \"input:x\"");
+    changed("MatMul", "MatMat");
+    fails(&path, "its program does not read");
+    // A program that reads, and that no tape has recorded.
+    changed("\\\"ta\\\":false,\\\"tb\\\":true", "\\\"ta\\\":true,\\\"tb\\\":false");
+    fails(&path, "no program that a tape has recorded");
+}
+
+/// Changes one number of a stored program, each of them in turn, and reads it: it is refused or it is a program, and runs.
+#[test]
+fn programs_with_a_wrong_number_are_refused_or_run() {
+    let (_, capsule) = capsules().remove(1);
+    let states = capsule.states().to_vec();
+    let (_, step) = capsule.open(cpu()).expect("it opens");
+    let text = serde_json::to_string(&step.stored()).expect("it serializes");
+    let digits: Vec<usize> = text
+        .char_indices()
+        .filter(|(at, c)| c.is_ascii_digit() && !text[..*at].ends_with(|c: char| c.is_ascii_digit()))
+        .map(|(at, _)| at)
+        .collect();
+    let (mut refused, mut ran) = (0, 0);
+    for &at in digits.iter().step_by(7) {
+        for other in ["0", "1", "2", "3", "9", "77"] {
+            let end = at + text[at..].find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
+            let changed = format!("{}{other}{}", &text[..at], &text[end..]);
+            let Ok(stored) = serde_json::from_str::<wgrad::StoredProgram>(&changed) else { continue };
+            let Ok((program, store)) = stored.open(states.clone()) else {
+                refused += 1;
+                continue;
+            };
+            let mut session = Session::new(cpu(), store).expect("there is room");
+            let Ok(step) = session.compile(program) else { continue };
+            // An index out of range, or an input of another name, is an error of the run.
+            let _ = session.run_now(&step, &capsule.inputs());
+            ran += 1;
+        }
+    }
+    assert!(refused > 100 && ran > 100, "{refused} refused, {ran} ran");
+}
+
+#[test]
+#[should_panic(expected = "capsule: the key Some(\"wgrad.x\") is reserved")]
+fn keys_of_the_format_are_reserved() {
+    let (_, mut capsule) = capsules().remove(1);
+    capsule.notes.insert("wgrad.x".into(), String::new());
+    let _: Result<(), Error> = capsule.save("never");
+}
