@@ -52,7 +52,11 @@ impl fmt::Display for Broken<'_> {
         if !origin.is_produced() {
             write!(f, "\n  it is given to the step {given}, and not computed by it")?;
         }
-        write!(f, "\n  {} nodes on {}", origin.chain.len() - 1, origin.reaches)
+        match origin.chain.len() - 1 {
+            0 => write!(f, "\n  and so {}", origin.reaches),
+            1 => write!(f, "\n  one node later {}", origin.reaches),
+            nodes => write!(f, "\n  {nodes} nodes later {}", origin.reaches),
+        }
     }
 }
 
@@ -104,12 +108,36 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A number of three digits.
+/// A number of four digits.
 fn number(value: f64) -> String {
     let size = value.abs();
     if value == 0.0 || (0.01..10000.0).contains(&size) {
-        let text = format!("{value:.3}");
-        return text.trim_end_matches('0').trim_end_matches('.').to_string();
+        let whole = if size < 1.0 { 0 } else { size.log10() as usize };
+        let text = format!("{value:.*}", 3usize.saturating_sub(whole) + usize::from(size < 1.0));
+        return if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text };
     }
     format!("{value:.1e}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn numbers_have_four_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.9995, "0.9995"),
+            (0.25, "0.25"),
+            (-0.0123456, "-0.0123"),
+            (2.5719, "2.572"),
+            (43.4400, "43.44"),
+            (1130.411, "1130"),
+            (9000.0, "9000"),
+            (1e7, "1.0e7"),
+            (3.2e-4, "3.2e-4"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+    }
 }
