@@ -254,7 +254,8 @@ mod tests {
             if step % 5 == 0 {
                 let high = 2f64.powf(step as f64 / 5.0);
                 let scores = Some(ScoreMeasure { low: 0.0, high, entropy: 1.0 });
-                let site = SiteMeasure { path: "attention/scores".into(), values: None, scores, flow: None };
+                let site =
+                    SiteMeasure { path: "attention/scores".into(), values: None, units: None, scores, flow: None };
                 let measured = Measurement {
                     update: update(1.0, 1.0),
                     applied_norm: 1.0,

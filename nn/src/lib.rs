@@ -106,7 +106,8 @@ pub use lr_finder::{LrFinder, LrPoint, LrRange};
 pub use mlp::{Mlp, MlpConfig, MlpLayer};
 pub use monitor::{
     Balance, Boundary, Category, Change, Comparison, Detail, FlowMeasure, GradMeasure, Histogram, Measurement,
-    MonitorConfig, ParamMeasure, RunHistory, ScoreMeasure, SiteMeasure, ValueMeasure, compare, suggest_max_norm,
+    MonitorConfig, ParamMeasure, RunHistory, ScoreMeasure, SiteMeasure, UnitMeasure, ValueMeasure, compare,
+    suggest_max_norm,
 };
 pub use norm::{GroupNorm, LayerNorm, Norm, NormKind, RmsNorm};
 pub use omega::omega;

@@ -101,7 +101,8 @@ fn a_gpu_measures_what_the_cpu_does() {
         let of = |site: &wgrad_nn::SiteMeasure| {
             let values = site.values.expect("measured in full");
             let flow = site.flow.as_ref().map_or([0.0; 2], |flow| [flow.mean_abs, flow.norm]);
-            [&[values.rms, values.mean, values.std, values.max, values.off][..], &flow].concat()
+            let off = site.units.map_or(0.0, |units| units.off);
+            [&[values.rms, values.mean, values.std, values.max, off][..], &flow].concat()
         };
         assert_relative_eq!(of(cpu)[..], of(gpu)[..], epsilon = 1e-6, max_relative = 1e-3);
     }

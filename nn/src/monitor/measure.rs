@@ -1,8 +1,9 @@
 //! What has been measured: from taps to numbers with names.
 
-use super::{FLOW, GRADIENT, SITE};
+use super::{FLOW, GRADIENT, UNITS, VALUES};
 use crate::trainer::Update;
-use wgrad::{Param, ParamSet, Taps};
+use std::collections::HashMap;
+use wgrad::{Array, Param, ParamSet, Taps};
 
 /// What an update looked like from within.
 #[derive(Clone, PartialEq, Debug)]
@@ -148,6 +149,8 @@ pub struct SiteMeasure {
     pub path: String,
     /// Its elements; `None` where only gradients are measured.
     pub values: Option<ValueMeasure>,
+    /// Of the input of an activation, which is what a site named `z` is.
+    pub units: Option<UnitMeasure>,
     /// Of attention's scores.
     pub scores: Option<ScoreMeasure>,
     /// The gradient of the loss of the first micro-batch with respect to it; `None` where none is computed.
@@ -165,10 +168,15 @@ pub struct ValueMeasure {
     pub std: f64,
     /// Their largest magnitude.
     pub max: f64,
-    /// The share of elements that are exactly 0, in [0, 1].
-    pub zeros: f64,
     /// The share of elements that are NaN or infinite, in [0, 1].
     pub non_finite: f64,
+}
+
+/// What an activation makes of the elements of its input.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct UnitMeasure {
+    /// The share of elements that are exactly 0, in [0, 1].
+    pub zeros: f64,
     /// The share of elements for which the magnitude of tanh is above 0.97, in [0, 1].
     pub tanh_saturated: f64,
     /// The share of elements for which the logistic function is outside 0.03 to 0.97, in [0, 1].
@@ -179,11 +187,17 @@ pub struct ValueMeasure {
 }
 
 impl ValueMeasure {
-    fn of(columns: &[f64]) -> Self {
-        let columns: [f64; SITE] = columns.try_into().expect("as many are tapped");
-        let [rms, mean, max, zeros, finite, tanh_saturated, sigmoid_saturated, off] = columns;
+    fn of(columns: &[f64; VALUES]) -> Self {
+        let [rms, mean, max, finite] = *columns;
         let (std, non_finite) = (deviation(rms * rms, mean), 1.0 - finite);
-        Self { rms, mean, std, max, zeros, non_finite, tanh_saturated, sigmoid_saturated, off }
+        Self { rms, mean, std, max, non_finite }
+    }
+}
+
+impl UnitMeasure {
+    fn of(columns: &[f64; UNITS]) -> Self {
+        let [zeros, tanh_saturated, sigmoid_saturated, off] = *columns;
+        Self { zeros, tanh_saturated, sigmoid_saturated, off }
     }
 }
 
@@ -270,22 +284,33 @@ impl Reader<'_> {
 
     /// The sites that a run shows, in the order of the forward pass.
     pub fn sites(&self, taps: &Taps) -> Vec<SiteMeasure> {
-        let [values, scores, flows] = ["site", "scores", "flow"].map(|what| format!("{}/{what}/", self.prefix));
-        let of = |prefix: &str, path: &str| taps.get(&format!("{prefix}{path}")).map(|value| value.to_f64());
-        let under = |prefix: &str| -> Vec<String> {
-            taps.iter().filter_map(|(name, _)| Some(name.strip_prefix(prefix)?.to_string())).collect()
-        };
-        let mut paths = under(&values);
+        let mut kinds = ["site/", "scores/", "flow/"].map(|kind| (kind, vec![], HashMap::<&str, &Array>::new()));
+        // Names are compared once each: there are many.
+        for (name, value) in taps.iter() {
+            let Some(own) = name.strip_prefix(self.prefix).and_then(|rest| rest.strip_prefix('/')) else { continue };
+            for (kind, paths, known) in &mut kinds {
+                if let Some(path) = own.strip_prefix(*kind) {
+                    paths.push(path);
+                    known.insert(path, value);
+                }
+            }
+        }
+        let [(_, mut paths, values), (_, _, scores), (_, mut swept, flows)] = kinds;
         if paths.is_empty() {
             // The sweep meets the last site first.
-            paths = under(&flows);
-            paths.reverse();
+            swept.reverse();
+            paths = swept;
         }
-        let site = |path: String| {
-            let values = of(&values, &path).map(|of| ValueMeasure::of(&of));
-            let scores = of(&scores, &path).map(|of| ScoreMeasure { low: of[0], high: of[1], entropy: of[2] });
-            let flow = of(&flows, &path).map(|of| FlowMeasure::of(&of));
-            SiteMeasure { path, values, scores, flow }
+        let of = |known: &HashMap<&str, &Array>, path: &str| known.get(path).map(|value| value.to_f64());
+        let site = |path: &str| {
+            let columns = of(&values, path).unwrap_or_default();
+            SiteMeasure {
+                path: path.into(),
+                values: columns.first_chunk().map(ValueMeasure::of),
+                units: columns.get(VALUES..).and_then(|rest| rest.first_chunk()).map(UnitMeasure::of),
+                scores: of(&scores, path).map(|of| ScoreMeasure { low: of[0], high: of[1], entropy: of[2] }),
+                flow: of(&flows, path).map(|of| FlowMeasure::of(&of)),
+            }
         };
         paths.into_iter().map(site).collect()
     }

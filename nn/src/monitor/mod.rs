@@ -41,7 +41,8 @@ mod record;
 pub use compare::{Change, Comparison, RunHistory, compare, suggest_max_norm};
 pub(crate) use measure::Reader;
 pub use measure::{
-    FlowMeasure, GradMeasure, Histogram, Measurement, ParamMeasure, ScoreMeasure, SiteMeasure, ValueMeasure,
+    FlowMeasure, GradMeasure, Histogram, Measurement, ParamMeasure, ScoreMeasure, SiteMeasure, UnitMeasure,
+    ValueMeasure,
 };
 pub use parts::{Balance, Boundary, Category};
 pub(crate) use record::Recorder;
@@ -83,7 +84,9 @@ impl Default for MonitorConfig {
 const GRADIENT: usize = 7;
 
 /// The measures of a tensor at a site, in the order in which they are tapped.
-const SITE: usize = 8;
+const VALUES: usize = 4;
+/// How many more of the input of an activation.
+const UNITS: usize = 4;
 
 /// The measures of the gradient at a site, in the order in which they are tapped; the mean of each time step may follow.
 const FLOW: usize = 4;

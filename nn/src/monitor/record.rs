@@ -1,6 +1,6 @@
 //! The nodes that measure: what a watched step taps besides what any step does.
 
-use super::{Detail, FLOW, Histogram};
+use super::{Detail, FLOW, Histogram, UNITS, VALUES};
 use crate::probe;
 use std::sync::Arc;
 use wgrad::{DType, Flat, Grads, Layout, Param, Program, StateId, Tape, Tensor, op::Segments};
@@ -120,7 +120,7 @@ impl Recorder {
             return x;
         }
         if self.detail == Detail::Full {
-            self.values(path, x, is("scores"));
+            self.values(path, x, is("z"), is("scores"));
         }
         if !x.requires_grad() {
             return x;
@@ -136,9 +136,14 @@ impl Recorder {
 impl Recorder {
     /// Taps the measures of a tensor's elements.
     #[track_caller]
-    fn values(&self, path: &str, x: Tensor<'_>, is_scores: bool) {
+    fn values(&self, path: &str, x: Tensor<'_>, is_activated: bool, is_scores: bool) {
         let tape = x.tape();
-        tape.tap_each(&format!("{}/site/{path}", self.prefix), measures(x.detach().cast(DType::F32)));
+        let wide = x.detach().cast(DType::F32);
+        let mut all = measures(wide).to_vec();
+        if is_activated {
+            all.extend(units(wide));
+        }
+        tape.tap_each(&format!("{}/site/{path}", self.prefix), Tensor::stack(&all));
         if is_scores {
             let (low, high) = probe::range(x);
             let all = [low, high, probe::entropy(x)].map(|value| value.cast(DType::F32));
@@ -172,24 +177,22 @@ fn share(of: Tensor<'_>) -> Tensor<'_> {
 
 /// The measures of a tensor in f32.
 #[track_caller]
-fn measures(x: Tensor<'_>) -> Tensor<'_> {
-    let size = x.abs();
+fn measures(x: Tensor<'_>) -> [Tensor<'_>; VALUES] {
     let norm = x.norm() / (x.numel() as f64).sqrt();
+    [norm, x.mean(), x.abs().max(), share(x.is_finite())]
+}
+
+/// The measures of the input of an activation, in f32.
+#[track_caller]
+fn units(x: Tensor<'_>) -> [Tensor<'_>; UNITS] {
+    let size = x.abs();
     let largest = match x.rank() {
         0 | 1 => x,
         4 => x.max_axes(&[0, 2, 3]),
         rank => x.max_axes(&(0..rank - 1).collect::<Vec<_>>()),
     };
-    Tensor::stack(&[
-        norm,
-        x.mean(),
-        size.max(),
-        share(x.equals(0.0)),
-        share(x.is_finite()),
-        share(size.greater(TANH_FLAT)),
-        share(size.greater(SIGMOID_FLAT)),
-        share(largest.less_equal(0.0)),
-    ])
+    let flat = [TANH_FLAT, SIGMOID_FLAT].map(|from| share(size.greater(from)));
+    [share(x.equals(0.0)), flat[0], flat[1], share(largest.less_equal(0.0))]
 }
 
 /// The measures of a gradient in f32.

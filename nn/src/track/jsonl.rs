@@ -166,8 +166,12 @@ fn of_site(site: &SiteMeasure) -> Map<String, Value> {
             ("mean", of.mean),
             ("std", of.std),
             ("max", of.max),
-            ("zeros", of.zeros),
             ("non_finite", of.non_finite),
+        ]));
+    }
+    if let Some(of) = &site.units {
+        all.extend(numbers([
+            ("zeros", of.zeros),
             ("tanh_saturated", of.tanh_saturated),
             ("sigmoid_saturated", of.sigmoid_saturated),
             ("off", of.off),

@@ -62,13 +62,13 @@ pub(super) fn symmetry(s: &Signs<'_>) -> Option<Found> {
 
 pub(super) fn dead(s: &Signs<'_>) -> Option<Found> {
     let measured = s.begin()?;
-    let off = |site: &&&SiteMeasure| site.values.is_some_and(|values| values.off > 0.9);
+    let off = |site: &&&SiteMeasure| site.units.is_some_and(|units| units.off > 0.9);
     let sites = Signs::activations(measured);
     let dead: Vec<&SiteMeasure> = sites.iter().filter(off).copied().collect();
     if dead.is_empty() || !s.reading.rectifies() || !s.is_sick() {
         return None;
     }
-    let share = dead.iter().filter_map(|site| site.values).map(|values| values.off).fold(0.0, f64::max);
+    let share = dead.iter().filter_map(|site| site.units).map(|units| units.off).fold(0.0, f64::max);
     let evidence = vec![Evidence::new(format!("share of units that are off at {}", dead[0].path), share, 0.0, 0.9)];
     Some(Found { place: paths(&dead), since: 0, evidence, remedies: vec![init(s, |_| true), leak(s)] })
 }
@@ -77,7 +77,7 @@ pub(super) fn saturated(s: &Signs<'_>) -> Option<Found> {
     let measured = s.begin()?;
     let sigmoid = !s.reading.has(|op| *op == wgrad::op::Op::Unary(wgrad::op::Unary::Tanh));
     let share = |site: &SiteMeasure| {
-        site.values.map_or(0.0, |values| if sigmoid { values.sigmoid_saturated } else { values.tanh_saturated })
+        site.units.map_or(0.0, |units| if sigmoid { units.sigmoid_saturated } else { units.tanh_saturated })
     };
     let sites = Signs::activations(measured);
     let flat: Vec<&SiteMeasure> = sites.iter().filter(|site| share(site) > 0.5).copied().collect();

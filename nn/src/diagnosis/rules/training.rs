@@ -208,7 +208,7 @@ pub(super) fn rate_high(s: &Signs<'_>) -> Option<Found> {
         return None;
     }
     let off = |measured: &crate::Measurement| {
-        Signs::activations(measured).iter().filter_map(|site| site.values).map(|values| values.off).fold(0.0, f64::max)
+        Signs::activations(measured).iter().filter_map(|site| site.units).map(|units| units.off).fold(0.0, f64::max)
     };
     let scores = |measured: &crate::Measurement| {
         let widths = measured.sites.iter().filter_map(|site| site.scores).map(|scores| scores.high - scores.low);
