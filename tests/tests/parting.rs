@@ -224,13 +224,44 @@ fn with_data(mut case: Case, value: f32) -> Case {
 
 #[test]
 fn models_that_break_are_not_blamed_on_a_device_that_is_right() {
-    for value in [0.5, f32::NAN, f32::INFINITY, 1e30, -1e-38] {
+    for value in [0.5, f32::NAN, f32::INFINITY, 1e20, 1e30, 3e38, -1e-38] {
         for case in cases(&passes()) {
             let case = with_data(case, value);
             let found = parting(&case, cpu());
             assert_eq!(found, None, "{} with {value}: {}", case.name, found.as_ref().expect("seen"));
         }
     }
+}
+
+/// A sum whose terms leave the range of the type, while it does not in f64.
+#[test]
+fn sums_that_overflow_on_their_way_are_no_fault() {
+    let mut session = Session::new(cpu(), wgrad::Store::new()).expect("there is room");
+    let step = session
+        .record(|t| {
+            let (x, w) = (t.input("x", [64, 512], DType::F32), t.input("w", [512, 64], DType::F32));
+            t.tap("y", x.matmul(w));
+            t.tap("sum", x.sum());
+        })
+        .expect("it compiles");
+    // Half of each row is large, and the other half takes it back.
+    let row = |i: usize| if i % 512 < 256 { 3e38f32 } else { -2.99e38 };
+    let x = Array::new([64, 512], (0..64 * 512).map(row).collect::<Vec<_>>());
+    let w = Array::new([512, 64], vec![1f32; 512 * 64]);
+    let taps = session.run_now(&step, &[("x", &x), ("w", &w)]).expect("it runs");
+    assert!(!taps.scalar("y").expect("tapped").is_finite(), "it overflows here");
+    let mut judge = |program: &Program, inputs: &[(&str, &Array)]| {
+        Ok(reference::run(program, &[], inputs)?.taps.into_iter().map(|(_, _, values)| values).collect())
+    };
+    assert_eq!(session.parting(&step, &[("x", &x), ("w", &w)], &mut judge).expect("it runs"), None);
+    // But a wrong sum is one, of numbers as large.
+    let fault: Fault = |i, t| reduce(i, t, Reduce::Sum, Reduce::Max);
+    let mut session =
+        Session::new(Box::new(Faulty { inner: cpu(), fault }), wgrad::Store::new()).expect("there is room");
+    let step = session.record(|t| t.tap("sum", t.input("x", [1, 4], DType::F32).sum())).expect("it compiles");
+    let x = Array::new([1, 4], vec![1e37f32, 1e37, -3e37, -2e37]);
+    let found = session.parting(&step, &[("x", &x)], &mut judge).expect("it runs");
+    assert!(found.is_some_and(|parting| parting.place.what.starts_with("sum")));
 }
 
 #[test]
