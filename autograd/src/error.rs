@@ -110,10 +110,10 @@ pub enum Error {
         /// The line to blame.
         site: Site,
     },
-    /// What a file holds as a program is none.
+    /// The content of a file that is no program.
     #[error("this is no program that a tape has recorded: {why}")]
     NoProgram {
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// Another rank has left.

@@ -1,4 +1,4 @@
-//! Where two devices part: the first operation of a program that one of them computes otherwise.
+//! The place where two devices part: the first operation of a program that one of them computes otherwise.
 
 use crate::{
     Array, DType, NodePlace,
@@ -14,12 +14,12 @@ use std::fmt;
 /// Gives the values that a program taps, in their order, as f64: another device, or a reference.
 pub type Judge<'a> = dyn FnMut(&Program, &[(&str, &Array)]) -> Result<Vec<Vec<f64>>> + 'a;
 
-/// What parts.
+/// The kind of a parting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PartingOf {
     /// An operation by itself, on operands that both were given.
     Operation,
-    /// What the whole program gives on the device, where each of its operations by itself is right: the way in which kernels
+    /// The whole program on the device, each of whose operations is right by itself: the way in which kernels
     /// were put together is to blame.
     Plan,
 }
@@ -29,7 +29,7 @@ pub enum PartingOf {
 pub struct Parting {
     /// The node.
     pub place: NodePlace,
-    /// Whether it parts by itself.
+    /// The kind: the node by itself, or the plan.
     pub of: PartingOf,
     /// The position of the worst element, in row-major order.
     pub element: usize,
@@ -37,9 +37,9 @@ pub struct Parting {
     pub have: f64,
     /// That element as it should be.
     pub want: f64,
-    /// How many elements part.
+    /// The number of elements that part.
     pub count: usize,
-    /// How many elements there are.
+    /// The number of elements.
     pub elements: usize,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Parting {
     }
 }
 
-/// What results may differ by, as a share of their scale: rounding, and formulas of another order.
+/// The difference that results may have, as a share of their scale: rounding, and formulas of another order.
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-9,
@@ -126,7 +126,7 @@ impl Session {
             let step = session.compile(program.clone())?;
             let taps = session.run_now(&step, inputs);
             let taps = match taps {
-                // What the run has shown to be wrong is for others.
+                // Others are told of an alarm that the run has raised.
                 Err(crate::Error::Late { .. }) => session.taps().unwrap_or_default().pop(),
                 taps => Some(taps?),
             };
@@ -169,14 +169,14 @@ fn operand(id: NodeId) -> String {
     format!("parting/{id}")
 }
 
-/// Whether an operation computes something from operands.
+/// True of an operation that computes something from operands.
 fn computes(op: &Op) -> bool {
     let is_leaf = matches!(op, Op::Const(_) | Op::Input(_) | Op::State(_) | Op::Table(_) | Op::Iota(_));
     let is_same = matches!(op, Op::Detach | Op::Barrier(_) | Op::Recomputed | Op::Hook(_) | Op::Custom { .. });
     !is_leaf && !is_same
 }
 
-/// Whether an operation adds up products or elements, so that its rounding is measured by the same over their magnitudes.
+/// True of an operation that adds up products or elements: the same over their magnitudes is the measure of its rounding.
 fn is_sum(op: &Op) -> bool {
     matches!(
         op,
@@ -279,7 +279,8 @@ impl Worst {
     }
 }
 
-/// Where a result is not what it should be, to within rounding. `scales` has the size of what was added up to each element.
+/// The worst element of a result that is wrong by more than rounding. `scales` has the size of what was added up to each
+/// element.
 fn difference(node: &Node, have: &[f64], want: &[f64], scales: Option<&[f64]>) -> Option<Worst> {
     let share = tolerance(node.dtype);
     let largest = want.iter().filter(|v| v.is_finite()).fold(0.0, |most: f64, v| most.max(v.abs()));
@@ -290,13 +291,13 @@ fn difference(node: &Node, have: &[f64], want: &[f64], scales: Option<&[f64]>) -
         DType::F64 => f64::MAX,
         _ => 3e38,
     };
-    // What is within a fused operation may be larger than what it gives.
+    // Values within a fused operation may be larger than its result.
     let range = if node.op.is_fused() { range * 1e-6 } else { range };
     let mut worst: Option<(f64, usize)> = None;
     let mut count = 0;
     for (at, (have, want)) in have.iter().zip(want).enumerate() {
         let scale = scales.map_or(want.abs(), |scales| scales[at].abs()).max(floor);
-        // Where what is added up leaves the range of the type, the order decides whether the sum is finite.
+        // The order decides whether a sum is finite whose terms leave the range of the type.
         let (is_finite, is_small) = (have.is_finite() && want.is_finite(), scale < range && want.abs() < range);
         if have == want || (have.is_nan() && want.is_nan()) || !(is_finite || is_small) {
             continue;

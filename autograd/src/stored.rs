@@ -350,7 +350,7 @@ impl StoredProgram {
     }
 }
 
-/// What is wrong, as the end of a sentence.
+/// A value, or the reason why there is none, as the end of a sentence.
 type Checked<T> = std::result::Result<T, String>;
 
 fn check(holds: bool, why: impl FnOnce() -> String) -> Checked<()> {

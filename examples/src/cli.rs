@@ -122,7 +122,7 @@ pub struct RnnRunArgs {
     /// What the run is
     #[command(flatten)]
     pub settings: RnnArgs,
-    /// What becomes of it
+    /// Its files, or a diagnosis
     #[command(flatten)]
     pub run: RunOptions,
 }
@@ -140,7 +140,7 @@ pub struct FileArgs {
     pub resume: Option<PathBuf>,
 }
 
-/// What becomes of a run: its files, or a diagnosis.
+/// The purpose of a run: its files, or a diagnosis.
 #[derive(Args, Clone, PartialEq, Debug, Default)]
 pub struct RunOptions {
     /// Its files

@@ -19,7 +19,7 @@ pub struct ReplayArgs {
     pub against: Against,
 }
 
-/// What a device is compared with.
+/// The other side of a comparison with a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Against {
     /// The interpreter in f64 that defines every operation
@@ -42,7 +42,7 @@ struct Replayed {
     produced: bool,
     /// The first node on which the device and the other part.
     parting: Option<Node>,
-    /// Whether the device computes what it should.
+    /// True if the device computes as it should.
     agrees: bool,
 }
 

@@ -15,7 +15,7 @@ const PROGRAM_KEY: &str = "wgrad.program";
 const DEVICE_KEY: &str = "wgrad.device";
 const VERSION_KEY: &str = "wgrad.version";
 const RESERVED: &str = "wgrad.";
-/// What the names of tensors begin with.
+/// The prefixes of tensors' names.
 const STATE: &str = "state:";
 const INPUT: &str = "input:";
 
@@ -30,7 +30,7 @@ pub struct Capsule {
     pub device: String,
     /// The version of wgrad that has made it.
     pub version: String,
-    /// What the caller has to say of it. No key begins with `wgrad.`.
+    /// The caller's notes. No key begins with `wgrad.`.
     pub notes: Metadata,
 }
 

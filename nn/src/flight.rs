@@ -4,7 +4,7 @@ use crate::{Capsule, Trainer, Update, trainer::Place};
 use std::{collections::VecDeque, fmt};
 use wgrad::{Array, Error, Origin, Result, Session, Snapshot, Step, Taps};
 
-/// What a flight recorder keeps.
+/// Settings of a [`FlightRecorder`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlightConfig {
     /// Updates from one snapshot to the next.
@@ -36,7 +36,7 @@ enum Call {
     Flush,
 }
 
-/// What happened from one snapshot to the next.
+/// The calls from one snapshot to the next.
 #[derive(Debug)]
 struct Leg {
     snapshot: Snapshot,
@@ -84,7 +84,7 @@ pub enum Part {
     Update,
 }
 
-/// Where a run has broken.
+/// The place where a run has broken.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Failure {
     /// The number of the update, from 0 on.
@@ -107,8 +107,9 @@ pub struct Replay {
     /// The update that broke the run: the first of those at its end that have a loss or a gradient which is not finite, or were
     /// not taken. Of a run that has recovered, the first of all; but not one that a dynamic loss scale has skipped.
     pub broken: Option<usize>,
-    /// Where it broke, in that update, or in one before that left states which are not finite. `None` if it did not; or if every value of that update is finite when its nodes run one by one, which
-    /// is a sign that a kernel of the device is wrong.
+    /// The place where it broke, in that update, or in one before that left states which are not finite. `None` if it did
+    /// not. Also `None` if every value of that update is finite when its nodes run one by one: a sign that a kernel of the
+    /// device is wrong.
     pub failure: Option<Failure>,
 }
 
@@ -229,7 +230,7 @@ impl FlightRecorder {
         let updates = session.rewound(&leg.snapshot, |session| again(trainer, session, &calls))?;
         let broken = broken(&updates);
         let mut failure: Option<Failure> = None;
-        // What is given to an update may be what the one before has made.
+        // The update before may have made what is given to this one.
         for at in (0..=broken.unwrap_or(0)).rev().filter(|_| broken.is_some()) {
             let found = session.rewound(&leg.snapshot, |session| look(trainer, session, &calls, at))?;
             let Some((part, origin, mut capsule)) = found else { break };
@@ -246,7 +247,7 @@ impl FlightRecorder {
     }
 }
 
-/// Whether no float state holds anything that is not finite.
+/// True if all float states are finite.
 fn all_finite(session: &mut Session) -> Result<bool> {
     let layout = session.layout().clone();
     for (state, decl) in layout.states() {

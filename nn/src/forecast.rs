@@ -8,7 +8,7 @@ const WINDOW: usize = 20;
 /// The share of the first loss that a median must have risen by, and its factor over the lowest, to be a rise.
 const RISE: f64 = 0.2;
 const RISE_FACTOR: f64 = 1.5;
-/// How many times the norm of the first gradients a norm that grows must be to be a sign, and to be a break.
+/// The multiples of the first norm of gradients at which a norm that grows is a sign, and a break.
 const GROWN: f64 = 10.0;
 const BROKEN: f64 = 1e3;
 /// A break that is more updates away than this is no reason to warn.
@@ -19,7 +19,7 @@ const WIDE: f64 = 100.0;
 const WIDEST: f64 = 1e4;
 /// Measurements that growth of scores is told by.
 const SCORES: usize = 5;
-/// What the running mean of norms keeps of itself with each update (ZClip: Kumar et al. 2025, arXiv 2504.02507).
+/// The share of itself that the running mean of norms keeps with each update (ZClip: Kumar et al. 2025, arXiv 2504.02507).
 const KEEP: f64 = 0.97;
 
 /// A sign that a run is about to break.
@@ -145,8 +145,8 @@ impl Forecast {
         self.tell(step, 2, seen)
     }
 
-    /// How many standard deviations the last norm is above the running mean of those before it; a clip of such steps (ZClip)
-    /// takes more than 2.5.
+    /// The number of standard deviations by which the last norm is above the running mean of those before it. ZClip clips
+    /// steps with more than 2.5.
     pub fn spike_score(&self) -> f64 {
         self.spike
     }

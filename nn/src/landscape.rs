@@ -44,10 +44,10 @@ pub struct Landscape {
     compiled: Vec<(Key, Step)>,
 }
 
-/// What a compiled program is for: whether it multiplies by the Hessian, and the shapes of a batch.
+/// The purpose of a compiled program: true of one that multiplies by the Hessian; and the shapes of a batch.
 type Key = (bool, Vec<(String, Shape, DType)>);
 
-/// How many programs are kept.
+/// The number of programs that are kept.
 const KEPT: usize = 16;
 
 /// An eigenvalue of the Hessian.
@@ -57,7 +57,7 @@ pub struct Eigenvalue {
     pub value: f64,
     /// The norm of `H v - value v`, for the unit vector `v` that was found; 0 of an eigenvector.
     pub residual: f64,
-    /// How many products it took.
+    /// The number of products it took.
     pub products: usize,
 }
 
@@ -87,7 +87,7 @@ impl Estimate {
     }
 }
 
-/// How noisy gradients are (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1). Both estimates are without bias; of few
+/// The noise of gradients (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1). Both estimates are without bias; of few
 /// batches either may be below 0.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct NoiseScale {
@@ -241,7 +241,7 @@ impl Landscape {
         Ok(NoiseScale { signal, noise, scale: noise / signal })
     }
 
-    /// How many elements all parameters have.
+    /// The number of elements of all parameters.
     fn size(&self, session: &Session) -> usize {
         self.params.iter().map(|param| session.layout().param(param).shape.numel()).sum()
     }

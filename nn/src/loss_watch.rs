@@ -1,4 +1,4 @@
-//! What a loss shows by itself while a run goes on: that it is not finite, spikes, is unsteady, or stands still.
+//! Alerts from a loss while a run goes on: it is not finite, spikes, is unsteady, or stands still.
 
 use crate::numbers::{deviation, mean, median};
 use std::{collections::VecDeque, fmt};
@@ -7,11 +7,11 @@ use std::{collections::VecDeque, fmt};
 const RECENT: usize = 50;
 /// The fewest of them that tell what is usual.
 const FEWEST: usize = 20;
-/// How many median deviations above the median a spike is.
+/// The number of median deviations above the median at which a loss is a spike.
 const SPIKE: f64 = 10.0;
 /// Losses that steadiness is told by.
 const STEADY: usize = 10;
-/// How much a loss must have changed over a window, as a share of itself, not to stand still.
+/// The change over a window, as a share of the loss, below which the loss stands still.
 const STILL: f64 = 0.01;
 
 /// Something that a loss shows.

@@ -4,7 +4,7 @@ use crate::{Trainer, diagnosis::MicroBatch, flight::stepped};
 use std::fmt;
 use wgrad::{Array, DType, Data, Error, Session, StateId};
 
-/// How the rate rises.
+/// The range of rates to try.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LrFinder {
     /// The first rate.
@@ -17,7 +17,7 @@ pub struct LrFinder {
 
 /// A smoothed loss so many times the lowest ends the test.
 const DIVERGED: f64 = 4.0;
-/// What a smoothed loss has of the one before it.
+/// The share that a smoothed loss has of the one before it.
 const SMOOTH: f64 = 0.9;
 
 impl LrFinder {
@@ -117,7 +117,7 @@ pub struct LrPoint {
     pub smooth: f64,
 }
 
-/// What a range test has shown.
+/// The result of a range test.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LrRange {
     /// Its updates.

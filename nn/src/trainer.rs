@@ -56,7 +56,7 @@ pub struct Profile {
     pub applied_norm: f64,
 }
 
-/// How far a trainer is.
+/// The position of a trainer in its run.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     present: Option<usize>,
@@ -65,7 +65,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Whether nothing has been run since another place.
+    /// True if nothing has been run since another place.
     pub(crate) fn is_as(&self, other: &Self) -> bool {
         (self.present, self.made) == (other.present, other.made)
     }
@@ -559,7 +559,7 @@ impl Trainer {
         Ok(true)
     }
 
-    /// How far it is, for [`Trainer::go_to`].
+    /// Its position, for [`Trainer::go_to`].
     pub(crate) fn place(&self) -> Place {
         Place { present: self.present, begun: self.monitor.as_ref().map_or(0, Monitor::begun), made: self.made }
     }

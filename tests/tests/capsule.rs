@@ -19,7 +19,7 @@ fn named(case: &Case) -> Vec<(&'static str, &Array)> {
     case.inputs.iter().map(|(name, array)| (*name, array)).collect()
 }
 
-/// What a run of a program shows and leaves.
+/// The taps of a run, and the states after it.
 fn outcome(session: &mut Session, program: &Program, inputs: &[(&str, &Array)]) -> Vec<(String, Vec<u64>)> {
     let step = session.compile(program.clone()).expect("it compiles");
     let bits = |array: &Array| array.to_f64().into_iter().map(f64::to_bits).collect::<Vec<_>>();

@@ -23,7 +23,7 @@ struct Run {
     made: usize,
 }
 
-/// What the batches of a run hold besides numbers of about 1: a value at one micro-batch.
+/// An odd value at one micro-batch, among numbers of about 1.
 type Odd = Option<(usize, f32)>;
 
 fn batch(number: usize, odd: Odd) -> [(&'static str, Array); 2] {
@@ -213,7 +213,7 @@ fn grown(updates: usize, in_update: bool) -> (Trainer, Session, FlightRecorder) 
     let mut recorder = FlightRecorder::new(FLIGHT);
     let x = Array::new([3, 2], vec![1f32, 0.0, 2.0, 0.0, 3.0, 0.0]);
     for _ in 0..updates * MICRO_BATCHES {
-        // What runs have shown comes once: a run that goes on all the same.
+        // A late error comes once; the run goes on.
         if let Err(error) = recorder.step(&mut trainer, &mut session, &[("x", &x)]) {
             assert!(matches!(error, wgrad::Error::Late { .. }), "{error}");
         }

@@ -14,7 +14,7 @@ use wgrad_tests::{
 };
 use wgrad_wgpu::WgpuBackend;
 
-/// What is wrong with a device's copy of the arithmetic.
+/// An error in a device's copy of the arithmetic.
 type Fault = fn(&mut Instr, DType) -> bool;
 
 /// A device whose kernels have a fault.

@@ -84,7 +84,7 @@ impl Session {
     /// what they were.
     ///
     /// # Errors
-    /// What `f` returns; if the device has no room for a snapshot of the present, or is lost.
+    /// The error of `f`; if the device has no room for a snapshot of the present, or is lost.
     ///
     /// # Panics
     /// If the snapshot is another session's.
@@ -99,7 +99,7 @@ impl Session {
         let present = self.snapshot()?;
         let (late, taps) = (mem::take(&mut self.late), mem::take(&mut self.taps));
         let result = self.restore(to).map_err(E::from).and_then(|()| f(self));
-        // What is still on its way belongs to the past that is left behind.
+        // Runs that are still on their way belong to the past that is left behind.
         let settled = self.backend.wait().and_then(|()| self.collect_taps());
         (self.late, self.taps) = (late, taps);
         let returned = self.restore(&present);

@@ -33,7 +33,7 @@ pub struct ResNetRunArgs {
     /// What the run is
     #[command(flatten)]
     pub settings: ResNetArgs,
-    /// What becomes of it
+    /// Its files, or a diagnosis
     #[command(flatten)]
     pub run: RunOptions,
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a run, and the proof of what cures it.
+//! The diagnosis of a run, and the proof of its cure.
 
 use super::{Metrics, Runnable, Settings};
 use crate::{
@@ -16,20 +16,20 @@ use serde::Serialize;
 use std::{path::Path, time::Instant};
 use wgrad_nn::diagnosis::{Diagnosis, Evidence, Setup, Study, Trace};
 
-/// How a run is diagnosed.
+/// The settings of a diagnosis.
 #[derive(Clone, Copy, Debug)]
 pub struct Diagnose<'a> {
     /// The run's name.
     pub title: &'a str,
-    /// Whether remedies are proven.
+    /// True to prove remedies by replay.
     pub prove: bool,
     /// The steps of each replay.
     pub horizon: Option<u32>,
     /// The command that proves.
     pub again: &'a str,
-    /// Where what the run shows is written.
+    /// The file of metrics.
     pub metrics: Option<&'a Path>,
-    /// Where the step is kept at which the run breaks.
+    /// The file of the step at which the run breaks.
     pub capsule: Option<&'a Path>,
 }
 

@@ -50,14 +50,14 @@ pub trait Runnable {
     fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)>;
 }
 
-/// What one step has shown.
+/// The observations of one step.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// What the history takes of it.
+    /// The numbers that the history keeps.
     pub observed: Observed<'a>,
-    /// What it did.
+    /// The update.
     pub update: &'a Update,
-    /// What it looked like from within, if it was measured.
+    /// The measurement, if there is one.
     pub measured: Option<&'a Measurement>,
 }
 

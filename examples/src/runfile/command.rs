@@ -23,7 +23,7 @@ pub struct TrainArgs {
     /// Print a complete file with comments, and train nothing: mlp, rnn, transformer, resnet or two-tower
     #[arg(long, value_name = "MODEL")]
     pub print_defaults: Option<String>,
-    /// What becomes of it
+    /// Its files, or a diagnosis
     #[command(flatten)]
     pub run: RunOptions,
 }

@@ -80,7 +80,7 @@ pub struct TransformerRunArgs {
     /// trained further
     #[arg(long, value_name = "N")]
     pub sample: Option<usize>,
-    /// What becomes of it
+    /// Its files, or a diagnosis
     #[command(flatten)]
     pub run: RunOptions,
 }

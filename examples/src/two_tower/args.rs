@@ -24,7 +24,7 @@ pub struct TwoTowerRunArgs {
     /// What the run is
     #[command(flatten)]
     pub settings: TwoTowerArgs,
-    /// What becomes of it
+    /// Its files, or a diagnosis
     #[command(flatten)]
     pub run: RunOptions,
 }

@@ -190,7 +190,7 @@ fn what_runs_show_can_be_kept() {
         assert!(of("measurement") > 10 && of("value") > 0, "{args}");
         let last = lines.iter().rev().find(|line| line["kind"] == "value").expect("seen above");
         assert_eq!((&last["name"], &last["value"]), (&"accuracy".into(), &json["metric"]), "{args}");
-        // What is there is not lost.
+        // A file that is there is not lost.
         wgrad_in(dir.path(), args).fails(1, &["metrics.jsonl: it is there already"]);
         fs::remove_file(&path).expect("it is there");
     }

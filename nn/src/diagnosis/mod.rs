@@ -67,7 +67,7 @@ pub struct Finding {
     pub remedies: Vec<Remedy>,
     /// The replays that show it; `None` where nothing is proven.
     pub proof: Option<Proof>,
-    /// Where nothing is proven, the remedies that were tried, and how the run ended with each.
+    /// The remedies that were tried, if nothing is proven, each with the end of the run.
     pub tried: Vec<(&'static str, Outcome)>,
 }
 
@@ -88,7 +88,7 @@ pub struct Diagnosis {
     pub stopped: bool,
     /// The signs by which it could be foreseen that it would break.
     pub warnings: Vec<Warning>,
-    /// Where it broke, if its loss is not finite at last.
+    /// The place where it broke, if its loss is not finite at last.
     pub failure: Option<Failure>,
 }
 

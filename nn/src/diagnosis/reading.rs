@@ -314,7 +314,7 @@ impl<'p> Reading<'p> {
         None
     }
 
-    /// Whether a value is computed from inputs, and from no state.
+    /// True of a value that is computed from inputs, and from no state.
     fn is_data(&self, id: NodeId) -> bool {
         let above = ancestors(self.program, &[id], false);
         let mut own = self.program.nodes().iter().zip(&above).filter(|(_, above)| **above).peekable();

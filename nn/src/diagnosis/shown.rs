@@ -33,7 +33,7 @@ impl fmt::Display for Diagnosis {
     }
 }
 
-/// Where a run broke, in a few lines: without the chain of nodes.
+/// The place where a run broke, in a few lines: without the chain of nodes.
 struct Broken<'a>(&'a Failure);
 
 impl fmt::Display for Broken<'_> {

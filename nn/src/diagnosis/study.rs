@@ -187,7 +187,7 @@ pub struct Trace {
     pub peak: f64,
     /// Whether somebody stopped it.
     pub stopped: bool,
-    /// Where it broke, if its loss is not finite at last.
+    /// The place where it broke, if its loss is not finite at last.
     pub failure: Option<Failure>,
 }
 

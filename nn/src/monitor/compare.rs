@@ -22,7 +22,7 @@ pub fn suggest_max_norm(norms: &[f64]) -> Option<f64> {
 /// Losses over which the slope is taken.
 const SLOPE: usize = 50;
 
-/// What updates of a run did.
+/// The updates of a run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RunHistory<'a> {
     /// The loss of each update.
@@ -31,7 +31,7 @@ pub struct RunHistory<'a> {
     pub norms: &'a [f64],
 }
 
-/// How a run differs from another.
+/// A difference between two runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// The mean norm of gradients is more than 10 times larger.
@@ -59,7 +59,7 @@ pub struct Comparison {
     pub loss: [f64; 2],
     /// The slope of the loss over the last 50 updates, by least squares: per update.
     pub slope: [f64; 2],
-    /// What has changed.
+    /// The changes.
     pub changes: Vec<Change>,
 }
 

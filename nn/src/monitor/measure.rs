@@ -172,7 +172,7 @@ pub struct ValueMeasure {
     pub non_finite: f64,
 }
 
-/// What an activation makes of the elements of its input.
+/// The elements of an activation's input, by what the activation makes of them.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct UnitMeasure {
     /// The share of elements that are exactly 0, in [0, 1].

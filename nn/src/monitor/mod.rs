@@ -85,7 +85,7 @@ const GRADIENT: usize = 7;
 
 /// The measures of a tensor at a site, in the order in which they are tapped.
 const VALUES: usize = 4;
-/// How many more of the input of an activation.
+/// The number of further measures of an activation's input.
 const UNITS: usize = 4;
 
 /// The measures of the gradient at a site, in the order in which they are tapped; the mean of each time step may follow.

@@ -14,7 +14,7 @@ pub enum Category {
     Embedding,
     /// A norm.
     Norm,
-    /// What gives the output.
+    /// The layer that gives the output.
     Output,
     /// Any other.
     Other,
@@ -71,7 +71,7 @@ impl Balance {
         self.norms[0] / self.norms[1]
     }
 
-    /// Whether neither is more than 10 times the other.
+    /// True if neither is more than 10 times the other.
     pub fn is_sound(&self) -> bool {
         (0.1..=10.0).contains(&self.ratio())
     }
@@ -87,7 +87,7 @@ pub struct Boundary {
 }
 
 impl Boundary {
-    /// Whether what is behind the boundary could learn if it were trained: the gradient that reaches it is at least a
+    /// True if parameters behind the boundary could learn once they are trained: the gradient that reaches it is at least a
     /// millionth of the usual one. One that does not reach it is no reason to train less, but more of what is behind:
     /// [`crate::paths::last_layers`].
     pub fn is_reached(&self) -> bool {

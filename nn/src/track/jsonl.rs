@@ -41,7 +41,7 @@ impl Jsonl {
     }
 }
 
-/// How many bytes the lines of a file take that have an end.
+/// The number of bytes of a file's complete lines.
 fn whole_lines(file: &mut File) -> io::Result<u64> {
     const BLOCK: u64 = 1 << 16;
     let mut end = file.metadata()?.len();

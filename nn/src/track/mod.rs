@@ -23,16 +23,16 @@ use std::{
 pub struct Record {
     /// The number of the update, from 0 on.
     pub step: usize,
-    /// What it is.
+    /// The event.
     pub event: Event,
 }
 
-/// What a run shows.
+/// An event of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
-    /// What an update did.
+    /// An update.
     Update(Update),
-    /// What it looked like from within.
+    /// A measurement of an update.
     Measurement(Box<Measurement>),
     /// Something to look at.
     Alert(Alert),
@@ -45,7 +45,7 @@ pub enum Event {
 pub struct Alert {
     /// Its kind, such as that of [`LossAlert::name`].
     pub kind: String,
-    /// What it is, in words.
+    /// The message, in words.
     pub message: String,
 }
 
@@ -102,7 +102,7 @@ impl std::error::Error for SinkError {
     }
 }
 
-/// What became of all records.
+/// The outcome for all records.
 #[derive(Debug, Default)]
 pub struct Tracked {
     /// Records that found the queue full, and went to no sink.
@@ -111,7 +111,7 @@ pub struct Tracked {
     pub errors: Vec<SinkError>,
 }
 
-/// What the thread and its owner share.
+/// State that the thread and its owner share.
 #[derive(Default)]
 struct Shared {
     dropped: AtomicU64,
@@ -236,7 +236,7 @@ impl Tracker {
     }
 }
 
-/// What is in the queue is written also where nobody finishes the tracker.
+/// Records in the queue are written also if nobody finishes the tracker.
 impl Drop for Tracker {
     fn drop(&mut self) {
         self.close();

@@ -38,7 +38,7 @@ impl Monitor {
         Some(Self { recorder, params: params.iter().map(known).collect(), begun: 0, sites: vec![] })
     }
 
-    /// How many updates have begun.
+    /// The number of updates that have begun.
     pub fn begun(&self) -> usize {
         self.begun
     }

@@ -261,7 +261,7 @@ pub(super) fn exploding_time(s: &Signs<'_>) -> Option<Found> {
 pub(super) fn vanishing_activation(s: &Signs<'_>) -> Option<Found> {
     let measured = s.begin()?;
     let ratio = Signs::flow_ratio(measured)?;
-    // Where the signal itself dies out on its way, the first weights are to blame.
+    // The first weights are to blame if the signal itself dies out on its way.
     let dies_out = decay(measured).is_some_and(|decay| decay < 0.1);
     if ratio >= 0.05 || dies_out || !s.saturates() || !s.is_sick() {
         return None;
