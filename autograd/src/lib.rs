@@ -77,7 +77,7 @@ pub use hook::Vjp;
 pub use in_process::InProcess;
 pub use lints::Lint;
 pub use optimizer::{Optimizer, OptimizerStates, Rule, Tuning};
-pub use origin::{NodePlace, Origin, Phase, Probe, ValueRange};
+pub use origin::{Grown, Growth, NodePlace, Origin, Phase, Probe, Sizes, ValueRange};
 pub use parting::{Judge, Parting, PartingOf};
 pub use pass_state::{Action, PassConfig, PassState};
 pub use passes::{

@@ -3,7 +3,7 @@
 //! An edit acts on the trainer's settings, on the optimizer's, on the program while it is recorded, or on the states that it
 //! starts from. The default of [`crate::TrainerConfig::edits`] is none.
 
-use crate::{Init, LossScale, Precision, TrainerConfig, random::generator};
+use crate::{Init, Loss, LossScale, Precision, TrainerConfig, omega, random::generator};
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
@@ -53,6 +53,9 @@ pub enum Edit {
     Operations(Vec<Spot>),
     /// No dropout.
     NoDropout,
+    /// The gradient is that of the loss and of this weight times [`crate::omega`], over every plain recurrence, which is
+    /// recorded step by step for it. The loss that is told of is that of before.
+    Omega(f64),
     /// The parameters of these paths start with other values: matrices by an initializer, vectors at 0 where they were not 1.
     Init(Vec<String>, Init),
     /// The first values of the parameters of these paths are multiplied by this.
@@ -175,8 +178,30 @@ pub fn write_edits(session: &mut Session, edits: &[Edit]) -> Result<()> {
     edits.iter().try_for_each(|edit| edit.write(session))
 }
 
+/// A plain recurrence that an edit has recorded step by step.
+struct Steps {
+    cell: wgrad::Cell,
+    w_hh: NodeId,
+    h: Vec<NodeId>,
+}
+
 /// Records a loss with edits.
-pub(crate) fn recorded<R>(tape: &Tape, edits: &[Edit], f: impl FnOnce() -> R) -> R {
+#[track_caller]
+pub(crate) fn recorded<'t>(tape: &'t Tape, edits: &[Edit], f: impl FnOnce() -> Loss<'t>) -> Loss<'t> {
+    let unrolled = Rc::new(RefCell::new(vec![]));
+    let loss = edits.iter().fold(rewritten(tape, edits, unrolled.clone(), f), Loss::edited);
+    let weight: f64 = edits.iter().map(|edit| if let Edit::Omega(weight) = edit { *weight } else { 0.0 }).sum();
+    let of = |Steps { cell, w_hh, h }: &Steps| {
+        let h: Vec<Tensor<'t>> = h.iter().map(|id| tape.tensor(*id)).collect();
+        omega::of_steps(loss.value, *cell, tape.tensor(*w_hh), &h) * weight
+    };
+    let added = unrolled.borrow().iter().map(of).reduce(|sum, one| sum + one);
+    let with = |more: Tensor<'t>| loss.value + (more - more.detach()).cast(loss.value.dtype());
+    Loss { value: added.map_or(loss.value, with), ..loss }
+}
+
+/// Records with other operations and other tensors at sites.
+fn rewritten<R>(tape: &Tape, edits: &[Edit], unrolled: Rc<RefCell<Vec<Steps>>>, f: impl FnOnce() -> R) -> R {
     let sites: Vec<(Vec<String>, Transform)> = edits
         .iter()
         .filter_map(|edit| if let Edit::Sites(paths, how) = edit { Some((paths.clone(), *how)) } else { None })
@@ -191,12 +216,17 @@ pub(crate) fn recorded<R>(tape: &Tape, edits: &[Edit], f: impl FnOnce() -> R) ->
     let activated = Rc::new(RefCell::new(vec![]));
     let known = activated.clone();
     let other_activations = sites.iter().any(|(_, how)| matches!(how, Transform::Rectify | Transform::Leak));
-    let replaced = || match spots.is_empty() && !no_dropout && !other_activations {
+    let regularized = edits.iter().any(|edit| matches!(edit, Edit::Omega(_)));
+    let replaced = || match spots.is_empty() && !no_dropout && !other_activations && !regularized {
         true => f(),
         false => tape.with_rewrite(
             move |op, x| {
                 let dropped = if no_dropout { undropped(op, x) } else { None };
-                dropped.or_else(|| replacement(&spots, op, x)).or_else(|| activation(&known.borrow(), op, x))
+                let stepwise = || if regularized { stepwise(op, x, &unrolled) } else { None };
+                dropped
+                    .or_else(|| replacement(&spots, op, x))
+                    .or_else(|| activation(&known.borrow(), op, x))
+                    .or_else(stepwise)
             },
             f,
         ),
@@ -231,6 +261,17 @@ fn replacement<'t>(spots: &[Spot], op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'
         Op::Binary(Binary::Div) => x[0] / (x[1] + GUARD),
         _ => return None,
     })
+}
+
+/// A plain recurrence of more than one step, step by step.
+fn stepwise<'t>(op: &Op, x: &[Tensor<'t>], unrolled: &RefCell<Vec<Steps>>) -> Option<Tensor<'t>> {
+    let &Op::Sequence { cell, .. } = op else { return None };
+    if cell.gates() > 1 || x[0].shape()[0] < 2 {
+        return None;
+    }
+    let h = omega::unrolled(cell, x);
+    unrolled.borrow_mut().push(Steps { cell, w_hh: x[1].id(), h: h.iter().map(|h| h.id()).collect() });
+    Some(Tensor::stack(&h))
 }
 
 /// The activation of a tensor that one of these sites has given, where it is to be another.

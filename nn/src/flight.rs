@@ -2,7 +2,7 @@
 
 use crate::{Capsule, Trainer, Update, trainer::Place};
 use std::{collections::VecDeque, fmt};
-use wgrad::{Array, Error, Origin, Result, Session, Snapshot, Step, Taps};
+use wgrad::{Array, Error, Growth, Origin, Result, Session, Sizes, Snapshot, Step, Taps};
 
 /// Settings of a [`FlightRecorder`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,6 +97,19 @@ pub struct Failure {
     pub capsule: Capsule,
 }
 
+/// The place where values have grown, though all of them are finite.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Spike {
+    /// The number of the update whose loss or gradient is largest, from 0 on.
+    pub update: usize,
+    /// That of the update whose loss or gradient is the median of those before it.
+    pub since: usize,
+    /// The program.
+    pub part: Part,
+    /// The first node that has grown.
+    pub growth: Growth,
+}
+
 /// The last steps of a run, made again.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Replay {
@@ -111,7 +124,12 @@ pub struct Replay {
     /// not. Also `None` if every value of that update is finite when its nodes run one by one: a sign that a kernel of the
     /// device is wrong.
     pub failure: Option<Failure>,
+    /// The place where values have grown, in a run that did not break: if some loss or gradient is 4 times what it was before.
+    pub spike: Option<Spike>,
 }
+
+/// The growth that is a spike.
+const SPIKE: f64 = 4.0;
 
 impl FlightRecorder {
     /// One that has seen nothing.
@@ -223,7 +241,7 @@ impl FlightRecorder {
             }
         }
         let Some(leg) = self.legs.get(first) else {
-            return Ok(Replay { from: self.updates, updates: vec![], broken: None, failure: None });
+            return Ok(Replay { from: self.updates, updates: vec![], broken: None, failure: None, spike: None });
         };
         let from = leg.update;
         let calls: Vec<&Call> = self.legs.iter().skip(first).flat_map(|leg| &leg.calls).collect();
@@ -243,8 +261,68 @@ impl FlightRecorder {
                 break;
             }
         }
-        Ok(Replay { from, updates, broken: broken.map(|at| from + at), failure })
+        let spike = match (broken, extremes(&updates)) {
+            (None, Some([since, update])) => {
+                let of = |trainer: &mut Trainer, session: &mut Session, update: usize| {
+                    session.rewound(&leg.snapshot, |session| sizes(trainer, session, &calls, update))
+                };
+                let (before, now) = (of(trainer, session, since)?, of(trainer, session, update)?);
+                spiked(&before, &now).map(|(part, growth)| Spike {
+                    update: from + update,
+                    since: from + since,
+                    part,
+                    growth,
+                })
+            }
+            _ => None,
+        };
+        Ok(Replay { from, updates, broken: broken.map(|at| from + at), failure, spike })
     }
+}
+
+/// A program of an update, and the sizes of its values.
+type Sized = (Part, Step, Sizes);
+
+/// Makes steps from a snapshot until an update, and measures each value of that.
+#[track_caller]
+fn sizes(trainer: &mut Trainer, session: &mut Session, calls: &[&Call], update: usize) -> Result<Vec<Sized>> {
+    let mut all = vec![];
+    let mut measure = |session: &mut Session, part: Part, step: &Step, inputs: &[(&str, &Array)]| {
+        all.push((part, step.clone(), session.sizes(step, inputs)?));
+        Ok(false)
+    };
+    // The programs of two updates are the same if neither is watched.
+    trainer.unwatched(|trainer| visit(trainer, session, calls, update, &mut measure))?;
+    Ok(all)
+}
+
+/// The first growth between two updates that one of their programs has made; else the first that was given to one.
+fn spiked(before: &[Sized], now: &[Sized]) -> Option<(Part, Growth)> {
+    let pairs = before.iter().zip(now).filter(|((_, a, _), (_, b, _))| a.nodes().len() == b.nodes().len());
+    let found = |((_, _, before), (part, step, now)): (&Sized, &Sized)| {
+        Some((*part, Growth::between(step, before, now, SPIKE)?))
+    };
+    let all: Vec<(Part, Growth)> = pairs.filter_map(found).collect();
+    let made = all.iter().find(|(_, growth)| !growth.operands.is_empty());
+    made.or(all.first()).cloned()
+}
+
+/// The update whose loss or whose gradient is farthest above the median of those before it, after the one with that median.
+fn extremes(updates: &[Update]) -> Option<[usize; 2]> {
+    let pair = |of: fn(&Update) -> f64| {
+        let size = |at: &usize| of(&updates[*at]).abs();
+        let order = |a: &usize, b: &usize| size(a).total_cmp(&size(b));
+        // One that a loss scale has skipped is no spike.
+        let taken = |at: &usize| updates[*at].taken && size(at).is_finite();
+        let worst = (0..updates.len()).filter(taken).max_by(order)?;
+        let mut before: Vec<usize> = (0..worst).filter(taken).collect();
+        before.sort_by(order);
+        let usual = *before.get(before.len() / 2)?;
+        Some((size(&worst) / size(&usual).max(f64::MIN_POSITIVE), [usual, worst]))
+    };
+    let pairs = [pair(|update| update.loss), pair(|update| update.grad_norm)];
+    let (factor, pair) = pairs.into_iter().flatten().max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (factor >= SPIKE).then_some(pair)
 }
 
 /// True if all float states are finite.
@@ -318,18 +396,37 @@ fn look(
     calls: &[&Call],
     update: usize,
 ) -> Result<Option<(Part, Origin, Capsule)>> {
+    let mut found = None;
+    visit(trainer, session, calls, update, &mut |session, part, step, inputs| {
+        if let Some(origin) = session.first_non_finite(step, inputs)? {
+            found = Some((part, origin, Capsule::of(session, step, inputs)?));
+        }
+        Ok(found.is_some())
+    })?;
+    Ok(found)
+}
+
+/// Is told of a program of an update, before it is run. Whether that is enough.
+type Visitor<'a> = dyn FnMut(&mut Session, Part, &Step, &[(&str, &Array)]) -> Result<bool> + 'a;
+
+/// Makes steps from a snapshot until an update, and tells of the programs of that.
+#[track_caller]
+fn visit(
+    trainer: &mut Trainer,
+    session: &mut Session,
+    calls: &[&Call],
+    update: usize,
+    visitor: &mut Visitor<'_>,
+) -> Result<()> {
     trainer.resume();
     // A call may end a window and begin the next; the first one may go on with one.
-    let (mut updates, mut micro_batches, mut found) = (0, trainer.present(session)?, None);
+    let (mut updates, mut micro_batches, mut done) = (0, trainer.present(session)?, false);
     for call in calls {
         made(trainer, session, call, &mut |session, step, inputs| {
             let is_end = inputs.is_empty();
             let part = if is_end { Part::Update } else { Part::MicroBatch(micro_batches) };
-            if updates == update
-                && found.is_none()
-                && let Some(origin) = session.first_non_finite(step, inputs)?
-            {
-                found = Some((part, origin, Capsule::of(session, step, inputs)?));
+            if updates == update && !done {
+                done = visitor(session, part, step, inputs)?;
             }
             micro_batches += 1;
             if is_end {
@@ -340,11 +437,11 @@ fn look(
         if !trainer.has_windows() {
             (updates, micro_batches) = (updates + 1, 0);
         }
-        if updates > update || found.is_some() {
+        if updates > update || done {
             break;
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// The update that broke a run: see [`Replay::broken`].
@@ -367,12 +464,22 @@ impl fmt::Display for Part {
     }
 }
 
+impl fmt::Display for Spike {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { update, since, growth, .. } = self;
+        write!(f, "Update {update} is far above those before it. Beside update {since}:\n{growth}")
+    }
+}
+
 impl fmt::Display for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { from, updates, broken, failure } = self;
+        let Self { from, updates, broken, failure, spike } = self;
         writeln!(f, "Replayed {} updates from update {from} on.", updates.len())?;
         match (broken, failure) {
-            (None, _) => write!(f, "All of them are sound."),
+            (None, _) => match spike {
+                None => write!(f, "All of them are sound."),
+                Some(spike) => write!(f, "{spike}"),
+            },
             (Some(update), None) => write!(
                 f,
                 "Update {update} is not sound, and yet each of its values is finite when its nodes run one by one: a kernel \

@@ -95,7 +95,7 @@ pub use dropout::Dropout;
 pub use edit::{Edit, Spot, Transform, write_edits};
 pub use embedding::Embedding;
 pub use error::{Error, Result};
-pub use flight::{Failure, FlightConfig, FlightMemory, FlightRecorder, Part, Replay};
+pub use flight::{Failure, FlightConfig, FlightMemory, FlightRecorder, Part, Replay, Spike};
 pub use forecast::{Forecast, Sign, Warning};
 pub use gpt::{Gpt, GptConfig};
 pub use init::{Fan, Init};

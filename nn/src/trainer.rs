@@ -339,7 +339,6 @@ impl Trainer {
             None => record(),
             Some(recorder) => tape.with_probe(move |path, x| recorder.site(path, x), record),
         };
-        let loss = self.config.edits.iter().fold(loss, Loss::edited);
         {
             let _call = tape.at(self.site);
             self.record_gradient(loss, before.moved(tape), watched);

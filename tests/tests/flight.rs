@@ -1,6 +1,6 @@
 //! The flight recorder: it goes back, makes the same steps again bit for bit, names where a run broke, and leaves no trace.
 
-use wgrad::{Array, Backend, DType, DynamicScale, Phase, Rng, Session, Store};
+use wgrad::{Array, Backend, DType, DynamicScale, Growth, Phase, Rng, Session, Store};
 use wgrad_cpu::CpuBackend;
 use wgrad_nn::{
     Activation, Builder, Dropout, FlightConfig, FlightRecorder, Init, Linear, LossScale, Mlp, MlpConfig, MonitorConfig,
@@ -219,6 +219,59 @@ fn grown(updates: usize, in_update: bool) -> (Trainer, Session, FlightRecorder) 
         }
     }
     (trainer, session, recorder)
+}
+
+#[test]
+fn growth_that_stays_finite_is_found_where_it_begins() {
+    for backend in devices() {
+        let mut run = Run::new(backend, Precision::F32, FlightConfig { every: 12, keep: 1 });
+        run.go(10, Some((15, 1e4)));
+        let replay = run.recorder.replay(&mut run.trainer, &mut run.session).expect("it can be replayed");
+        let spike = replay.spike.as_ref().expect("there is one");
+        assert!((spike.update, spike.part) == (7, Part::MicroBatch(1)) && spike.since < 7, "{replay}");
+        // The seventh number of 48 is 1e4, and the others are about 0.7.
+        let Growth { at, operands, chain, .. } = &spike.growth;
+        assert!(at.place.what == "input \"x\"" && operands.is_empty() && chain.len() > 1, "{replay}");
+        assert!((at.now - 1e4 / 48f64.sqrt()).abs() < 1.0 && (0.5..1.0).contains(&at.before), "{replay}");
+        let states = run.states();
+        run.recorder.replay(&mut run.trainer, &mut run.session).expect("it can be replayed");
+        assert_eq!(states, run.states());
+        // Beside it nothing has grown.
+        run.go(20, None);
+        let replay = run.recorder.replay(&mut run.trainer, &mut run.session).expect("it can be replayed");
+        assert!(replay.spike.is_none() && replay.to_string().ends_with("All of them are sound."), "{replay}");
+    }
+}
+
+#[test]
+fn growth_is_of_the_operation_that_makes_it_or_of_the_parameters_that_have_it() {
+    // Numbers that grow a little, whose exponential grows much; and weights that an update has made large.
+    let run = |large: bool, rate: f64| {
+        let mut store = Store::new();
+        let model = Linear::new(Builder::new(&mut store, 0).at("model"), 2, 2, &Init::Constant(0.5));
+        let params = store.params();
+        let sgd = Sgd::new(&mut store, &params, SgdConfig { lr: rate.into(), ..SgdConfig::default() });
+        let mut trainer = Trainer::new(&mut store, &params, sgd, TrainerConfig::default(), move |batch| {
+            let z = model.forward(batch.get("x"));
+            (if large { z.exp() } else { z.abs() }).mean().into()
+        });
+        let mut session = Session::new(cpu(), store).expect("there is room");
+        let mut recorder = FlightRecorder::new(FlightConfig { every: 10, keep: 1 });
+        for update in 0..6 {
+            let by = if large && update == 4 { 20.0 } else { 1.0 };
+            let x = Array::new([1, 2], vec![0.8 * by, 0.2f32 * by]);
+            recorder.step(&mut trainer, &mut session, &[("x", &x)]).expect("it runs");
+        }
+        let replay = recorder.replay(&mut trainer, &mut session).expect("it can be replayed");
+        replay.spike.unwrap_or_else(|| panic!("there is none: {:?}", replay.updates))
+    };
+    let made = run(true, 1e-9);
+    assert!(made.update == 4 && made.growth.at.place.what == "exp", "{made}");
+    assert!(made.growth.operands.len() == 1 && made.growth.params.is_empty(), "{made}");
+    // The bias is 0 at first, and of that there is no multiple.
+    let given = run(false, 100.0);
+    assert!(given.update % 2 == 1 && given.growth.operands.is_empty(), "{given}");
+    assert_eq!(given.growth.params, ["model/weight"], "{given}");
 }
 
 #[test]

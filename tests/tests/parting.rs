@@ -1,7 +1,7 @@
 //! My model or my GPU: wrong arithmetic of a device is blamed on the device, operation by operation; a model that breaks is not.
 
 use wgrad::{
-    Array, Backend, Collective, DType, Data, Parting, PartingOf, Program, Result, Session,
+    Array, Backend, Collective, Conv2d, DType, Data, Parting, PartingOf, Program, Result, Session,
     backend::{BufferId, Delivery, ExecutableId, SnapshotId},
     op::{Binary, Op, Reduce, Typed, Unary},
     plan::{Grouping, Instr, Kind, Plan},
@@ -262,6 +262,31 @@ fn sums_that_overflow_on_their_way_are_no_fault() {
     let x = Array::new([1, 4], vec![1e37f32, 1e37, -3e37, -2e37]);
     let found = session.parting(&step, &[("x", &x)], &mut judge).expect("it runs");
     assert!(found.is_some_and(|parting| parting.place.what.starts_with("sum")));
+}
+
+/// Zeros around an image, times what is not finite.
+#[test]
+fn what_a_padding_is_multiplied_by_is_no_fault() {
+    let mut session = Session::new(cpu(), wgrad::Store::new()).expect("there is room");
+    let step = session
+        .record(|t| {
+            let (x, w) = (t.input("x", [2, 3, 8, 8], DType::F32), t.input("w", [4, 3, 3, 3], DType::F32));
+            let y = x.conv2d(w, Conv2d::same(3));
+            let g = t.input("g", [2, 4, 8, 8], DType::F32);
+            let grads = (y * g).sum().grad_wrt(&[x, w]);
+            grads.into_iter().flatten().enumerate().for_each(|(at, grad)| t.tap(&format!("grad {at}"), grad));
+        })
+        .expect("it compiles");
+    let of = |n: usize, odd: f32| (0..n).map(|i| if i == 0 { odd } else { (i as f32).sin() }).collect::<Vec<_>>();
+    let (x, w) = (Array::new([2, 3, 8, 8], of(384, 1.0)), Array::new([4, 3, 3, 3], of(108, 1.0)));
+    let mut judge = |program: &Program, inputs: &[(&str, &Array)]| {
+        Ok(reference::run(program, &[], inputs)?.taps.into_iter().map(|(_, _, values)| values).collect())
+    };
+    for odd in [f32::INFINITY, f32::NAN] {
+        let g = Array::new([2, 4, 8, 8], of(512, odd));
+        let found = session.parting(&step, &[("x", &x), ("w", &w), ("g", &g)], &mut judge).expect("it runs");
+        assert_eq!(found, None);
+    }
 }
 
 #[test]

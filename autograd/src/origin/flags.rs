@@ -48,6 +48,12 @@ impl Flags {
         Self { bad, taken }
     }
 
+    /// Of nodes that are told to be bad; selections take of both branches.
+    pub fn all_taken(bad: Vec<bool>) -> Self {
+        let taken = vec![[true; 2]; bad.len()];
+        Self { bad, taken }
+    }
+
     /// The operands of a node that its bad elements may come from.
     fn bad_operands<'p>(&'p self, program: &'p Program, id: NodeId) -> impl Iterator<Item = NodeId> + 'p {
         let node = program.node(id);
@@ -70,10 +76,17 @@ impl Flags {
             let checked = matches!(node.op, Op::Unary(Unary::IsFinite)).then(|| node.inputs[0])?;
             Some((checked, "a check finds it, and the step is skipped".to_string()))
         });
-        self.leading_to(program, &results).or_else(|| self.leading_to(program, &checks.collect::<Vec<_>>()))
+        let any = |_: NodeId| true;
+        self.leading_to(program, &results, &any).or_else(|| self.leading_to(program, &checks.collect::<Vec<_>>(), &any))
     }
 
-    fn leading_to(&self, program: &Program, results: &[(NodeId, String)]) -> Option<Found> {
+    /// The first bad node that may begin a chain of bad nodes to one of these results, and the shortest such chain.
+    pub fn leading_to(
+        &self,
+        program: &Program,
+        results: &[(NodeId, String)],
+        may_begin: &dyn Fn(NodeId) -> bool,
+    ) -> Option<Found> {
         // Of each node the next one on the shortest way to a result, by breadth-first search from the results.
         let count = program.nodes().len();
         let mut next: Vec<Option<Option<NodeId>>> = vec![None; count];
@@ -92,7 +105,7 @@ impl Flags {
                 }
             }
         }
-        let first = NodeId(next.iter().position(Option::is_some)? as u32);
+        let first = (0..count as u32).map(NodeId).find(|id| next[id.index()].is_some() && may_begin(*id))?;
         let mut chain = vec![first];
         while let Some(Some(id)) = next[chain[chain.len() - 1].index()] {
             chain.push(id);

@@ -1,6 +1,7 @@
 //! Where a run breaks: the first node whose value is not finite, and what brought it there.
 
 mod flags;
+mod growth;
 mod probed;
 
 use crate::{
@@ -12,6 +13,7 @@ use crate::{
     tape::NodeId,
 };
 use flags::{Flags, Found};
+pub use growth::{Grown, Growth, Sizes};
 use probed::Answers;
 pub(crate) use probed::aside;
 use std::fmt;

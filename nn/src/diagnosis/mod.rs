@@ -49,7 +49,7 @@ pub use proof::{Outcome, Proof};
 pub use rules::{Evidence, Remedy, Rule};
 pub use study::{BatchMeasure, Batches, Judge, MicroBatch, Opened, Setup, Study, Trace};
 
-use crate::{Failure, Warning};
+use crate::{Failure, Spike, Warning};
 use signs::Signs;
 
 /// What is wrong with a run.
@@ -90,6 +90,8 @@ pub struct Diagnosis {
     pub warnings: Vec<Warning>,
     /// The place where it broke, if its loss is not finite at last.
     pub failure: Option<Failure>,
+    /// The place where values grew when its loss first had a spike.
+    pub spike: Option<Spike>,
 }
 
 /// The fault of a run of which nothing is found.
@@ -112,6 +114,7 @@ impl Diagnosis {
             stopped: trace.stopped,
             warnings: trace.warnings(),
             failure: trace.failure.clone(),
+            spike: trace.spike.clone(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A diagnosis as text for a person: the finding first, then its numbers, what cures it, and how that was proven.
 
 use super::{Diagnosis, Finding, Proof, proof::Outcome};
-use crate::Failure;
+use crate::{Failure, Spike};
 use std::fmt;
 
 /// How many places are named.
@@ -24,6 +24,9 @@ impl fmt::Display for Diagnosis {
         }
         if let Some(failure) = &self.failure {
             write!(f, "\n{}", Broken(failure))?;
+        }
+        if let Some(Spike { update, since, growth, .. }) = self.spike.as_ref().filter(|_| self.failure.is_none()) {
+            write!(f, "\nThe loss had a spike at step {update}. Beside step {since}: {growth}")?;
         }
         if !rest.is_empty() {
             let names: Vec<&str> = rest.iter().map(|finding| finding.rule.fault).collect();

@@ -2,8 +2,8 @@
 
 use super::{Diagnosis, reading::Reading};
 use crate::{
-    Detail, Edit, Failure, FlightConfig, FlightRecorder, Forecast, Measurement, MonitorConfig, Result, Trainer,
-    TrainerConfig, Update, Warning, write_edits,
+    Detail, Edit, Failure, FlightConfig, FlightRecorder, Forecast, LossAlert, LossWatch, Measurement, MonitorConfig,
+    Result, Spike, Trainer, TrainerConfig, Update, Warning, write_edits,
 };
 use wgrad::{Array, Data, Program, Session, Tape};
 
@@ -189,6 +189,8 @@ pub struct Trace {
     pub stopped: bool,
     /// The place where it broke, if its loss is not finite at last.
     pub failure: Option<Failure>,
+    /// The place where values grew when its loss first had a spike.
+    pub spike: Option<Spike>,
 }
 
 impl Trace {
@@ -260,7 +262,9 @@ fn trace<E: From<crate::Error>>(
         peak: (0..=24).filter_map(|power| trainer.optimizer().rate(1 << power)).fold(0.0, f64::max),
         stopped: false,
         failure: None,
+        spike: None,
     };
+    let mut watch_loss = LossWatch::default();
     let mut recorder = edits.is_empty().then(|| FlightRecorder::new(FlightConfig::default()));
     for step in 0..until {
         let micro_batches = batches()?;
@@ -281,7 +285,14 @@ fn trace<E: From<crate::Error>>(
             };
             stepped.map_err(crate::Error::from)?;
         }
+        let known = trace.updates.len();
         let ended = take_in(trainer, session, &mut trace).map_err(E::from)?;
+        let alerts: Vec<LossAlert> =
+            trace.updates[known..].iter().flat_map(|update| watch_loss.push(update.loss)).collect();
+        let has_spike = alerts.iter().any(|alert| matches!(alert, LossAlert::Spike { .. }));
+        if let Some(recorder) = recorder.as_ref().filter(|_| has_spike && trace.spike.is_none()) {
+            trace.spike = recorder.replay(trainer, session).map_err(crate::Error::from)?.spike;
+        }
         if ended || !watch(step) {
             trace.stopped = !ended;
             break;

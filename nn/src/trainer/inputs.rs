@@ -61,7 +61,7 @@ impl<'t> Inputs<'t> {
 #[derive(Clone, Copy, Debug)]
 pub struct Loss<'t> {
     pub(crate) value: Tensor<'t>,
-    pub(super) tokens: Option<Tensor<'t>>,
+    pub(crate) tokens: Option<Tensor<'t>>,
 }
 
 impl<'t> Loss<'t> {
@@ -72,7 +72,7 @@ impl<'t> Loss<'t> {
 
     /// As an edit asks.
     #[track_caller]
-    pub(super) fn edited(self, edit: &Edit) -> Self {
+    pub(crate) fn edited(self, edit: &Edit) -> Self {
         match edit {
             Edit::Loss(factor) => Self { value: self.value * *factor, ..self },
             _ => self,

@@ -76,6 +76,14 @@ impl Trainer {
         self.monitor.as_ref().map_or(vec![], |monitor| monitor.recorder.flows(program))
     }
 
+    /// Does something with updates that are not measured, whatever the monitor says.
+    pub(crate) fn unwatched<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        let monitor = self.monitor.take();
+        let result = f(self);
+        self.monitor = monitor;
+        result
+    }
+
     /// Whether the update at hand is measured.
     pub(super) fn is_measured(&self) -> bool {
         let every = self.config.monitor.as_ref().map_or(1, |config| config.every);

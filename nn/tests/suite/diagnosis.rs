@@ -8,9 +8,10 @@ use wgrad::{
 };
 use wgrad_nn::{
     Activation, Builder, Dropout, Edit, Error, Fan, Init, Inputs, LossScale, Mlp, MlpConfig, NormKind, Precision,
-    Schedule, Spot, Trainer, TrainerConfig, Transform,
+    Recurrent, RecurrentInit, Schedule, Spot, Trainer, TrainerConfig, Transform,
     data::{Digits, Task},
     diagnosis::{Diagnosis, Opened, Setup, Study},
+    omega,
     optim::{Adam, AdamConfig, AdamW, AdamWConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig},
 };
 
@@ -472,6 +473,45 @@ fn sites_are_changed_by_formula() {
     assert!(near(&of(Transform::Leak, Activation::Relu, [-30000.0, 4.0]), &[-3.0, 4.0]));
     // There is nothing to replace.
     assert!(near(&plain(Transform::Rectify), &[3.0, 4.0]) && near(&plain(Transform::Leak), &[3.0, 4.0]));
+}
+
+#[test]
+fn a_recurrence_is_regularized_as_if_the_loss_had_it() {
+    // What a run of three updates leaves, and its first loss.
+    let run = |cell: wgrad::Cell, edits: Vec<Edit>, written: bool| {
+        let mut store = Store::new();
+        let init = RecurrentInit { hidden: Init::Orthogonal { gain: 0.5 }, ..RecurrentInit::of(cell) };
+        let layer = Recurrent::new(Builder::new(&mut store, 0), cell, 2, 3, &init);
+        let (params, weight) = (store.params(), layer.weight_hh);
+        let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
+        let config = TrainerConfig { edits, ..TrainerConfig::default() };
+        let mut trainer = Trainer::new(&mut store, &params, sgd, config, move |batch| {
+            let x = batch.get("x");
+            let outputs = if written { layer.unrolled(x) } else { layer.forward(x) };
+            let loss = outputs.last.square().mean();
+            match written {
+                true => (loss + omega(loss, &layer, &outputs) * 0.5).into(),
+                false => loss.into(),
+            }
+        });
+        let mut session = open(store);
+        let x = Array::new([4, 2, 2], (0..16).map(|i| (i as f32).sin()).collect::<Vec<_>>());
+        (0..3).for_each(|_| _ = trainer.step(&mut session, &[("x", &x)]).expect("it runs"));
+        session.wait().expect("it ran");
+        let loss = trainer.updates(&session.taps().expect("it ran"))[0].loss;
+        (session.read_param(weight).expect("it ran").to_f64(), loss)
+    };
+    for cell in [wgrad::Cell::Tanh, wgrad::Cell::Sigmoid, wgrad::Cell::Irnn] {
+        let (plain, loss) = run(cell, vec![], false);
+        let (written, with_more) = run(cell, vec![], true);
+        let (edited, told) = run(cell, vec![Edit::Omega(0.5)], false);
+        assert!(edited.iter().zip(&written).all(|(a, b)| (a - b).abs() < 1e-6), "{edited:?} {written:?}");
+        assert!(edited.iter().zip(&plain).any(|(a, b)| (a - b).abs() > 1e-4), "{edited:?} {plain:?}");
+        // The loss that is told of has no more in it.
+        assert!((told - loss).abs() < 1e-6 && (with_more - loss).abs() > 1e-4, "{told} {loss} {with_more}");
+    }
+    let gated = |edits| run(wgrad::Cell::Lstm, edits, false);
+    assert_eq!(gated(vec![Edit::Omega(0.5)]), gated(vec![]));
 }
 
 #[test]

@@ -212,6 +212,9 @@ fn in_time(s: &Signs<'_>) -> Vec<String> {
     sites.iter().filter(|site| site.path.ends_with("time/z")).map(|site| site.path.clone()).collect()
 }
 
+/// The weight of the regulariser: it does for temporal order, and its mean is over steps and samples.
+const OMEGA: f64 = 5.0;
+
 pub(super) fn vanishing_time(s: &Signs<'_>) -> Option<Found> {
     let (steps, ratio) = through_time(s)?;
     if ratio >= 0.01 || !s.is_sick() {
@@ -229,8 +232,12 @@ pub(super) fn vanishing_time(s: &Signs<'_>) -> Option<Found> {
             format!("{enlarge}, and clip gradients to the norm 1"),
             vec![Edit::Times(recurrent(s), factor), Edit::ClipNorm(Some(1.0))],
         ),
+        Remedy::new(
+            "omega",
+            format!("add {OMEGA} times the regularizer of Pascanu et al. (wgrad_nn::omega) to the loss"),
+            vec![Edit::Omega(OMEGA)],
+        ),
         Remedy::new("gated-cell", "use an LSTM or a GRU", vec![]),
-        Remedy::new("omega", "add the regularizer of Pascanu et al. (wgrad_nn::omega)", vec![]),
     ];
     Some(Found { place: in_time(s), since: 0, evidence, remedies })
 }
