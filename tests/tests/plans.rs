@@ -136,3 +136,29 @@ fn sums_that_need_not_wait_are_the_same() {
     agree(&have, &point.reference(), &point, Tolerance::F64)
         .unwrap_or_else(|why| panic!("{why}\n{}", plan.describe(&program)));
 }
+
+/// Sums over the same part of a larger value, seen in another order, read it once.
+#[test]
+fn reductions_of_a_part_of_a_value_are_one_kernel() {
+    let t = Tape::default();
+    let (x, w) = (t.input("x", [6, 4], DType::F64), t.input("w", [4, 12], DType::F64));
+    let all = x.matmul(w);
+    for (name, start) in [("queries", 0), ("keys", 4)] {
+        let part = all.slice(1, start, 4).reshape([2, 3, 2, 2]).swap_axes(1, 2);
+        t.tap(&format!("{name}/size"), part.abs().mean());
+        t.tap(&format!("{name}/norm"), part.norm());
+        t.tap(&format!("{name}/largest"), part.square().max());
+    }
+    let program = t.finish();
+    let value = |shape: [usize; 2]| {
+        Array::new(shape, (0..shape[0] * shape[1]).map(|i| (i as f64 * 0.7).sin()).collect::<Vec<_>>())
+    };
+    let inputs = [("x".to_string(), value([6, 4])), ("w".to_string(), value([4, 12]))];
+    let point = Point { program: &program, states: &[], inputs: &inputs };
+    let plan = Plan::with(&program, &Grouping::default());
+    let have = reference_plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
+    agree(&have, &point.reference(), &point, Tolerance::F64)
+        .unwrap_or_else(|why| panic!("{why}\n{}", plan.describe(&program)));
+    // The product, and a kernel for each part.
+    assert_eq!(plan.kernels.len(), 3, "{}", plan.describe(&program));
+}

@@ -2,7 +2,7 @@
 
 use super::{
     Level,
-    group::{ABSORBED, Class, Groups, is_placed},
+    group::{ABSORBED, Class, Groups, View, is_placed},
 };
 use crate::{Shape, op::Segments, tape::NodeId};
 use std::{
@@ -17,6 +17,9 @@ const TRIED: usize = 8;
 
 /// What is reduced alike: a space, its axes, and the segments that are its rows.
 type Rows = (Shape, Vec<usize>, Option<Arc<Segments>>);
+
+/// A value that is read, and the position of the first element that is.
+type Source = (NodeId, usize);
 
 /// Which groups read what others are the homes of: for each, those that it reads, and those that read it.
 pub(super) struct Links {
@@ -69,8 +72,8 @@ impl Groups<'_> {
         for mut same in alike {
             same.sort_unstable_by_key(|&g| (self.groups[g].depth, g));
             // What each reads, and by what is read the positions of those that read it.
-            let mut sources: Vec<Vec<NodeId>> = same.iter().map(|&g| self.sources(g)).collect();
-            let mut found: HashMap<NodeId, Vec<usize>> = HashMap::new();
+            let mut sources: Vec<Vec<Source>> = same.iter().map(|&g| self.sources(g)).collect();
+            let mut found: HashMap<Source, Vec<usize>> = HashMap::new();
             for (i, source) in sources.iter().enumerate().flat_map(|(i, of)| of.iter().map(move |source| (i, source))) {
                 found.entry(*source).or_default().push(i);
             }
@@ -157,7 +160,7 @@ impl Groups<'_> {
         let apart = |reader: usize| reader == to || !self.leads_to(links, reader, to);
         let common = || {
             let sources = self.sources(from);
-            self.sources(to).iter().any(|source| sources.contains(source) || a.levels.contains_key(source))
+            self.sources(to).iter().any(|source| sources.contains(source) || a.levels.contains_key(&source.0))
         };
         reads_own
             && links.readers[from].iter().all(|&reader| apart(reader))
@@ -204,21 +207,25 @@ impl Groups<'_> {
         }
     }
 
-    /// The roots of the size of its space that a group reads, also by way of what it may compute again.
-    fn sources(&self, g: usize) -> Vec<NodeId> {
+    /// What a group reads that has the size of its space, also by way of what it may compute again: whole values, and parts of
+    /// larger ones.
+    fn sources(&self, g: usize) -> Vec<Source> {
         let group = &self.groups[g];
         let mut found = vec![];
         let mut open: Vec<(NodeId, usize)> = group.members.iter().map(|id| (*id, 0)).collect();
         while let Some((id, depth)) = open.pop() {
             for input in &self.program.node(id).inputs {
-                let root = self.views[input.index()].root;
-                if group.levels.contains_key(&root) || self.program.node(root).shape.numel() != group.space.numel() {
+                let (View { root, operand }, elements) = (&self.views[input.index()], group.space.numel());
+                let (all, is_part) = (self.program.node(*root).shape.numel(), operand.is_part());
+                if group.levels.contains_key(root) || operand.shape.numel() != elements || all < elements {
                     continue;
                 }
-                if self.class[root.index()] == Class::Map && self.is_cheap(root) && depth < ABSORBED {
-                    open.push((root, depth + 1));
-                } else if !found.contains(&root) {
-                    found.push(root);
+                let source = (*root, operand.offset);
+                if all == elements && self.class[root.index()] == Class::Map && self.is_cheap(*root) && depth < ABSORBED
+                {
+                    open.push((*root, depth + 1));
+                } else if (all == elements || is_part) && !found.contains(&source) {
+                    found.push(source);
                 }
             }
         }
