@@ -76,7 +76,7 @@ pub use half::f16_from_f64;
 pub use hook::Vjp;
 pub use in_process::InProcess;
 pub use lints::Lint;
-pub use optimizer::{Optimizer, OptimizerStates, Rule, Tuning};
+pub use optimizer::{Optimizer, OptimizerStates, Preconditioner, Rule, Tuning};
 pub use origin::{Grown, Growth, NodePlace, Origin, Phase, Probe, Sizes, ValueRange};
 pub use parting::{Judge, Parting, PartingOf};
 pub use pass_state::{Action, PassConfig, PassState};

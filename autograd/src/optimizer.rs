@@ -102,6 +102,16 @@ pub enum Tuning {
     Epsilon(f64),
 }
 
+/// The way in which an optimizer steps where the loss is a quadratic.
+#[derive(Clone, Debug)]
+pub struct Preconditioner<'t> {
+    /// Of each arena, what its rule divides the elements of a gradient by. Where an arena is missing, 1.
+    pub divisors: Flat<'t>,
+    /// The product of the learning rate and an eigenvalue of the Hessian, divided so, beyond which steps along its eigenvector
+    /// grow: 2 of plain gradient descent.
+    pub limit: f64,
+}
+
 /// An optimizer over the parameters of a store.
 ///
 /// Implement `rule`, the plain mathematics for whole arenas; `update` and `step` follow.
@@ -122,6 +132,12 @@ pub trait Optimizer {
 
     /// The learning rate of the update after so many; `None` where only a run can tell, or nobody has said.
     fn rate(&self, _updates: u32) -> Option<f64> {
+        None
+    }
+
+    /// The way in which it steps where the loss is a quadratic, with its states as they are after at least one update; weight
+    /// decay is left out. `None` where nobody has said.
+    fn preconditioner<'t>(&self, _tape: &'t Tape) -> Option<Preconditioner<'t>> {
         None
     }
 
@@ -280,6 +296,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 
     fn rate(&self, updates: u32) -> Option<f64> {
         (**self).rate(updates)
+    }
+
+    fn preconditioner<'t>(&self, tape: &'t Tape) -> Option<Preconditioner<'t>> {
+        (**self).preconditioner(tape)
     }
 
     fn tune(&mut self, tuning: Tuning) -> bool {

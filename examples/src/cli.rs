@@ -155,7 +155,7 @@ pub struct RunOptions {
     /// Run the same steps again with each remedy of what is found, until one cures, beside two controls
     #[arg(long, requires = "diagnose")]
     pub prove: bool,
-    /// Where the run breaks, keep that step in a file, for `wgrad replay`
+    /// Keep the step at which the run breaks in a file, for `wgrad replay`
     #[arg(long, value_name = "FILE", requires = "diagnose")]
     pub capsule: Option<PathBuf>,
 }

@@ -1,6 +1,6 @@
 //! A forecast: signs that a run is about to break, while it still goes on.
 
-use crate::{Measurement, Update, numbers::median};
+use crate::{Measurement, Stability, Update, numbers::median};
 use std::{collections::VecDeque, fmt};
 
 /// Updates that a sign is told by.
@@ -13,12 +13,15 @@ const GROWN: f64 = 10.0;
 const BROKEN: f64 = 1e3;
 /// A break that is more updates away than this is no reason to warn.
 const AHEAD: f64 = 100.0;
-/// The range of attention's scores from which on its growth is a sign, and at which attention is of one key each (Wortsman et
-/// al. 2023).
+/// The range of attention's scores, or the size of a model's logits, from which on its growth is a sign, and at which soft-max
+/// leaves one alone (Wortsman et al. 2023).
 const WIDE: f64 = 100.0;
 const WIDEST: f64 = 1e4;
-/// Measurements that growth of scores is told by.
-const SCORES: usize = 5;
+/// Measurements that their growth is told by.
+const LOOKS: usize = 5;
+/// The multiple of the highest rate at which steps settle beyond which no training has been seen to find its way to where they do
+/// (Lewkowycz et al. 2020, arXiv 2003.02218: up to it, it may).
+const BEYOND: f64 = 2.0;
 /// The share of itself that the running mean of norms keeps with each update (ZClip: Kumar et al. 2025, arXiv 2504.02507).
 const KEEP: f64 = 0.97;
 
@@ -44,6 +47,18 @@ pub enum Sign {
         /// The present range.
         range: f64,
     },
+    /// The largest logit, in magnitude, is above 100, and will be above 10,000 soon.
+    GrowingLogits {
+        /// The present one.
+        largest: f64,
+    },
+    /// The loss is so sharp that the learning rate is more than twice the highest at which steps settle.
+    Sharp {
+        /// The learning rate.
+        rate: f64,
+        /// The highest one.
+        highest: f64,
+    },
 }
 
 /// A warning, before a run breaks.
@@ -65,6 +80,11 @@ impl fmt::Display for Warning {
                 write!(f, "gradients grow: a norm of {now:.2e} now, and {first:.2e} at first")?
             }
             Sign::GrowingScores { range } => write!(f, "scores of attention grow: they range over {range:.0}")?,
+            Sign::GrowingLogits { largest } => write!(f, "logits grow: the largest is {largest:.0}")?,
+            Sign::Sharp { rate, highest } => write!(
+                f,
+                "the loss is too sharp: the learning rate is {rate:.2e}, and steps settle up to {highest:.2e}"
+            )?,
         }
         match self.breaks {
             Some(step) => write!(f, "; at this pace the run breaks near step {step}"),
@@ -96,9 +116,9 @@ pub struct Forecast {
     norms: VecDeque<f64>,
     /// The lowest median of losses before the present window.
     lowest: Option<f64>,
-    /// The widest range of scores at each measurement, with its update.
-    scores: VecDeque<(f64, f64)>,
-    told: [bool; 3],
+    scores: Looks,
+    logits: Looks,
+    told: [bool; 5],
     /// The running mean and variance of norms, and the weight of those that the variance has.
     running: Option<[f64; 3]>,
     spike: f64,
@@ -134,15 +154,20 @@ impl Forecast {
     pub fn measurement(&mut self, measured: &Measurement) -> Option<Warning> {
         let step = self.seen.saturating_sub(1);
         let ranges = measured.sites.iter().filter_map(|site| site.scores).map(|scores| scores.high - scores.low);
-        let widest = ranges.filter(|range| range.is_finite()).fold(0.0, f64::max);
-        if widest > 0.0 {
-            self.scores.push_back((step as f64, widest));
-            if self.scores.len() > SCORES {
-                self.scores.pop_front();
-            }
-        }
-        let seen = self.widening();
-        self.tell(step, 2, seen)
+        self.scores.push(step, ranges);
+        let of_logits = measured.sites.iter().filter(|site| site.path.rsplit('/').next() == Some("logits"));
+        self.logits.push(step, of_logits.filter_map(|site| site.values).map(|values| values.max));
+        let scores = self.scores.growth().map(|(range, away)| (Sign::GrowingScores { range }, away));
+        let logits = self.logits.growth().map(|(largest, away)| (Sign::GrowingLogits { largest }, away));
+        self.tell(step, 2, scores).or_else(|| self.tell(step, 3, logits))
+    }
+
+    /// Takes what [`crate::Landscape::stability`] has found after the update that was taken last, and gives the sign that appears
+    /// with it. While a sharp loss is up to twice as sharp as the rate allows, training may find its way to where it is not.
+    pub fn stability(&mut self, found: &Stability) -> Option<Warning> {
+        let Stability { rate, highest, .. } = *found;
+        let is_sharp = highest > 0.0 && rate > BEYOND * highest;
+        self.tell(self.seen.saturating_sub(1), 4, is_sharp.then_some((Sign::Sharp { rate, highest }, None)))
     }
 
     /// The number of standard deviations by which the last norm is above the running mean of those before it. ZClip clips
@@ -187,20 +212,37 @@ impl Forecast {
         let soon = pace > 0.0 && away < AHEAD && now > GROWN * first;
         (soon && losses[1] >= losses[0]).then_some((Sign::GrowingNorm { first, now }, Some(away.max(0.0))))
     }
+}
 
-    fn widening(&self) -> Option<(Sign, Option<f64>)> {
-        let (first, last) = (self.scores.front()?, self.scores.back()?);
+/// The largest of what soft-max is given at each of the last measurements, with its update.
+#[derive(Clone, Default, Debug)]
+struct Looks(VecDeque<(f64, f64)>);
+
+impl Looks {
+    fn push(&mut self, step: usize, all: impl Iterator<Item = f64>) {
+        let largest = all.filter(|value| value.is_finite()).fold(0.0, f64::max);
+        if largest > 0.0 {
+            self.0.push_back((step as f64, largest));
+            if self.0.len() > LOOKS {
+                self.0.pop_front();
+            }
+        }
+    }
+
+    /// The present one, and the updates until the largest that may be, where growth is so fast that they are few.
+    fn growth(&self) -> Option<(f64, Option<f64>)> {
+        let (first, last) = (self.0.front()?, self.0.back()?);
         let pace = (last.1 / first.1).log10() / (last.0 - first.0);
         let away = (WIDEST / last.1).log10() / pace;
-        let soon = self.scores.len() == SCORES && pace > 0.0 && away < AHEAD && last.1 > WIDE;
-        soon.then_some((Sign::GrowingScores { range: last.1 }, Some(away.max(0.0))))
+        let soon = self.0.len() == LOOKS && pace > 0.0 && away < AHEAD && last.1 > WIDE;
+        soon.then_some((last.1, Some(away.max(0.0))))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ScoreMeasure, SiteMeasure};
+    use crate::{Eigenvalue, ScoreMeasure, SiteMeasure, ValueMeasure};
 
     fn update(loss: f64, grad_norm: f64) -> Update {
         Update { run: 0, loss, grad_norm, clipped: None, taken: true, loss_scale: 1.0, profile: None }
@@ -245,29 +287,59 @@ mod tests {
         assert!(text.starts_with("gradients grow: a norm of") && text.contains("breaks near step 1"), "{text}");
     }
 
-    #[test]
-    fn scores_that_grow_are_told_of() {
+    /// The warnings of a run at one site, of which each fifth update is measured: it doubles.
+    fn growing(path: &str, of: fn(f64) -> (Option<ScoreMeasure>, Option<ValueMeasure>)) -> Vec<Warning> {
         let mut forecast = Forecast::default();
         let mut found = vec![];
         for step in 0..100usize {
             forecast.update(&update(1.0, 1.0));
             if step % 5 == 0 {
-                let high = 2f64.powf(step as f64 / 5.0);
-                let scores = Some(ScoreMeasure { low: 0.0, high, entropy: 1.0 });
-                let site =
-                    SiteMeasure { path: "attention/scores".into(), values: None, units: None, scores, flow: None };
+                let (scores, values) = of(2f64.powf(step as f64 / 5.0));
                 let measured = Measurement {
                     update: update(1.0, 1.0),
                     applied_norm: 1.0,
                     params: vec![],
                     groups: vec![],
-                    sites: vec![site],
+                    sites: vec![SiteMeasure { path: path.into(), values, units: None, scores, flow: None }],
                 };
                 found.extend(forecast.measurement(&measured));
             }
         }
+        found
+    }
+
+    #[test]
+    fn scores_and_logits_that_grow_are_told_of() {
+        let scores = growing("attention/scores", |high| (Some(ScoreMeasure { low: 0.0, high, entropy: 1.0 }), None));
         // 2^7 is the first above 100, and 2^13.3 is 10,000.
-        assert_eq!(found, [Warning { step: 35, sign: Sign::GrowingScores { range: 128.0 }, breaks: Some(67) }]);
+        assert_eq!(scores, [Warning { step: 35, sign: Sign::GrowingScores { range: 128.0 }, breaks: Some(67) }]);
+        let of_values = |max| (None, Some(ValueMeasure { rms: 1.0, mean: 0.0, std: 1.0, max, non_finite: 0.0 }));
+        let logits = growing("head/logits", of_values);
+        assert_eq!(logits, [Warning { step: 35, sign: Sign::GrowingLogits { largest: 128.0 }, breaks: Some(67) }]);
+        assert!(logits[0].to_string().starts_with("logits grow: the largest is 128; at this pace"), "{}", logits[0]);
+        assert_eq!(growing("layer/z", of_values), []);
+    }
+
+    #[test]
+    fn a_loss_that_is_too_sharp_for_its_rate_is_told_of_once() {
+        let mut forecast = Forecast::default();
+        let found = |rate, value: f64| {
+            let sharpness = Eigenvalue { value, residual: 0.0, products: 9 };
+            Stability { sharpness, rate, highest: 2.0 / value }
+        };
+        forecast.update(&update(1.0, 1.0));
+        // On the edge of stability a loss is a little sharper than its rate allows; a hollow one is not sharp.
+        for (rate, value) in [(0.1, 1.0), (0.1, 25.0), (0.1, -25.0), (0.1, 0.0)] {
+            assert_eq!(forecast.stability(&found(rate, value)), None);
+        }
+        forecast.update(&update(1.0, 1.0));
+        let warning = forecast.stability(&found(0.1, 50.0)).expect("it is too sharp");
+        assert_eq!((warning.step, warning.sign), (1, Sign::Sharp { rate: 0.1, highest: 0.04 }));
+        assert!(
+            warning.to_string().contains("the learning rate is 1.00e-1, and steps settle up to 4.00e-2"),
+            "{warning}"
+        );
+        assert_eq!(forecast.stability(&found(0.1, 50.0)), None);
     }
 
     #[test]

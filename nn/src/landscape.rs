@@ -2,14 +2,12 @@
 
 use crate::{
     random::generator,
-    trainer::{Inputs, Loss},
+    trainer::{Inputs, Loss, LossFn},
 };
 use rand::RngExt as _;
 use rand_distr::{Distribution, StandardNormal};
-use std::fmt;
-use wgrad::{Array, DType, Data, Param, ParamSet, Result, Session, Shape, Step};
-
-type LossFn = Box<dyn for<'t> Fn(&Inputs<'t>) -> Loss<'t>>;
+use std::{fmt, rc::Rc};
+use wgrad::{Array, DType, Data, Optimizer, Param, ParamSet, Result, Session, Shape, Step, Tape};
 
 /// A batch: its inputs by name.
 type Named<'a> = [(&'a str, &'a Array)];
@@ -69,6 +67,18 @@ impl Eigenvalue {
     }
 }
 
+/// The rate that an optimizer steps with, beside the highest at which its steps settle.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Stability {
+    /// The largest eigenvalue of the Hessian, divided as the optimizer divides gradients.
+    pub sharpness: Eigenvalue,
+    /// The learning rate.
+    pub rate: f64,
+    /// The learning rate beyond which steps along that eigenvector grow: of plain gradient descent 2 over the sharpness (Cohen
+    /// et al. 2021), of Adam with the usual `b1` 38 over it (Cohen et al. 2022, arXiv 2207.14484).
+    pub highest: f64,
+}
+
 /// A mean over samples.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Estimate {
@@ -108,7 +118,11 @@ impl fmt::Debug for Landscape {
 impl Landscape {
     /// Of a loss, which may be that of a trainer, over these parameters.
     pub fn new(params: &ParamSet, loss: impl for<'t> Fn(&Inputs<'t>) -> Loss<'t> + 'static) -> Self {
-        Self { params: params.clone(), loss: Box::new(loss), compiled: vec![] }
+        Self::shared(params, Rc::new(loss))
+    }
+
+    pub(crate) fn shared(params: &ParamSet, loss: LossFn) -> Self {
+        Self { params: params.clone(), loss, compiled: vec![] }
     }
 
     /// The gradient of a batch's loss.
@@ -145,30 +159,43 @@ impl Landscape {
         tolerance: f64,
         most: usize,
     ) -> Result<Eigenvalue> {
-        let largest = self.power(session, batch, 0.0, tolerance, most)?;
+        let weights = vec![1.0; self.size(session)];
+        self.weighted_sharpness(session, batch, &weights, (tolerance, most))
+    }
+
+    /// The largest eigenvalue of `W H W` for a diagonal W.
+    fn weighted_sharpness(
+        &mut self,
+        session: &mut Session,
+        batch: &Named<'_>,
+        weights: &[f64],
+        until: (f64, usize),
+    ) -> Result<Eigenvalue> {
+        let largest = self.power(session, batch, weights, 0.0, until)?;
         if largest.value >= 0.0 {
             return Ok(largest);
         }
         // It is the lowest: of the Hessian without it the one that is farthest up is the largest.
-        let top = self.power(session, batch, -largest.value, tolerance, most)?;
+        let top = self.power(session, batch, weights, -largest.value, until)?;
         Ok(Eigenvalue { value: top.value + largest.value, products: largest.products + top.products, ..top })
     }
 
-    /// The eigenvalue of `H + shift` whose magnitude is largest.
+    /// The eigenvalue of `W H W + shift` whose magnitude is largest.
     fn power(
         &mut self,
         session: &mut Session,
         batch: &Named<'_>,
+        weights: &[f64],
         shift: f64,
-        tolerance: f64,
-        most: usize,
+        (tolerance, most): (f64, usize),
     ) -> Result<Eigenvalue> {
         let mut rng = generator(0, "sharpness", 0);
-        let mut v: Vec<f64> = (0..self.size(session)).map(|_| StandardNormal.sample(&mut rng)).collect();
+        let mut v: Vec<f64> = (0..weights.len()).map(|_| StandardNormal.sample(&mut rng)).collect();
         scale(&mut v, 1.0);
+        let weighted = |v: &[f64]| -> Vec<f64> { v.iter().zip(weights).map(|(v, weight)| v * weight).collect() };
         let mut found = Eigenvalue { value: 0.0, residual: 0.0, products: 0 };
         for products in 1..=most.max(1) {
-            let mut next = self.vector(session, batch, Some(&v))?;
+            let mut next = weighted(&self.vector(session, batch, Some(&weighted(&v)))?);
             next.iter_mut().zip(&v).for_each(|(next, v)| *next += shift * v);
             let value = dot(&next, &v);
             let residual = next.iter().zip(&v).map(|(next, v)| (next - value * v).powi(2)).sum::<f64>().sqrt();
@@ -181,6 +208,47 @@ impl Landscape {
             v = next;
         }
         Ok(found)
+    }
+
+    /// The largest eigenvalue of the Hessian as an optimizer's steps see it, each element divided by what they divide the
+    /// gradient by, beside the learning rate of the next update; found as [`Landscape::sharpness`] is. `None` before the first
+    /// update, of an optimizer that does not say how it steps, and where only a run knows the rate. Parameters that have not
+    /// been stepped are left out, and so are the rates of groups and weight decay.
+    ///
+    /// # Errors
+    /// As [`Session::record`] and [`Session::run`].
+    pub fn stability(
+        &mut self,
+        session: &mut Session,
+        batch: &Named<'_>,
+        optimizer: &dyn Optimizer,
+        tolerance: f64,
+        most: usize,
+    ) -> Result<Option<Stability>> {
+        let updates = session.read(optimizer.states().counter())?.item(0) as u32;
+        let Some(rate) = optimizer.rate(updates).filter(|_| updates > 0) else { return Ok(None) };
+        let mut limit = None;
+        let step = session.record(|tape| {
+            let Some(preconditioner) = optimizer.preconditioner(tape) else { return };
+            limit = Some(preconditioner.limit);
+            for (arena, divisor) in preconditioner.divisors.parts() {
+                tape.tap(&tape.layout().state(*arena).name, *divisor);
+            }
+        })?;
+        let Some(limit) = limit else { return Ok(None) };
+        let taps = session.run_now(&step, &[])?;
+        let layout = session.layout();
+        let weight = |param: Param| -> Vec<f64> {
+            let decl = layout.param(param);
+            let (size, own) = (decl.shape.numel(), optimizer.states().params().contains(param));
+            let divisors = taps.get(&layout.state(decl.arena).name).map(Array::to_f64);
+            let of = |at: usize| divisors.as_ref().map_or(1.0, |divisors| divisors[decl.offset + at].sqrt().recip());
+            // The divisor of what has not been stepped is NaN.
+            (0..size).map(|at| if own { Some(of(at)).filter(|w| w.is_finite()).unwrap_or(0.0) } else { 0.0 }).collect()
+        };
+        let weights: Vec<f64> = self.params.iter().flat_map(weight).collect();
+        let sharpness = self.weighted_sharpness(session, batch, &weights, (tolerance, most))?;
+        Ok(Some(Stability { sharpness, rate, highest: limit / sharpness.value }))
     }
 
     /// The trace of the Hessian, from so many vectors of 1 and -1 that a seed decides (Hutchinson 1990).
@@ -276,26 +344,26 @@ impl Landscape {
         if let Some((_, step)) = self.compiled.iter().find(|(known, _)| *known == key) {
             return Ok(step.clone());
         }
-        let step = session.record(|tape| {
-            let inputs = Inputs::declare(tape, batch);
-            let params: Vec<_> = self.params.iter().map(|param| tape.param(param)).collect();
-            let zero = |i: usize| params[i].zeros_like();
-            let loss = (self.loss)(&inputs).value;
-            let mut found = loss.grad_wrt(&params);
-            if hessian {
-                let directions = params.iter().enumerate();
-                let directions = directions.map(|(i, x)| tape.input(&direction(i), x.shape(), x.dtype()));
-                let terms = found.iter().zip(directions).filter_map(|(g, v)| Some(((*g)? * v).sum()));
-                // A loss that depends on nothing has no product.
-                found = match terms.reduce(|a, b| a + b) {
-                    Some(product) => product.grad_wrt(&params),
-                    None => vec![None; params.len()],
-                };
-            }
-            for (i, found) in found.into_iter().enumerate() {
-                tape.tap(&tap(i), found.unwrap_or_else(|| zero(i)));
-            }
-        })?;
+        let tape = Tape::for_ranks(session.layout().clone(), session.ranks());
+        let params: Vec<_> = self.params.iter().map(|param| tape.param(param)).collect();
+        let zero = |i: usize| params[i].zeros_like();
+        let loss = (self.loss)(&Inputs::declare(&tape, batch)).value;
+        let mut found = loss.grad_wrt(&params);
+        if hessian {
+            let directions = params.iter().enumerate();
+            let directions = directions.map(|(i, x)| tape.input(&direction(i), x.shape(), x.dtype()));
+            let terms = found.iter().zip(directions).filter_map(|(g, v)| Some(((*g)? * v).sum()));
+            // A loss that depends on nothing has no product.
+            found = match terms.reduce(|a, b| a + b) {
+                Some(product) => product.grad_wrt(&params),
+                None => vec![None; params.len()],
+            };
+        }
+        for (i, found) in found.into_iter().enumerate() {
+            tape.tap(&tap(i), found.unwrap_or_else(|| zero(i)));
+        }
+        // A loss may move a generator or running statistics.
+        let step = session.compile(tape.finish().without_commits())?;
         self.compiled.truncate(KEPT - 1);
         self.compiled.insert(0, (key, step.clone()));
         Ok(step)

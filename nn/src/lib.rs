@@ -99,7 +99,7 @@ pub use flight::{Failure, FlightConfig, FlightMemory, FlightRecorder, Part, Repl
 pub use forecast::{Forecast, Sign, Warning};
 pub use gpt::{Gpt, GptConfig};
 pub use init::{Fan, Init};
-pub use landscape::{Eigenvalue, Estimate, Landscape, NoiseScale, cosine};
+pub use landscape::{Eigenvalue, Estimate, Landscape, NoiseScale, Stability, cosine};
 pub use linear::Linear;
 pub use loss_watch::{LossAlert, LossWatch};
 pub use lr_finder::{LrFinder, LrPoint, LrRange};

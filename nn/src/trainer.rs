@@ -8,6 +8,7 @@ pub use config::{LossScale, Precision, TrainerConfig};
 pub use inputs::{Inputs, Loss};
 
 use crate::{
+    Landscape,
     buffers::{Buffers, Remembered},
     edit::{edited, recorded},
     flight::Before,
@@ -16,14 +17,14 @@ use crate::{
 };
 use inputs::Asked;
 use measured::Monitor;
-use std::{cell::RefCell, collections::BTreeMap, fmt};
+use std::{cell::RefCell, collections::BTreeMap, fmt, rc::Rc};
 use wgrad::{
     Accumulator, Agc, Array, Centralize, DType, DynamicScale, FiniteGuard, Flat, Grads, InputDecl, Lint, LossScaler,
     Noise, OnGiveUp, Optimizer, ParamSet, Result, Rng, Scaled, Session, Shape, Site, StateId, Step, Store, Tape, Taps,
     Tensor, Weighting,
 };
 
-type LossFn = Box<dyn for<'t> Fn(&Inputs<'t>) -> Loss<'t>>;
+pub(crate) type LossFn = Rc<dyn for<'t> Fn(&Inputs<'t>) -> Loss<'t>>;
 type PassesFn = Box<dyn for<'t> Fn(Grads<'t>) -> Grads<'t>>;
 type AfterFn = Box<dyn for<'t> Fn(&Inputs<'t>)>;
 
@@ -239,7 +240,7 @@ impl Trainer {
             Some(decay) => Some(Ema::new(store, params, EmaConfig { name: format!("{name}/ema"), decay })),
             None => None,
         };
-        let (params, loss) = (params.clone(), Box::new(loss));
+        let (params, loss) = (params.clone(), Rc::new(loss));
         let (micro_batches, updates, present) = (vec![], [[None, None], [None, None]], None);
         let site = Site::caller();
         Self {
@@ -295,6 +296,11 @@ impl Trainer {
     /// The optimizer.
     pub fn optimizer(&self) -> &dyn Optimizer {
         &*self.optimizer
+    }
+
+    /// The loss that it trains on, around where a session is, over the parameters that it trains: its curvature and noise.
+    pub fn landscape(&self) -> Landscape {
+        Landscape::shared(&self.params, self.loss.clone())
     }
 
     /// The averages of the parameters, one flat vector per arena; `None` without [`TrainerConfig::ema`]. A model runs on

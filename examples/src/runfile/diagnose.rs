@@ -20,7 +20,7 @@ pub struct DiagnoseArgs {
     /// Write what the run shows to a new file, as lines of JSON
     #[arg(long, value_name = "FILE.jsonl")]
     pub metrics: Option<PathBuf>,
-    /// Where the run breaks, keep that step in a file, for `wgrad replay`
+    /// Keep the step at which the run breaks in a file, for `wgrad replay`
     #[arg(long, value_name = "FILE")]
     pub capsule: Option<PathBuf>,
 }

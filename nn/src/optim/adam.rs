@@ -1,11 +1,13 @@
 //! Adam, and AdamW with decoupled weight decay.
 
 use super::{
-    again, check_eps, check_rate,
+    again, check_eps, check_rate, divisors,
     groups::{Group, Rate, Settings, flat, tune},
     range::squarable,
 };
-use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor, Tuning};
+use wgrad::{
+    Optimizer, OptimizerStates, ParamSet, Pitfall, Preconditioner, Rule, StateId, Store, Tape, Tensor, Tuning,
+};
 
 /// Hyper-parameters of [`Adam`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -180,6 +182,18 @@ macro_rules! common {
 
         fn rate(&self, updates: u32) -> Option<f64> {
             self.config.lr.at(updates)
+        }
+
+        fn preconditioner<'t>(&self, tape: &'t Tape) -> Option<Preconditioner<'t>> {
+            let c = &self.config;
+            let divisor = |arena: StateId, states: &[StateId]| {
+                let [v, correction] = [1, 3].map(|at| tape.state(states[at]));
+                let scale = correction.sqrt().recip().segment_broadcast(&tape.layout().segments(arena));
+                v.sqrt() * scale + c.eps
+            };
+            // The mean of gradients is momentum with a gradient of 1 - b1.
+            let limit = 2.0 * (1.0 + c.betas.0) / (1.0 - c.betas.0);
+            Some(Preconditioner { divisors: divisors(&self.states, tape, divisor), limit })
         }
 
         fn tune(&mut self, tuning: Tuning) -> bool {

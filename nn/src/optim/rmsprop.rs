@@ -1,10 +1,12 @@
 //! RMSprop.
 
 use super::{
-    again, check_eps, check_not_negative, check_rate,
+    again, check_eps, check_not_negative, check_rate, divisors,
     groups::{Group, Rate, Settings, flat, tune},
 };
-use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor, Tuning};
+use wgrad::{
+    Optimizer, OptimizerStates, ParamSet, Pitfall, Preconditioner, Rule, StateId, Store, Tape, Tensor, Tuning,
+};
 
 /// Hyper-parameters of [`RmsProp`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -113,6 +115,16 @@ impl Optimizer for RmsProp {
 
     fn rate(&self, updates: u32) -> Option<f64> {
         self.config.lr.at(updates)
+    }
+
+    fn preconditioner<'t>(&self, tape: &'t Tape) -> Option<Preconditioner<'t>> {
+        let c = &self.config;
+        let divisor = |_: StateId, states: &[StateId]| {
+            let v = tape.state(states[0]);
+            let spread = if c.centered { (v - tape.state(states[1]).square()).maximum(0.0) } else { v };
+            spread.sqrt() + c.eps
+        };
+        Some(Preconditioner { divisors: divisors(&self.states, tape, divisor), limit: 2.0 * (1.0 + c.momentum) })
     }
 
     fn tune(&mut self, tuning: Tuning) -> bool {

@@ -5,7 +5,7 @@ use super::{
     groups::{Group, Rate, Settings, flat, tune},
     range::finite,
 };
-use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor, Tuning};
+use wgrad::{Flat, Optimizer, OptimizerStates, ParamSet, Pitfall, Preconditioner, Rule, Store, Tape, Tensor, Tuning};
 
 /// Hyper-parameters of [`Sgd`]; the defaults are PyTorch's.
 #[derive(Clone, PartialEq, Debug)]
@@ -105,6 +105,12 @@ impl Optimizer for Sgd {
 
     fn rate(&self, updates: u32) -> Option<f64> {
         self.config.lr.at(updates)
+    }
+
+    fn preconditioner<'t>(&self, _: &'t Tape) -> Option<Preconditioner<'t>> {
+        let SgdConfig { momentum, dampening, nesterov, .. } = self.config;
+        let limit = 2.0 * (1.0 + momentum) / if nesterov { 1.0 + 2.0 * momentum } else { 1.0 - dampening };
+        Some(Preconditioner { divisors: Flat::new(vec![]), limit: if momentum > 0.0 { limit } else { 2.0 } })
     }
 
     fn tune(&mut self, tuning: Tuning) -> bool {

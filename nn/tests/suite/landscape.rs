@@ -3,8 +3,11 @@
 use crate::open;
 use approx::assert_relative_eq;
 use proptest::prelude::*;
-use wgrad::{Array, DType, Session, Store, Tensor};
-use wgrad_nn::{Landscape, cosine};
+use wgrad::{Array, DType, Optimizer, ParamSet, Rng, Session, Store, Tensor};
+use wgrad_nn::{
+    Builder, Dropout, Init, Landscape, Linear, Trainer, TrainerConfig, cosine,
+    optim::{Adam, AdamConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig},
+};
 
 const SIZE: usize = 5;
 
@@ -171,4 +174,116 @@ fn looking_leaves_the_taps_of_a_run_and_its_parameters() {
     landscape.sharpness(&mut session, &[("A", &of(matrix([1.0; SIZE])))], 1e-6, 10).expect("it runs");
     assert_eq!(session.taps().expect("they have arrived").iter().map(|taps| taps.run).collect::<Vec<_>>(), [run]);
     assert_eq!(crate::snapshot(&mut session), before);
+}
+
+/// A trainer of `p^T A p / 2`, and its session.
+fn descent(optimizer: impl Fn(&mut Store, &ParamSet) -> Box<dyn Optimizer>) -> (Trainer, Session) {
+    let mut store = Store::new();
+    let p = store.param("p", &Array::new([SIZE], vec![0.5f32, -1.0, 2.0, 0.25, -0.75]));
+    let params = store.params();
+    let optimizer = optimizer(&mut store, &params);
+    let trainer = Trainer::new(&mut store, &params, optimizer, TrainerConfig::default(), move |batch| {
+        let p = batch.tape().param(p);
+        ((p.unsqueeze(0).matmul(batch.get("A")).reshape([SIZE]) * p).sum() * 0.5).into()
+    });
+    (trainer, open(store))
+}
+
+fn halves(a: &[f64]) -> Array {
+    Array::new([SIZE, SIZE], a.iter().map(|a| *a as f32).collect::<Vec<_>>())
+}
+
+#[test]
+fn steps_settle_below_the_highest_rate_and_grow_above() {
+    let a = halves(&matrix([3.0, 1.0, 0.5, 2.0, 0.1]));
+    let plain = SgdConfig::default();
+    for config in [
+        plain.clone(),
+        SgdConfig { momentum: 0.9, ..plain.clone() },
+        SgdConfig { momentum: 0.9, nesterov: true, ..plain.clone() },
+        SgdConfig { momentum: 0.8, dampening: 0.5, ..plain },
+    ] {
+        let with = |rate: f64| {
+            descent(|store, params| Box::new(Sgd::new(store, params, SgdConfig { lr: rate.into(), ..config.clone() })))
+        };
+        let (mut trainer, mut session) = with(1e-6);
+        let mut landscape = trainer.landscape();
+        let mut look = |trainer: &Trainer, session: &mut Session| {
+            landscape.stability(session, &[("A", &a)], trainer.optimizer(), 1e-9, 2000).expect("it runs")
+        };
+        assert_eq!(look(&trainer, &mut session), None, "no update has been made");
+        trainer.step(&mut session, &[("A", &a)]).expect("it runs");
+        let found = look(&trainer, &mut session).expect("it says how it steps");
+        assert!((found.sharpness.value - 3.0).abs() < 1e-3 && found.rate == 1e-6, "{found:?}");
+        for (share, grows) in [(0.97, false), (1.03, true)] {
+            let (mut trainer, mut session) = with(share * found.highest);
+            (0..100).for_each(|_| _ = trainer.step(&mut session, &[("A", &a)]).expect("it runs"));
+            session.wait().expect("it ran");
+            let last = trainer.updates(&session.taps().expect("it ran")).last().expect("made").loss;
+            assert!(if grows { last > 1e3 } else { last < 1e-3 }, "{share} of {found:?} with {config:?}: {last}");
+        }
+    }
+}
+
+#[test]
+fn the_sharpness_that_an_adaptive_step_sees_is_divided_as_its_gradient_is() {
+    let values = matrix([3.0, 1.0, 0.5, 2.0, 0.1]);
+    let a = halves(&values);
+    let start = [0.5, -1.0, 2.0, 0.25, -0.75];
+    let gradient: Vec<f64> =
+        (0..SIZE).map(|i| (0..SIZE).map(|j| values[i * SIZE + j] * start[j]).sum::<f64>()).collect();
+    // After one step Adam divides by the gradient, and RMSprop by a tenth of it.
+    let adam: (fn(&mut Store, &ParamSet) -> Box<dyn Optimizer>, f64, f64) = (
+        |store, params| Box::new(Adam::new(store, params, AdamConfig { lr: 1e-6.into(), ..AdamConfig::default() })),
+        1.0,
+        38.0,
+    );
+    let rmsprop: (fn(&mut Store, &ParamSet) -> Box<dyn Optimizer>, f64, f64) = (
+        |store, params| {
+            let config = RmsPropConfig { lr: 1e-6.into(), momentum: 0.5, ..RmsPropConfig::default() };
+            Box::new(RmsProp::new(store, params, config))
+        },
+        0.1,
+        3.0,
+    );
+    for (optimizer, share, limit) in [adam, rmsprop] {
+        let scaled: Vec<f64> = (0..SIZE * SIZE)
+            .map(|at| values[at] / (share * (gradient[at / SIZE] * gradient[at % SIZE]).abs().sqrt()))
+            .collect();
+        // The same by another way: the quadratic of the divided matrix.
+        let (mut own, mut quadratic) = quadratic();
+        let want = quadratic.sharpness(&mut own, &[("A", &of(scaled))], 1e-9, 4000).expect("it runs").value;
+        let (mut trainer, mut session) = descent(optimizer);
+        trainer.step(&mut session, &[("A", &a)]).expect("it runs");
+        let mut landscape = trainer.landscape();
+        let found = landscape.stability(&mut session, &[("A", &a)], trainer.optimizer(), 1e-7, 4000).expect("it runs");
+        let found = found.expect("it says how it steps");
+        assert_relative_eq!(found.sharpness.value, want, max_relative = 1e-3);
+        assert_relative_eq!(found.highest, limit / want, max_relative = 1e-3);
+    }
+}
+
+#[test]
+fn looking_changes_no_state() {
+    let mut store = Store::new();
+    let dropout = Dropout::new(0.5, Rng::new(&mut store, "dropout", 1));
+    let model = Linear::new(Builder::new(&mut store, 0), 4, 2, &Init::Constant(0.5));
+    let params = store.params();
+    let adam = Adam::new(&mut store, &params, AdamConfig::default());
+    let mut trainer = Trainer::new(&mut store, &params, adam, TrainerConfig::default(), move |batch| {
+        dropout.rng().advance(batch.tape());
+        dropout.forward(model.forward(batch.get("x")), true).square().mean().into()
+    });
+    let mut session = open(store);
+    let x = Array::new([3, 4], (0..12).map(|i| i as f32).collect::<Vec<_>>());
+    trainer.step(&mut session, &[("x", &x)]).expect("it runs");
+    let states = |session: &mut Session| -> Vec<Vec<f64>> {
+        let layout = session.layout().clone();
+        layout.states().map(|(id, _)| session.read(id).expect("readable").to_f64()).collect()
+    };
+    let before = states(&mut session);
+    let mut landscape = trainer.landscape();
+    landscape.sharpness(&mut session, &[("x", &x)], 1e-3, 5).expect("it runs");
+    landscape.stability(&mut session, &[("x", &x)], trainer.optimizer(), 1e-3, 5).expect("it runs");
+    assert_eq!(before, states(&mut session));
 }
