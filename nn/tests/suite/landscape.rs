@@ -176,6 +176,9 @@ fn looking_leaves_the_taps_of_a_run_and_its_parameters() {
     assert_eq!(crate::snapshot(&mut session), before);
 }
 
+/// Declares an optimizer.
+type Declare = fn(&mut Store, &ParamSet) -> Box<dyn Optimizer>;
+
 /// A trainer of `p^T A p / 2`, and its session.
 fn descent(optimizer: impl Fn(&mut Store, &ParamSet) -> Box<dyn Optimizer>) -> (Trainer, Session) {
     let mut store = Store::new();
@@ -233,12 +236,12 @@ fn the_sharpness_that_an_adaptive_step_sees_is_divided_as_its_gradient_is() {
     let gradient: Vec<f64> =
         (0..SIZE).map(|i| (0..SIZE).map(|j| values[i * SIZE + j] * start[j]).sum::<f64>()).collect();
     // After one step Adam divides by the gradient, and RMSprop by a tenth of it.
-    let adam: (fn(&mut Store, &ParamSet) -> Box<dyn Optimizer>, f64, f64) = (
+    let adam: (Declare, f64, f64) = (
         |store, params| Box::new(Adam::new(store, params, AdamConfig { lr: 1e-6.into(), ..AdamConfig::default() })),
         1.0,
         38.0,
     );
-    let rmsprop: (fn(&mut Store, &ParamSet) -> Box<dyn Optimizer>, f64, f64) = (
+    let rmsprop: (Declare, f64, f64) = (
         |store, params| {
             let config = RmsPropConfig { lr: 1e-6.into(), momentum: 0.5, ..RmsPropConfig::default() };
             Box::new(RmsProp::new(store, params, config))
