@@ -6,6 +6,7 @@ use crate::{
     replay::ReplayArgs,
     resnet::{ResNetArgs, ResNetRunArgs},
     rnn::{Case, CellName, Fix, TaskName},
+    run::Kept,
     runfile::{DiagnoseArgs, TrainArgs},
     transformer::{TransformerArgs, TransformerRunArgs},
     two_tower::{TwoTowerArgs, TwoTowerRunArgs},
@@ -149,6 +150,10 @@ pub struct RunOptions {
     /// Write what the run shows to a new file, as lines of JSON: updates, measurements, alerts, evaluations
     #[arg(long, value_name = "FILE.jsonl")]
     pub metrics: Option<PathBuf>,
+    /// Show the run on a page that opens from disk, DIR/index.html, beside DIR/metrics.jsonl and event files for TensorBoard; every
+    /// tenth update is measured in full for it. The page is written while the run goes on; the folder may have none yet
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
     /// In place of training alone, tell what is wrong with the run, where, since when, and what cures it
     #[arg(long, conflicts_with_all = ["save", "resume"])]
     pub diagnose: bool,
@@ -177,6 +182,13 @@ pub struct Training {
 impl Default for Training {
     fn default() -> Self {
         Self { precision: PrecisionName::F32, accumulate: 1, checkpoint: false }
+    }
+}
+
+impl RunOptions {
+    /// Where what the run shows is kept.
+    pub fn kept(&self) -> Kept<'_> {
+        Kept { metrics: self.metrics.as_deref(), report: self.report.as_deref() }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The diagnosis of a run, and the proof of its cure.
 
-use super::{Metrics, Runnable, Settings};
+use super::{Kept, Metrics, Runnable, Settings};
 use crate::{
     Result,
     cli::Common,
@@ -27,8 +27,8 @@ pub struct Diagnose<'a> {
     pub horizon: Option<u32>,
     /// The command that proves.
     pub again: &'a str,
-    /// The file of metrics.
-    pub metrics: Option<&'a Path>,
+    /// Where what the run shows is kept.
+    pub kept: Kept<'a>,
     /// The file of the step at which the run breaks.
     pub capsule: Option<&'a Path>,
 }
@@ -79,9 +79,14 @@ const LONG: f64 = 15.0;
 pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Result<()> {
     let place = Place::open(common)?;
     let start = Instant::now();
-    let settings = run.open(common, &place, &Setup::default())?.0.settings().clone();
+    let example = run.open(common, &place, &Setup::default())?.0;
+    let settings = example.settings().clone();
     // All of it is written at once: each step's update, measurement and alerts.
-    let metrics = asked.metrics.map(|path| Metrics::open(path, false, 8 * (settings.steps + 1))).transpose()?;
+    let mut metrics = Metrics::open(asked.kept, false, 8 * (settings.steps + 2))?;
+    if let Some(metrics) = &mut metrics {
+        metrics.begin(&settings, example.identity(), example.program());
+    }
+    drop(example);
     let bar = bar(common, settings.steps);
     let mut study = Study::new(settings.steps, |setup: &Setup| {
         let (example, session) = run.open(common, &place, setup)?;
@@ -92,8 +97,8 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
         !interrupt::requested()
     })?;
     let took = start.elapsed().as_secs_f64();
-    if let Some(metrics) = metrics {
-        write(metrics, &settings, study.trace().expect("it has been made"))?;
+    if let Some(metrics) = &mut metrics {
+        write(metrics, &settings, study.trace().expect("it has been made"));
     }
     if let Some((path, failure)) = asked.capsule.zip(diagnosis.failure.as_ref()) {
         failure.capsule.save(path)?;
@@ -109,6 +114,10 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
         })?;
     }
     bar.finish_and_clear();
+    if let Some(mut metrics) = metrics {
+        metrics.finding(diagnosis.steps, &diagnosis.to_string());
+        metrics.finish(diagnosis.steps, diagnosis.failure.is_none())?;
+    }
     let seconds = start.elapsed().as_secs_f64();
     let report = report(&settings, study.trace().expect("it has been made"), &diagnosis);
     if common.json {
@@ -140,11 +149,14 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
     if !asked.prove && provable && !common.quiet {
         say!("Prove the remedy by replay: {}", asked.again);
     }
+    if !common.quiet {
+        Metrics::told(asked.kept);
+    }
     Ok(())
 }
 
 /// Writes what a run has shown.
-fn write(mut metrics: Metrics, settings: &Settings, trace: &Trace) -> Result<()> {
+fn write(metrics: &mut Metrics, settings: &Settings, trace: &Trace) {
     let mut measured = trace.measured.iter().peekable();
     for (step, update) in trace.updates.iter().enumerate() {
         metrics.update(step, update);
@@ -155,7 +167,6 @@ fn write(mut metrics: Metrics, settings: &Settings, trace: &Trace) -> Result<()>
     if let Some(value) = trace.metric {
         metrics.evaluation(trace.updates.len(), settings.metric.name, value);
     }
-    metrics.finish()
 }
 
 fn bar(common: &Common, steps: usize) -> ProgressBar {

@@ -1,7 +1,7 @@
 //! What an example is to a run.
 
 use crate::{Error, Result, cli::Common, device::Place, history::Observed, report::Metric};
-use wgrad::{Lint, Session, Taps};
+use wgrad::{Lint, Program, Session, Taps};
 use wgrad_nn::{
     Measurement, Update,
     checkpoint::Metadata,
@@ -89,6 +89,9 @@ pub trait Example {
 
     /// The run for a diagnosis, which makes its steps by itself.
     fn opened(self: Box<Self>, session: Session) -> Opened<Error>;
+
+    /// The recorded step.
+    fn program(&self) -> &Program;
 
     /// What is doubtful about the recorded step.
     fn lints(&self) -> Vec<Lint>;

@@ -1,41 +1,93 @@
-//! The file of a run's metrics, one JSON object a line.
+//! What a run shows, as files: a file of metrics, one JSON object a line, and a report.
 
-use super::Seen;
-use crate::{Error, Result};
+use super::{Seen, Settings};
+use crate::{Error, Result, say};
 use std::{
     io,
     path::{Path, PathBuf},
 };
+use wgrad::Program;
 use wgrad_nn::{
     Measurement, Update,
-    track::{Jsonl, Tracker},
+    track::{Jsonl, Page, Setting, Sink, TensorBoard, Tracker},
 };
 
 /// Records that may wait to be written while a run goes on.
 pub const QUEUE: usize = 4096;
 /// Steps from one measurement that is written to the next.
-const EVERY: usize = 10;
+pub const EVERY: usize = 10;
 
-/// Takes what a run shows to a file.
+/// Where what a run shows is kept.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Kept<'a> {
+    /// A file of metrics.
+    pub metrics: Option<&'a Path>,
+    /// The folder of a report.
+    pub report: Option<&'a Path>,
+}
+
+/// Takes what a run shows to its files.
 #[derive(Debug)]
 pub struct Metrics {
-    path: PathBuf,
+    /// The file of metrics, if it is asked for: what cannot be written there is an error.
+    path: Option<PathBuf>,
+    /// The folder of the report: what cannot be written there is told, and keeps no run from its end.
+    report: Option<PathBuf>,
     tracker: Tracker,
 }
 
+/// A file that cannot be made.
+fn failed(path: &Path, error: &io::Error) -> Error {
+    let why = match error.kind() {
+        io::ErrorKind::AlreadyExists => "it is there already: name another, or remove it".into(),
+        _ => error.to_string(),
+    };
+    Error::Metrics { path: path.into(), why }
+}
+
 impl Metrics {
-    /// A new file; or, of a run that goes on from another's end, one that may be there. So many records may wait to be written.
+    /// New files; of a run that goes on from another's end, the file of metrics may be there. So many records may wait to be
+    /// written. `None` if nothing is kept.
     ///
     /// # Errors
-    /// [`Error::Metrics`] if it cannot be written, or is there already.
-    pub fn open(path: &Path, goes_on: bool, queue: usize) -> Result<Self> {
-        let file = if goes_on { Jsonl::append(path) } else { Jsonl::create(path) };
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::AlreadyExists => "it is there already: name another file, or remove it".into(),
-            _ => error.to_string(),
-        };
-        let file = file.map_err(|error| Error::Metrics { path: path.into(), why: failed(error) })?;
-        Ok(Self { path: path.into(), tracker: Tracker::new(vec![Box::new(file)], queue) })
+    /// [`Error::Metrics`] if one cannot be written, or is there already.
+    pub fn open(kept: Kept<'_>, goes_on: bool, queue: usize) -> Result<Option<Self>> {
+        let mut sinks: Vec<Box<dyn Sink>> = vec![];
+        if let Some(path) = kept.metrics {
+            let file = if goes_on { Jsonl::append(path) } else { Jsonl::create(path) };
+            sinks.push(Box::new(file.map_err(|error| failed(path, &error))?));
+        }
+        if let Some(folder) = kept.report {
+            // The page is first: where there is one nothing else is written. Its title is the command.
+            let page = folder.join("index.html");
+            let asked: Vec<String> = std::env::args().skip(1).collect();
+            sinks.push(Box::new(
+                Page::create(folder, &format!("wgrad {}", asked.join(" "))).map_err(|error| failed(&page, &error))?,
+            ));
+            let lines = folder.join("metrics.jsonl");
+            sinks.push(Box::new(Jsonl::create(&lines).map_err(|error| failed(&lines, &error))?));
+            sinks.push(Box::new(TensorBoard::create(folder).map_err(|error| failed(folder, &error))?));
+        }
+        let own = |path: Option<&Path>| path.map(Path::to_owned);
+        let (path, report) = (own(kept.metrics), own(kept.report));
+        Ok((!sinks.is_empty()).then(|| Self { path, report, tracker: Tracker::new(sinks, queue) }))
+    }
+
+    /// Takes what the run is.
+    pub fn begin(&mut self, settings: &Settings, identity: Vec<(&'static str, String)>, program: &Program) {
+        let text = |name: &str, value: &str| (name.to_string(), Setting::Text(value.into()));
+        let number = |name: &str, value: f64| (name.to_string(), Setting::Number(value));
+        let mut all = vec![text("example", settings.example), text("case", &settings.case), text("fix", &settings.fix)];
+        all.extend([number("steps", settings.steps as f64), number("batch", settings.batch as f64)]);
+        all.push(number("target", settings.metric.target));
+        for (name, value) in identity {
+            let parsed = value.parse().map_or_else(|_| Setting::Text(value.clone()), Setting::Number);
+            all.push((name.to_string(), parsed));
+        }
+        self.tracker.settings(all, settings.metric.name);
+        if self.report.is_some() {
+            self.tracker.text(0, "tape", &program.to_string());
+        }
     }
 
     /// Takes a step.
@@ -61,19 +113,38 @@ impl Metrics {
         self.tracker.value(steps, name, value);
     }
 
-    /// Brings all of it to the file.
+    /// Takes what is found, in words.
+    pub fn finding(&mut self, steps: usize, text: &str) {
+        self.tracker.text(steps, "finding", text);
+    }
+
+    /// Brings all of it to the files. `finished` is false of a run that broke.
     ///
     /// # Errors
-    /// [`Error::Metrics`] if it could not be written to its end.
-    pub fn finish(self) -> Result<()> {
-        let Self { path, tracker } = self;
+    /// [`Error::Metrics`] if a file of metrics could not be written to its end.
+    pub fn finish(self, steps: usize, finished: bool) -> Result<()> {
+        let Self { path, report, mut tracker } = self;
+        tracker.end(steps, finished);
         let tracked = tracker.finish();
         if tracked.dropped > 0 {
-            eprintln!("wgrad: {} lacks {} records, for which there was no time", path.display(), tracked.dropped);
+            let of =
+                path.iter().chain(&report).map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
+            eprintln!("wgrad: {of} lacks {} records, for which there was no time", tracked.dropped);
         }
-        match tracked.errors.first() {
-            Some(failed) => Err(Error::Metrics { path, why: failed.error.to_string() }),
-            None => Ok(()),
+        let mut error = None;
+        for failed in tracked.errors {
+            match path.as_ref().filter(|path| path.display().to_string() == failed.sink) {
+                Some(path) => error = Some(Error::Metrics { path: path.clone(), why: failed.error.to_string() }),
+                None => eprintln!("wgrad: the report is not complete: {failed}"),
+            }
+        }
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Where the report is, for a person.
+    pub fn told(kept: Kept<'_>) {
+        if let Some(folder) = kept.report {
+            say!("The report: {}", folder.join("index.html").display());
         }
     }
 }

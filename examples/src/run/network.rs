@@ -68,7 +68,9 @@ struct Trained<N> {
     weights: Vec<usize>,
     /// Mean losses of micro-batches of the update under way, where they are tapped.
     losses: Vec<f64>,
-    lints: Vec<Lint>,
+    /// The flow of the last update that was measured, which stands for those after it.
+    flow: Vec<f64>,
+    program: Program,
 }
 
 /// The parameters with at least two dimensions: their places among `params`, and their paths.
@@ -101,7 +103,10 @@ fn trainer<N: Network, D>(
         seed: plan.seed,
         ..plan.trainer.clone()
     };
-    let config = if setup.monitor.is_some() { setup.of(config) } else { shown(config) };
+    let config = match setup.monitor {
+        Some(_) => TrainerConfig { profile: true, ..setup.of(config) },
+        None => shown(config),
+    };
     let trained = network.clone();
     network.train(Trainer::new(store, params, optimizer, config, move |batch| {
         Loss::from(trained.loss(batch.get("x"), batch.get("y")))
@@ -173,7 +178,6 @@ pub fn open<N: Network, D: Data>(
     let (weights, weight_names) = weights(store.layout(), &reached);
     let names = Names { flow: flows(&trainer, &recorded), weights: weight_names };
     let session = place.session(store)?;
-    let lints = recorded.lints().to_vec();
     let trained = Trained {
         network,
         settings,
@@ -185,14 +189,16 @@ pub fn open<N: Network, D: Data>(
         held_out,
         weights,
         losses: vec![],
-        lints,
+        flow: vec![],
+        program: recorded,
     };
     Ok((Box::new(trained), session))
 }
 
 /// The gradient that reaches the inputs of activations: the mean magnitude of each layer, or of each time step.
 fn flow(measured: &Measurement, share: f64) -> Vec<f64> {
-    let flows = measured.sites.iter().filter_map(|site| site.flow.as_ref());
+    let is_activated = |path: &str| path.rsplit('/').next() == Some("z");
+    let flows = measured.sites.iter().filter(|site| is_activated(&site.path)).filter_map(|site| site.flow.as_ref());
     let of = |flow: &FlowMeasure| if flow.steps.is_empty() { vec![flow.mean_abs] } else { flow.steps.clone() };
     flows.flat_map(of).map(|mean| mean * share).collect()
 }
@@ -238,7 +244,9 @@ impl<N: Network> Example for Trained<N> {
         // Of the whole batch, of which a micro-batch with its own mean loss is a part.
         let share = 1.0 / self.accumulate as f64;
         let measured = self.trainer.measurements(runs);
-        let flow: Vec<f64> = measured.iter().flat_map(|measured| flow(measured, share)).collect();
+        if let Some(measured) = measured.first() {
+            self.flow = flow(measured, share);
+        }
         self.losses.extend(taps.scalar(LOSS));
         for update in self.trainer.updates(runs) {
             let profile = update.profile.as_ref().expect("it is asked for");
@@ -252,7 +260,7 @@ impl<N: Network> Example for Trained<N> {
                 loss: if losses.is_empty() { update.loss } else { loss },
                 grad_norm: known(update.grad_norm),
                 applied_norm: if update.taken { profile.applied_norm } else { 0.0 },
-                flow: &flow,
+                flow: &self.flow,
                 weights: &weights,
             };
             tell(Seen { observed, update: &update, measured: measured.first() });
@@ -274,8 +282,12 @@ impl<N: Network> Example for Trained<N> {
         Opened { trainer, session, batches: Box::new(batches), judge: Some(Box::new(judge)) }
     }
 
+    fn program(&self) -> &Program {
+        &self.program
+    }
+
     fn lints(&self) -> Vec<Lint> {
-        self.lints.clone()
+        self.program.lints().to_vec()
     }
 
     fn position(&self) -> Metadata {

@@ -1,6 +1,6 @@
 //! What the command prints of a run, and of the one that it is shown beside.
 
-use super::{Column, Diagnose, Files, Finished, Names, Runnable, Watch, check, diagnose, name_of, run, table};
+use super::{Column, Diagnose, Files, Finished, Metrics, Names, Runnable, Watch, check, diagnose, name_of, run, table};
 use crate::{
     Result,
     cli::{Common, RunOptions},
@@ -73,13 +73,13 @@ pub fn show(asked: &Asked<'_>, common: &Common, options: &RunOptions) -> Result<
             prove: options.prove,
             horizon: None,
             again: "the same with --prove",
-            metrics: options.metrics.as_deref(),
+            kept: options.kept(),
             capsule: options.capsule.as_deref(),
         };
         return diagnose(asked.run, &how, common);
     }
     let args = &options.files;
-    let files = Files::open(args, options.metrics.as_deref())?;
+    let files = Files::open(args, options.kept())?;
     let place = Place::open(common)?;
     let watch = if common.quiet { Watch::Silent } else { Watch::Bar };
     let mut beside = None;
@@ -112,6 +112,7 @@ pub fn show(asked: &Asked<'_>, common: &Common, options: &RunOptions) -> Result<
     say!("{}", line(&finished));
     if !common.quiet {
         tables(asked, beside, &finished);
+        Metrics::told(options.kept());
     }
     Ok(())
 }

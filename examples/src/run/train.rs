@@ -1,6 +1,9 @@
 //! Training: one recorded step, run until the task is solved, the steps are used up, or somebody stops it.
 
-use super::{Example, Metrics, Names, Runnable, Settings, metrics::QUEUE};
+use super::{
+    Example, Kept, Metrics, Names, Runnable, Settings,
+    metrics::{EVERY, QUEUE},
+};
 use crate::{
     Error, Result,
     cli::{Common, FileArgs},
@@ -16,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 use wgrad::{Session, Severity};
-use wgrad_nn::{ClipWatch, SaveFile, checkpoint, diagnosis::Setup};
+use wgrad_nn::{ClipWatch, MonitorConfig, SaveFile, checkpoint, diagnosis::Setup};
 
 /// Where a run is saved, and where it goes on from.
 #[derive(Default, Debug)]
@@ -28,6 +31,8 @@ pub struct Files {
     pub resume: Option<PathBuf>,
     /// Takes what the run shows.
     pub metrics: RefCell<Option<Metrics>>,
+    /// Whether updates are measured in full for a report.
+    pub is_reported: bool,
 }
 
 impl Files {
@@ -36,15 +41,15 @@ impl Files {
     ///
     /// # Errors
     /// As [`SaveFile::open`] and [`Metrics::open`].
-    pub fn open(args: &FileArgs, metrics: Option<&Path>) -> Result<Self> {
+    pub fn open(args: &FileArgs, kept: Kept<'_>) -> Result<Self> {
         let save = args.save.as_ref().map(SaveFile::open).transpose()?;
         if let Some((file, why)) = save.as_ref().and_then(|file| Some((file, file.unlocked()?))) {
             let path = file.path().display();
             eprintln!("wgrad: nothing keeps another run from saving to {path}, which cannot be locked: {why}");
         }
         let resume = args.resume.clone();
-        let metrics = metrics.map(|path| Metrics::open(path, resume.is_some(), QUEUE)).transpose()?;
-        Ok(Self { save, resume, metrics: RefCell::new(metrics) })
+        let metrics = Metrics::open(kept, resume.is_some(), QUEUE)?;
+        Ok(Self { save, resume, metrics: RefCell::new(metrics), is_reported: kept.report.is_some() })
     }
 }
 
@@ -142,6 +147,9 @@ impl<'a> Run<'a> {
     /// Trains to the end.
     fn finish(&mut self, files: &Files, watch: Watch) -> Result<Finished> {
         self.metrics = files.metrics.take();
+        if let Some(metrics) = &mut self.metrics {
+            metrics.begin(&self.settings, self.example.identity(), self.example.program());
+        }
         let warns = watch == Watch::Bar && !self.common.json;
         if warns {
             let lints = self.example.lints();
@@ -187,7 +195,7 @@ impl<'a> Run<'a> {
             self.save(file)?;
         }
         if let Some(metrics) = self.metrics.take() {
-            metrics.finish()?;
+            metrics.finish(self.made, self.history.last_loss().is_none_or(f64::is_finite))?;
         }
         let seconds = start.elapsed().as_secs_f64();
         let ending = Ending {
@@ -207,7 +215,9 @@ impl<'a> Run<'a> {
     }
 
     fn open(asked: &dyn Runnable, common: &'a Common, place: &Place, files: &Files) -> Result<Self> {
-        let (example, session) = asked.open(common, place, &Setup::default())?;
+        let full = MonitorConfig { every: EVERY, histograms: true, ..MonitorConfig::default() };
+        let setup = Setup { monitor: files.is_reported.then_some(full), ..Setup::default() };
+        let (example, session) = asked.open(common, place, &setup)?;
         let settings = example.settings().clone();
         let mut run = Self {
             common,

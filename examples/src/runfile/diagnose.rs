@@ -20,6 +20,10 @@ pub struct DiagnoseArgs {
     /// Write what the run shows to a new file, as lines of JSON
     #[arg(long, value_name = "FILE.jsonl")]
     pub metrics: Option<PathBuf>,
+    /// Show the run and what is found on a page that opens from disk, DIR/index.html, beside DIR/metrics.jsonl and event files for
+    /// TensorBoard
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
     /// Keep the step at which the run breaks in a file, for `wgrad replay`
     #[arg(long, value_name = "FILE")]
     pub capsule: Option<PathBuf>,
@@ -37,7 +41,7 @@ pub fn diagnose(args: &DiagnoseArgs, common: &Common) -> Result<()> {
         prove: args.prove,
         horizon: args.horizon,
         again: &again,
-        metrics: args.metrics.as_deref(),
+        kept: run::Kept { metrics: args.metrics.as_deref(), report: args.report.as_deref() },
         capsule: args.capsule.as_deref(),
     };
     run::diagnose(&open(&args.file, common)?, &asked, common)

@@ -204,3 +204,59 @@ fn what_runs_show_can_be_kept() {
     let steps: Vec<u64> = steps.map(|line| line["step"].as_u64().expect("a number")).collect();
     assert_eq!(steps, (0..100).collect::<Vec<u64>>());
 }
+
+/// The numbers of a page.
+fn shown(folder: &Path) -> serde_json::Value {
+    let html = fs::read_to_string(folder.join("index.html")).expect("it is there");
+    let (_, rest) = html.split_once("type=\"application/json\">").expect("it has numbers");
+    serde_json::from_str(rest.split_once("</script>").expect("they end").0).expect("they are JSON")
+}
+
+#[test]
+fn a_report_has_the_numbers_of_the_lines_beside_it() {
+    let dir = file("[mlp]\ndepth = 2");
+    let folder = dir.path().join("report");
+    for (args, found) in [("train run.toml", None), ("diagnose run.toml", Some("healthy: nothing is found"))] {
+        let result = wgrad_in(dir.path(), &format!("{args} --report report --threads 1")).fine();
+        assert!(result.stdout.ends_with("The report: report/index.html\n"), "{result:#?}");
+        let (data, lines) = (shown(&folder), lines(&folder.join("metrics.jsonl")));
+        let of = |kind: &str| lines.iter().filter(|line| line["kind"] == kind).cloned().collect::<Vec<_>>();
+        let number = |value: &serde_json::Value| value.as_f64().expect("a number") as f32;
+        let numbers =
+            |value: &serde_json::Value| -> Vec<f32> { value.as_array().expect("a list").iter().map(number).collect() };
+        assert_eq!(data["state"], "finished", "{args}");
+        let losses: Vec<f32> = of("update").iter().map(|line| number(&line["loss"])).collect();
+        assert_eq!(numbers(&data["updates"]["loss"]["low"]), losses, "{args}");
+        let (measured, looks) = (of("measurement"), data["measured"]["all"].as_array().expect("a list").clone());
+        assert!(measured.len() == looks.len() && looks.len() > 10, "{args}");
+        for (line, look) in measured.iter().zip(&looks) {
+            assert_eq!(line["step"], look["step"]);
+            let rows = data["measured"]["names"]["flow"].as_array().expect("a list").iter();
+            let flow: Vec<f32> =
+                rows.map(|row| number(&line["sites"][row.as_str().expect("a name")]["flow_mean_abs"])).collect();
+            assert_eq!(numbers(&look["flow"]), flow, "{args}");
+            let params = data["measured"]["names"]["params"].as_array().expect("a list").iter();
+            for (path, param) in params.zip(look["params"].as_array().expect("a list")) {
+                let wanted = &line["params"][path.as_str().expect("a name")];
+                assert_eq!(
+                    (number(&param[0]), number(&param[5])),
+                    (number(&wanted["norm"]), number(&wanted["update_norm"]))
+                );
+            }
+        }
+        let tape = data["texts"]["tape"].as_str().expect("a text");
+        assert!(tape.contains("matmul") && tape.contains("layer[0]"), "{tape}");
+        assert_eq!(data["settings"]["case"], "run", "{args}");
+        assert!(found.is_none_or(|found| data["finding"].as_str().is_some_and(|text| text.starts_with(found))));
+        let events = fs::read_dir(&folder).expect("it is there").filter_map(Result::ok);
+        assert_eq!(events.filter(|file| file.file_name().to_string_lossy().contains("tfevents")).count(), 1);
+        // Another run into the same folder is refused, and loses nothing.
+        let before = fs::read(folder.join("metrics.jsonl")).expect("it is there");
+        wgrad_in(dir.path(), &format!("{args} --report report")).fails(1, &["report/index.html: it is there already"]);
+        assert_eq!(fs::read(folder.join("metrics.jsonl")).expect("it is there"), before);
+        fs::remove_dir_all(&folder).expect("it is there");
+    }
+    let broken = file("[inputs]\nnan_at = 60");
+    wgrad_in(broken.path(), "train run.toml --report report --threads 1 --quiet").fine();
+    assert_eq!(shown(&broken.path().join("report"))["state"], "broken");
+}

@@ -1,7 +1,7 @@
 //! Records as lines of JSON.
 
-use super::{Event, Record, Sink};
-use crate::{GradMeasure, Measurement, SiteMeasure, Update};
+use super::{Event, Record, Setting, Sink, of_gradient, of_site};
+use crate::{Measurement, Update};
 use serde_json::{Map, Value, json};
 use std::{
     fs::{File, OpenOptions},
@@ -9,7 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file with one JSON object on each line: `step`, `kind` (`update`, `measurement`, `alert`, `value`), and what the kind has.
+/// A file with one JSON object on each line: `step`, `kind` (`update`, `measurement`, `alert`, `value`, `text`, `settings`,
+/// `end`), and what the kind has.
 /// Numbers that JSON lacks are the texts `NaN`, `inf` and `-inf`.
 #[derive(Debug)]
 pub struct Jsonl {
@@ -84,7 +85,7 @@ fn number(value: f64) -> Value {
 }
 
 /// An object with these numbers.
-fn numbers<const N: usize>(of: [(&str, f64); N]) -> Map<String, Value> {
+fn numbers(of: impl IntoIterator<Item = (&'static str, f64)>) -> Map<String, Value> {
     of.into_iter().map(|(name, value)| (name.to_string(), number(value))).collect()
 }
 
@@ -111,6 +112,25 @@ fn object(record: &Record) -> Map<String, Value> {
             put("name", name.clone().into());
             put("value", number(*value));
         }
+        Event::Text(name, text) => {
+            put("kind", "text".into());
+            put("name", name.clone().into());
+            put("text", text.clone().into());
+        }
+        Event::Settings { all: settings, metric } => {
+            put("kind", "settings".into());
+            put("metric", metric.clone().into());
+            let of = |setting: &Setting| match setting {
+                Setting::Number(value) => number(*value),
+                Setting::Text(text) => text.clone().into(),
+                Setting::Flag(flag) => (*flag).into(),
+            };
+            put("settings", settings.iter().map(|(name, setting)| (name.clone(), of(setting))).collect());
+        }
+        Event::End { finished } => {
+            put("kind", "end".into());
+            put("finished", (*finished).into());
+        }
     }
     all
 }
@@ -126,7 +146,7 @@ fn of_update(update: &Update) -> Map<String, Value> {
 fn of_measurement(measured: &Measurement) -> Map<String, Value> {
     let mut all = numbers([("applied_norm", measured.applied_norm)]);
     let params = measured.params.iter().map(|param| {
-        let mut of = of_gradient(&param.grad);
+        let mut of = numbers(of_gradient(&param.grad));
         if let Some(histogram) = &param.histogram {
             let (negative, positive) = (&histogram.negative, &histogram.positive);
             let (zeros, non_finite) = (histogram.zeros, histogram.non_finite);
@@ -137,60 +157,15 @@ fn of_measurement(measured: &Measurement) -> Map<String, Value> {
         (param.path.clone(), Value::Object(of))
     });
     all.insert("params".into(), params.collect::<Map<_, _>>().into());
-    let groups = measured.groups.iter().map(|(name, grad)| (name.clone(), Value::Object(of_gradient(grad))));
+    let groups = measured.groups.iter().map(|(name, grad)| (name.clone(), Value::Object(numbers(of_gradient(grad)))));
     all.insert("groups".into(), groups.collect::<Map<_, _>>().into());
-    let sites = measured.sites.iter().map(|site| (site.path.clone(), Value::Object(of_site(site))));
-    all.insert("sites".into(), sites.collect::<Map<_, _>>().into());
-    all
-}
-
-fn of_gradient(of: &GradMeasure) -> Map<String, Value> {
-    numbers([
-        ("norm", of.norm),
-        ("mean", of.mean),
-        ("mean_abs", of.mean_abs),
-        ("std", of.std),
-        ("max", of.max),
-        ("zeros", of.zeros),
-        ("non_finite", of.non_finite),
-        ("param_norm", of.param_norm),
-        ("update_norm", of.update_norm),
-    ])
-}
-
-fn of_site(site: &SiteMeasure) -> Map<String, Value> {
-    let mut all = Map::new();
-    if let Some(of) = &site.values {
-        all.extend(numbers([
-            ("rms", of.rms),
-            ("mean", of.mean),
-            ("std", of.std),
-            ("max", of.max),
-            ("non_finite", of.non_finite),
-        ]));
-    }
-    if let Some(of) = &site.units {
-        all.extend(numbers([
-            ("zeros", of.zeros),
-            ("tanh_saturated", of.tanh_saturated),
-            ("sigmoid_saturated", of.sigmoid_saturated),
-            ("off", of.off),
-        ]));
-    }
-    if let Some(of) = &site.scores {
-        all.extend(numbers([("score_low", of.low), ("score_high", of.high), ("entropy", of.entropy)]));
-    }
-    if let Some(of) = &site.flow {
-        let flow = [
-            ("flow_mean_abs", of.mean_abs),
-            ("flow_norm", of.norm),
-            ("flow_zeros", of.zeros),
-            ("flow_non_finite", of.non_finite),
-        ];
-        all.extend(numbers(flow));
-        if !of.steps.is_empty() {
-            all.insert("flow_steps".into(), of.steps.iter().map(|step| number(*step)).collect());
+    let sites = measured.sites.iter().map(|site| {
+        let mut of = numbers(of_site(site));
+        if let Some(flow) = site.flow.as_ref().filter(|flow| !flow.steps.is_empty()) {
+            of.insert("flow_steps".into(), flow.steps.iter().map(|step| number(*step)).collect());
         }
-    }
+        (site.path.clone(), Value::Object(of))
+    });
+    all.insert("sites".into(), sites.collect::<Map<_, _>>().into());
     all
 }

@@ -4,10 +4,14 @@
 //! step wait: what finds the queue full is left out, and counted.
 
 mod jsonl;
+mod page;
+mod tensorboard;
 
 pub use jsonl::Jsonl;
+pub use page::Page;
+pub use tensorboard::TensorBoard;
 
-use crate::{Forecast, LossAlert, LossWatch, Measurement, Update, Warning};
+use crate::{Forecast, GradMeasure, LossAlert, LossWatch, Measurement, SiteMeasure, Update, Warning};
 use std::{
     fmt, io,
     sync::{
@@ -38,6 +42,31 @@ pub enum Event {
     Alert(Alert),
     /// A number of the caller's, by name, such as a metric on held-out data.
     Value(String, f64),
+    /// A text in Markdown, by name.
+    Text(String, String),
+    /// What the run was asked for.
+    Settings {
+        /// The settings, by name.
+        all: Vec<(String, Setting)>,
+        /// The name of the [`Event::Value`] that the run is judged by.
+        metric: String,
+    },
+    /// The run is over.
+    End {
+        /// Whether it has made all its steps, or was told to stop earlier; else it broke.
+        finished: bool,
+    },
+}
+
+/// A setting of a run.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Setting {
+    /// A number.
+    Number(f64),
+    /// A text.
+    Text(String),
+    /// Yes or no.
+    Flag(bool),
 }
 
 /// Something to look at.
@@ -203,6 +232,21 @@ impl Tracker {
         self.record(step, Event::Value(name.into(), value));
     }
 
+    /// Takes a text in Markdown, by name.
+    pub fn text(&mut self, step: usize, name: &str, text: &str) {
+        self.record(step, Event::Text(name.into(), text.into()));
+    }
+
+    /// Takes what the run was asked for, before its first step, and the name of the value that it is judged by.
+    pub fn settings(&mut self, all: Vec<(String, Setting)>, metric: &str) {
+        self.record(0, Event::Settings { all, metric: metric.into() });
+    }
+
+    /// Takes it that the run is over after so many updates.
+    pub fn end(&mut self, steps: usize, finished: bool) {
+        self.record(steps, Event::End { finished });
+    }
+
     /// Puts a record into the queue if there is room.
     fn record(&mut self, step: usize, event: Event) {
         let queue = self.queue.as_ref().expect("it is not finished");
@@ -263,4 +307,54 @@ fn work(mut sinks: Vec<Box<dyn Sink>>, records: &Receiver<Record>, shared: &Shar
         }
         each(&mut sinks, &mut |sink| sink.flush());
     }
+}
+
+/// The rows of a picture of the flow, and mean |dL/dz| of each: the inputs of activations, or the time steps of a recurrent
+/// layer.
+fn rows_of_flow(measured: &Measurement) -> (Vec<String>, Vec<f64>) {
+    let sites = measured.sites.iter().filter(|site| site.path.rsplit('/').next() == Some("z"));
+    let of = |site: &SiteMeasure| -> Vec<(String, f64)> {
+        let Some(flow) = &site.flow else { return vec![] };
+        match flow.steps.len() {
+            0 => vec![(site.path.clone(), flow.mean_abs)],
+            _ => flow.steps.iter().enumerate().map(|(t, value)| (format!("{}[{t}]", site.path), *value)).collect(),
+        }
+    };
+    sites.flat_map(of).unzip()
+}
+
+/// The measures of a gradient, as sinks name them.
+fn of_gradient(of: &GradMeasure) -> [(&'static str, f64); 9] {
+    [
+        ("norm", of.norm),
+        ("mean", of.mean),
+        ("mean_abs", of.mean_abs),
+        ("std", of.std),
+        ("max", of.max),
+        ("zeros", of.zeros),
+        ("non_finite", of.non_finite),
+        ("param_norm", of.param_norm),
+        ("update_norm", of.update_norm),
+    ]
+}
+
+/// The measures of a site, as sinks name them; those of time steps are left out.
+fn of_site(site: &SiteMeasure) -> Vec<(&'static str, f64)> {
+    let mut all = vec![];
+    if let Some(of) = &site.values {
+        all.extend([("rms", of.rms), ("mean", of.mean), ("std", of.std), ("max", of.max)]);
+        all.push(("non_finite", of.non_finite));
+    }
+    if let Some(of) = &site.units {
+        all.extend([("zeros", of.zeros), ("tanh_saturated", of.tanh_saturated)]);
+        all.extend([("sigmoid_saturated", of.sigmoid_saturated), ("off", of.off)]);
+    }
+    if let Some(of) = &site.scores {
+        all.extend([("score_low", of.low), ("score_high", of.high), ("entropy", of.entropy)]);
+    }
+    if let Some(of) = &site.flow {
+        all.extend([("flow_mean_abs", of.mean_abs), ("flow_norm", of.norm)]);
+        all.extend([("flow_zeros", of.zeros), ("flow_non_finite", of.non_finite)]);
+    }
+    all
 }

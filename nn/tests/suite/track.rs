@@ -12,7 +12,7 @@ use wgrad::{Array, Store};
 use wgrad_nn::{
     Builder, LossWatch, Mlp, MlpConfig, MonitorConfig, Trainer, TrainerConfig, Update,
     optim::{Sgd, SgdConfig},
-    track::{Event, Jsonl, Record, Sink, Tracker},
+    track::{Event, Jsonl, Page, Record, Setting, Sink, Tracker},
 };
 
 /// Keeps the steps that it is given, each when it is let.
@@ -175,4 +175,81 @@ fn a_file_that_is_there_is_kept_or_gone_on_with() {
     std::fs::write(&path, "{\"st").expect("there is room");
     write(Jsonl::append(&path).expect("it goes on"), 5);
     assert_eq!(lines(&path).len(), 1);
+}
+
+/// The numbers of a page.
+fn shown(path: &std::path::Path) -> serde_json::Value {
+    let html = std::fs::read_to_string(path).expect("it is there");
+    let (_, rest) = html.split_once("<script id=\"data\" type=\"application/json\">").expect("it has numbers");
+    let (data, _) = rest.split_once("</script>").expect("they end");
+    serde_json::from_str(data).expect("they are JSON")
+}
+
+#[test]
+fn a_page_is_whole_at_any_time_and_says_how_the_run_ended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).join("index.html");
+    let page = |name: &str| Page::create(folder.path().join(name), "a <run> & more").expect("it can be made");
+    // Before anything is known.
+    let first = page("finished");
+    assert_eq!(shown(&path("finished"))["state"], "running");
+    let mut tracker = Tracker::new(vec![Box::new(first)], 100);
+    let lr = vec![("lr".into(), Setting::Number(0.1)), ("norm".into(), Setting::Flag(true))];
+    tracker.settings(lr, "accuracy");
+    for step in 0..5 {
+        let loss = if step == 3 { f64::NAN } else { 1.0 / (1.0 + f64::from(step)) };
+        let update =
+            Update { run: 0, loss, grad_norm: 2.0, clipped: Some(true), taken: true, loss_scale: 1.0, profile: None };
+        tracker.update(step as usize, &update);
+    }
+    tracker.value(5, "accuracy", 0.5);
+    tracker.text(5, "finding", "</script><script>alert(1)</script>");
+    tracker.end(5, true);
+    assert!(tracker.finish().errors.is_empty());
+    let data = shown(&path("finished"));
+    assert_eq!(
+        (&data["state"], &data["count"], &data["updates"]["clipped"]),
+        (&"finished".into(), &5.into(), &5.into())
+    );
+    assert_eq!(data["updates"]["loss"]["low"], serde_json::json!([1.0, 0.5, 0.33333334, "NaN", 0.2]));
+    assert_eq!(data["settings"], serde_json::json!({ "lr": 0.1, "norm": true }));
+    assert_eq!(
+        (&data["finding"], &data["title"]),
+        (&"</script><script>alert(1)</script>".into(), &"a <run> & more".into())
+    );
+    let html = std::fs::read_to_string(path("finished")).expect("it is there");
+    assert!(html.contains("<title>a &lt;run&gt; &amp; more</title>"), "{}", &html[..400]);
+    assert!(!html.contains("alert(1)</script>") && !html.contains("%%"), "{html}");
+    // Nothing of another run is replaced, and nothing else is left there.
+    let again = Page::create(folder.path().join("finished"), "").expect_err("there is one");
+    assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(std::fs::read_dir(folder.path().join("finished")).expect("it is there").count(), 1);
+
+    let mut broken = Tracker::new(vec![Box::new(page("broken"))], 100);
+    broken.end(3, false);
+    drop(broken);
+    assert_eq!(shown(&path("broken"))["state"], "broken");
+    drop(Tracker::new(vec![Box::new(page("stopped"))], 100));
+    assert_eq!(shown(&path("stopped"))["state"], "stopped");
+}
+
+#[test]
+fn a_page_that_can_no_longer_be_written_is_told_of_and_the_others_go_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let page = Page::create(folder.path().join("gone"), "").expect("it can be made");
+    let lines = folder.path().join("metrics.jsonl");
+    std::fs::remove_dir_all(folder.path().join("gone")).expect("it was there");
+    let mut tracker = Tracker::new(vec![Box::new(page), Box::new(Jsonl::create(&lines).expect("it can be made"))], 100);
+    tracker.value(0, "x", 1.0);
+    tracker.text(0, "note", "a text");
+    tracker.settings(vec![("a".into(), Setting::Text("b".into()))], "x");
+    tracker.end(1, true);
+    let tracked = tracker.finish();
+    assert!(tracked.errors.len() == 1 && tracked.errors[0].sink.ends_with("index.html"), "{tracked:?}");
+    let kinds: Vec<String> = std::fs::read_to_string(&lines)
+        .expect("it is there")
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["kind"].to_string())
+        .collect();
+    assert_eq!(kinds, ["\"value\"", "\"text\"", "\"settings\"", "\"end\""]);
 }

@@ -11,6 +11,7 @@ mod gpu;
 mod peers;
 mod shaders;
 mod size;
+mod tensorboard;
 mod test;
 mod vulkan;
 

@@ -1,0 +1,230 @@
+//! A run as one page that opens from disk.
+
+mod data;
+
+use super::{Event, Record, Setting, Sink, rows_of_flow};
+use crate::SiteMeasure;
+use data::{Measured, Updates, number};
+use serde_json::{Map, Value, json};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// The time between two writes of a page whose run goes on.
+const BETWEEN: Duration = Duration::from_secs(5);
+
+/// The page without its numbers.
+const HTML: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// Texts that are shown first.
+const FINDING: &str = "finding";
+
+/// `index.html` in a folder: one file without a network, which shows the run so far. It is written every few seconds and at the
+/// end, under another name first, so that there is always a whole one.
+///
+/// It has the losses and norms of up to 2,048 updates; of a longer run each of its points stands for several, by their lowest and
+/// their highest. Of measurements it has up to 160, evenly spread.
+#[derive(Debug)]
+pub struct Page {
+    path: PathBuf,
+    title: String,
+    updates: Updates,
+    measured: Measured,
+    values: BTreeMap<String, Vec<(usize, f64)>>,
+    alerts: Vec<Value>,
+    texts: BTreeMap<String, String>,
+    settings: Vec<(String, Setting)>,
+    metric: String,
+    /// What has become of the run.
+    state: &'static str,
+    began: Instant,
+    written: Option<Instant>,
+    changed: bool,
+}
+
+/// The most alerts that a page lists.
+const ALERTS: usize = 500;
+
+/// Points of a number of the caller's at most; of more, every other one goes.
+const VALUES: usize = 2048;
+
+/// What a site shows, by name.
+fn probes(site: &SiteMeasure) -> BTreeMap<&'static str, Value> {
+    let mut all = BTreeMap::new();
+    let mut put = |name: &'static str, value: f64| _ = all.insert(name, number(value));
+    // Of scores many are masked by minus infinity, of which there is no mean.
+    if let Some(of) = site.values.as_ref().filter(|_| site.scores.is_none()) {
+        [("rms", of.rms), ("mean", of.mean), ("max", of.max)].into_iter().for_each(|(name, value)| put(name, value));
+    }
+    if let Some(of) = &site.units {
+        let units =
+            [("dead units", of.off), ("|tanh| > 0.97", of.tanh_saturated), ("sigmoid flat", of.sigmoid_saturated)];
+        units.into_iter().for_each(|(name, value)| put(name, value));
+    }
+    if let Some(of) = &site.scores {
+        [("score range", of.high - of.low), ("entropy", of.entropy)]
+            .into_iter()
+            .for_each(|(name, value)| put(name, value));
+    }
+    if let Some(of) = &site.flow {
+        [("mean |dL/dz|", of.mean_abs), ("|dL/dz|", of.norm)].into_iter().for_each(|(name, value)| put(name, value));
+    }
+    all
+}
+
+impl Page {
+    /// A page in a folder, which is made where there is none.
+    ///
+    /// # Errors
+    /// If there is a page already, which stays as it is; if it cannot be written.
+    pub fn create(folder: impl AsRef<Path>, title: &str) -> io::Result<Self> {
+        fs::create_dir_all(&folder)?;
+        let path = folder.as_ref().join("index.html");
+        if path.try_exists()? {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let mut page = Self {
+            path,
+            title: title.into(),
+            updates: Updates::default(),
+            measured: Measured::default(),
+            values: BTreeMap::new(),
+            alerts: vec![],
+            texts: BTreeMap::new(),
+            settings: vec![],
+            metric: String::new(),
+            state: "running",
+            began: Instant::now(),
+            written: None,
+            changed: false,
+        };
+        page.save()?;
+        Ok(page)
+    }
+
+    fn json(&self) -> Value {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let settings: Map<String, Value> = self
+            .settings
+            .iter()
+            .map(|(name, setting)| {
+                let value = match setting {
+                    Setting::Number(value) => number(*value),
+                    Setting::Text(text) => text.clone().into(),
+                    Setting::Flag(flag) => (*flag).into(),
+                };
+                (name.clone(), value)
+            })
+            .collect();
+        let values: Map<String, Value> = self
+            .values
+            .iter()
+            .map(|(name, all)| (name.clone(), all.iter().map(|(step, value)| json!([step, number(*value)])).collect()))
+            .collect();
+        let texts: Map<String, Value> = self
+            .texts
+            .iter()
+            .filter(|(name, _)| *name != FINDING)
+            .map(|(name, text)| (name.clone(), text.clone().into()))
+            .collect();
+        json!({
+            "title": self.title,
+            "state": self.state,
+            "written": since,
+            "seconds": self.began.elapsed().as_secs_f64(),
+            "count": self.updates.count(),
+            "updates": self.updates.json(),
+            "measured": self.measured.json(),
+            "values": values,
+            "metric": self.metric,
+            "alerts": self.alerts,
+            "finding": self.texts.get(FINDING),
+            "texts": texts,
+            "settings": settings,
+        })
+    }
+
+    /// Writes the page under another name, and gives it its own.
+    fn save(&mut self) -> io::Result<()> {
+        let part = self.path.with_extension("html.part");
+        // Nothing in a script may end it.
+        let data = self.json().to_string().replace('<', "\\u003c");
+        let title = self.title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        let mut html = String::with_capacity(HTML.len() + STYLE.len() + SCRIPT.len() + data.len());
+        for (at, piece) in HTML.split("%%").enumerate() {
+            html.push_str(match (at % 2, piece) {
+                (1, "title") => &title,
+                (1, "style") => STYLE,
+                (1, "data") => &data,
+                (1, "script") => SCRIPT,
+                _ => piece,
+            });
+        }
+        let result = fs::File::create(&part).and_then(|mut file| file.write_all(html.as_bytes()));
+        if let Err(error) = result.and_then(|()| fs::rename(&part, &self.path)) {
+            let _ = fs::remove_file(&part);
+            return Err(error);
+        }
+        self.written = Some(Instant::now());
+        self.changed = false;
+        Ok(())
+    }
+}
+
+impl Sink for Page {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn write(&mut self, record: &Record) -> io::Result<()> {
+        let step = record.step;
+        self.changed = true;
+        match &record.event {
+            Event::Update(update) => self.updates.push(step, update),
+            Event::Measurement(measured) => self.measured.push(step, measured, rows_of_flow(measured)),
+            Event::Alert(alert) if self.alerts.len() < ALERTS => {
+                self.alerts.push(json!([step, alert.kind, alert.message]));
+            }
+            Event::Alert(_) => {}
+            Event::Value(name, value) => {
+                let all = self.values.entry(name.clone()).or_default();
+                all.push((step, *value));
+                if all.len() > VALUES {
+                    *all = all.iter().step_by(2).copied().collect();
+                }
+            }
+            Event::Text(name, text) => _ = self.texts.insert(name.clone(), text.clone()),
+            Event::Settings { all, metric } => (self.settings, self.metric) = (all.clone(), metric.clone()),
+            Event::End { finished } => {
+                self.state = if *finished { "finished" } else { "broken" };
+                self.save()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let is_due = self.written.is_none_or(|at| at.elapsed() >= BETWEEN);
+        if self.changed && is_due { self.save() } else { Ok(()) }
+    }
+}
+
+/// A run of which nobody has said how it ended.
+impl Drop for Page {
+    fn drop(&mut self) {
+        if self.state == "running" {
+            self.state = "stopped";
+            self.changed = true;
+        }
+        if self.changed {
+            // Nobody is left to tell.
+            let _ = self.save();
+        }
+    }
+}
