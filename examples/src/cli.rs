@@ -186,7 +186,7 @@ impl Default for Training {
 }
 
 impl RunOptions {
-    /// Where what the run shows is kept.
+    /// The files that keep what the run shows.
     pub fn kept(&self) -> Kept<'_> {
         Kept { metrics: self.metrics.as_deref(), report: self.report.as_deref() }
     }

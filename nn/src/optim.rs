@@ -15,7 +15,7 @@ pub use sgd::{Sgd, SgdConfig};
 
 use wgrad::{Flat, OptimizerStates, StateId, Tape, Tensor};
 
-/// What a rule divides gradients by, from an arena and its states: see [`wgrad::Preconditioner::divisors`].
+/// The divisors of gradients in a rule, from an arena and its states: see [`wgrad::Preconditioner::divisors`].
 fn divisors<'t>(states: &OptimizerStates, tape: &'t Tape, of: impl Fn(StateId, &[StateId]) -> Tensor<'t>) -> Flat<'t> {
     let arenas = states.params().arenas(tape.layout()).into_iter();
     Flat::new(arenas.filter_map(|arena| Some((arena, of(arena, states.of(arena)?)))).collect())

@@ -30,7 +30,7 @@ fn python() -> Option<PathBuf> {
     Some(python)
 }
 
-/// What the reader finds in a folder.
+/// The content of a folder, as the reader finds it.
 fn read(python: &Path, folder: &Path) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/read_events.py");
     let output = Command::new(python).arg(script).arg(folder).output().expect("it starts");

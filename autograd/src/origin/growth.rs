@@ -1,4 +1,4 @@
-//! Where values have grown from one run of a program to another, though all of them are finite.
+//! The place where values have grown from one run of a program to another, though all of them are finite.
 
 use super::{NodePlace, flags::Flags, place};
 use crate::{Array, error::Result, op::Op, program::Program, session::Session, tape::NodeId};
@@ -65,7 +65,7 @@ pub struct Growth {
     pub at: Grown,
     /// The parameters that have grown so, by path, where the node is an arena of parameters.
     pub params: Vec<String>,
-    /// What it was computed from; empty of an input, a state or a parameter.
+    /// Its operands; none of an input, a state or a parameter.
     pub operands: Vec<Grown>,
     /// The nodes from it to what is tapped, each computed from the one before it. The first is the node itself.
     pub chain: Vec<NodePlace>,

@@ -207,8 +207,8 @@ impl Groups<'_> {
         }
     }
 
-    /// What a group reads that has the size of its space, also by way of what it may compute again: whole values, and parts of
-    /// larger ones.
+    /// The values of the size of its space that a group reads, also by way of what it may compute again, and such parts of larger
+    /// ones.
     fn sources(&self, g: usize) -> Vec<Source> {
         let group = &self.groups[g];
         let mut found = vec![];

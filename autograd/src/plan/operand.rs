@@ -37,7 +37,7 @@ impl Operand {
             || r > 0 && (one(r - 1) || self.strides[r - 1] == 1) && (r < 2 || one(r - 2) || self.strides[r - 2] >= 0)
     }
 
-    /// Whether it looks at no element twice by a stride of 0.
+    /// True if it looks at no element twice by a stride of 0.
     pub(super) fn is_part(&self) -> bool {
         self.shape.iter().zip(&self.strides).all(|(&extent, &stride)| extent <= 1 || stride != 0)
     }

@@ -27,7 +27,7 @@ pub struct Diagnose<'a> {
     pub horizon: Option<u32>,
     /// The command that proves.
     pub again: &'a str,
-    /// Where what the run shows is kept.
+    /// The files that keep what the run shows.
     pub kept: Kept<'a>,
     /// The file of the step at which the run breaks.
     pub capsule: Option<&'a Path>,

@@ -1,4 +1,4 @@
-//! What a run shows, as files: a file of metrics, one JSON object a line, and a report.
+//! The files that keep what a run shows: metrics, one JSON object a line, and a report.
 
 use super::{Seen, Settings};
 use crate::{Error, Result, say};
@@ -17,7 +17,7 @@ pub const QUEUE: usize = 4096;
 /// Steps from one measurement that is written to the next.
 pub const EVERY: usize = 10;
 
-/// Where what a run shows is kept.
+/// The files that keep what a run shows.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Kept<'a> {
     /// A file of metrics.
@@ -141,7 +141,7 @@ impl Metrics {
         error.map_or(Ok(()), Err)
     }
 
-    /// Where the report is, for a person.
+    /// Tells a person where the report is.
     pub fn told(kept: Kept<'_>) {
         if let Some(folder) = kept.report {
             say!("The report: {}", folder.join("index.html").display());

@@ -31,7 +31,7 @@ pub struct Files {
     pub resume: Option<PathBuf>,
     /// Takes what the run shows.
     pub metrics: RefCell<Option<Metrics>>,
-    /// Whether updates are measured in full for a report.
+    /// True if updates are measured in full for a report.
     pub is_reported: bool,
 }
 

@@ -44,7 +44,7 @@ pub enum Event {
     Value(String, f64),
     /// A text in Markdown, by name.
     Text(String, String),
-    /// What the run was asked for.
+    /// The settings of the run.
     Settings {
         /// The settings, by name.
         all: Vec<(String, Setting)>,
@@ -53,7 +53,7 @@ pub enum Event {
     },
     /// The run is over.
     End {
-        /// Whether it has made all its steps, or was told to stop earlier; else it broke.
+        /// True if it has made all its steps, or was told to stop earlier; else it broke.
         finished: bool,
     },
 }

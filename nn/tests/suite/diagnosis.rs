@@ -477,7 +477,7 @@ fn sites_are_changed_by_formula() {
 
 #[test]
 fn a_recurrence_is_regularized_as_if_the_loss_had_it() {
-    // What a run of three updates leaves, and its first loss.
+    // The weights that a run of three updates leaves, and its first loss.
     let run = |cell: wgrad::Cell, edits: Vec<Edit>, written: bool| {
         let mut store = Store::new();
         let init = RecurrentInit { hidden: Init::Orthogonal { gain: 0.5 }, ..RecurrentInit::of(cell) };

@@ -44,7 +44,7 @@ pub fn provide(root: &Path) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Whether a program does this without an error.
+/// True if a program does this without an error.
 fn works(program: &Path, args: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

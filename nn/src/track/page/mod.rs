@@ -41,7 +41,7 @@ pub struct Page {
     texts: BTreeMap<String, String>,
     settings: Vec<(String, Setting)>,
     metric: String,
-    /// What has become of the run.
+    /// The state of the run.
     state: &'static str,
     began: Instant,
     written: Option<Instant>,
@@ -54,7 +54,7 @@ const ALERTS: usize = 500;
 /// Points of a number of the caller's at most; of more, every other one goes.
 const VALUES: usize = 2048;
 
-/// What a site shows, by name.
+/// The numbers of a site, by name.
 fn probes(site: &SiteMeasure) -> BTreeMap<&'static str, Value> {
     let mut all = BTreeMap::new();
     let mut put = |name: &'static str, value: f64| _ = all.insert(name, number(value));

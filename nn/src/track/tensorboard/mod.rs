@@ -29,13 +29,13 @@ pub struct TensorBoard {
     flow: Vec<Vec<f64>>,
     /// The rows of these, in words.
     rows: Vec<String>,
-    /// How many measurements the last picture has.
+    /// The number of measurements in the last picture.
     drawn: usize,
     /// The last update of all.
     step: usize,
 }
 
-/// What the name of the page of texts, and of that of hyper-parameters, is to TensorBoard.
+/// TensorBoard's names of the page of texts, and of that of hyper-parameters.
 const TEXT: &str = "text";
 const SETTINGS: &str = "hparams";
 
@@ -130,7 +130,7 @@ fn text(tag: &str, text: &str) -> Value {
     of_plugin(tag, TEXT, vec![], Some(Shown::Tensor(tensor)))
 }
 
-/// What the page of hyper-parameters is told.
+/// A message to the page of hyper-parameters.
 fn session(tag: &str, session: proto::Session) -> Value {
     let content = proto::HyperParameters { session: Some(session) }.encode_to_vec();
     of_plugin(&format!("_hparams_/{tag}"), SETTINGS, content, None)

@@ -125,7 +125,7 @@ pub struct PluginData {
     pub content: Vec<u8>,
 }
 
-/// What the page of hyper-parameters is given.
+/// A message to the page of hyper-parameters.
 #[derive(Clone, PartialEq, Message)]
 pub struct HyperParameters {
     #[prost(oneof = "Session", tags = "2, 3, 4")]
