@@ -28,9 +28,10 @@ const KEEP: f64 = 0.97;
 /// A sign that a run is about to break.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Sign {
-    /// The median loss of the last 20 updates is above the lowest such median by half of it, and by a fifth of the first loss.
+    /// The median loss of the last 20 updates is above the lowest such median, or the first loss where that is lower, by half of
+    /// it, and by a fifth of the first loss.
     RisingLoss {
-        /// The lowest median.
+        /// The lowest median, or the first loss.
         lowest: f64,
         /// The present one.
         now: f64,
@@ -114,7 +115,7 @@ pub struct Forecast {
     first_norms: Vec<f64>,
     losses: VecDeque<f64>,
     norms: VecDeque<f64>,
-    /// The lowest median of losses before the present window.
+    /// The lowest of the first loss and of the medians of losses before the present window.
     lowest: Option<f64>,
     scores: Looks,
     logits: Looks,
@@ -135,7 +136,7 @@ impl Forecast {
         }
         self.score(norm);
         if self.losses.is_empty() {
-            self.first_loss = loss.abs();
+            self.first_loss = loss;
         }
         if self.first_norms.len() < 5 {
             self.first_norms.push(norm);
@@ -198,9 +199,10 @@ impl Forecast {
 
     fn rise(&mut self) -> Option<(Sign, Option<f64>)> {
         let [before, now] = Self::medians(&self.losses)?;
-        let lowest = self.lowest.map_or(before, |known| known.min(before));
+        // A run that gets worse from its start on has had its lowest loss there.
+        let lowest = self.lowest.unwrap_or(self.first_loss).min(before);
         self.lowest = Some(lowest);
-        let rises = now > lowest + RISE * self.first_loss && now > RISE_FACTOR * lowest;
+        let rises = now > lowest + RISE * self.first_loss.abs() && now > RISE_FACTOR * lowest;
         rises.then_some((Sign::RisingLoss { lowest, now }, None))
     }
 
@@ -272,6 +274,16 @@ mod tests {
         let found = warnings(run);
         assert_eq!(found.len(), 1);
         assert!(matches!(found[0].sign, Sign::RisingLoss { .. }) && (125..160).contains(&found[0].step), "{found:?}");
+    }
+
+    #[test]
+    fn a_loss_that_rises_from_its_start_is_told_of_as_soon_as_there_are_two_windows() {
+        // No window of it is as low as its first loss.
+        let found = warnings((0..300).map(|s| (2.0 + 0.05 * s as f64 * noise(s), 1.0)));
+        assert!(matches!(found[..], [Warning { step: 39, sign: Sign::RisingLoss { lowest: 2.0, .. }, .. }]), "{found:?}");
+        // A negative one, such as a likelihood: what counts is how far it rises.
+        let found = warnings((0..300).map(|s| (-2.0 + 0.05 * s as f64 * noise(s), 1.0)));
+        assert!(matches!(found[..], [Warning { sign: Sign::RisingLoss { lowest: -2.0, .. }, .. }]), "{found:?}");
     }
 
     #[test]
