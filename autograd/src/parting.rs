@@ -4,7 +4,6 @@ use crate::{
     Array, DType, NodePlace,
     error::Result,
     op::{Binary, InputId, Op, Reduce},
-    origin::place,
     program::{InputDecl, Program, TapDecl},
     session::Session,
     tape::{Node, NodeId},
@@ -290,7 +289,7 @@ struct Worst {
 impl Worst {
     fn at(self, program: &Program, id: NodeId, of: PartingOf) -> Parting {
         let Self { element, have, want, count, elements } = self;
-        Parting { place: place(program, id), of, element, have, want, count, elements }
+        Parting { place: program.place(id), of, element, have, want, count, elements }
     }
 }
 

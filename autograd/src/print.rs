@@ -209,7 +209,8 @@ impl<'p> Printer<'p> {
         self.inline(id).unwrap_or_else(|| id.to_string())
     }
 
-    fn line(&self, id: NodeId) -> String {
+    /// The operation and what it reads.
+    fn formula(&self, id: NodeId) -> String {
         let node = self.program.node(id);
         let transposed = |i: usize| matches!(node.op, Op::MatMul { ta, tb } if [ta, tb][i]);
         let mut args: Vec<String> = node.inputs.iter().map(|&input| self.arg(input)).collect();
@@ -217,8 +218,12 @@ impl<'p> Printer<'p> {
         if args.len() > MAX_ARGS {
             args.splice(2..args.len() - 1, ["..".to_string()]);
         }
-        let what = format!("{}{} {}", node.op.name(), node.op.attributes(false), args.join(", "));
-        format!("{:<6} {:<16} {}", id.to_string(), format!("{}{}", node.dtype, node.shape), what.trim_end())
+        format!("{}{} {}", node.op.name(), node.op.attributes(false), args.join(", ")).trim_end().to_string()
+    }
+
+    fn line(&self, id: NodeId) -> String {
+        let node = self.program.node(id);
+        format!("{:<6} {:<16} {}", id.to_string(), format!("{}{}", node.dtype, node.shape), self.formula(id))
     }
 
     /// The outermost loop turn around a scope, or the scope itself.
@@ -304,6 +309,15 @@ impl fmt::Display for crate::Pass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parameters: Vec<String> = self.parameters.iter().map(|(name, value)| format!("{name} = {value}")).collect();
         write!(f, "{}({})", self.name, parameters.join(", "))
+    }
+}
+
+impl Program {
+    /// The operation of each node and what it reads, as the printed program has them: a parameter, an input and a constant
+    /// stand by name where they are read.
+    pub fn formulas(&self) -> Vec<String> {
+        let printer = Printer::new(self);
+        self.ids().map(|id| printer.formula(id)).collect()
     }
 }
 

@@ -92,6 +92,11 @@ impl Program {
         &self.nodes
     }
 
+    /// The names of its nodes, in order.
+    pub fn ids(&self) -> impl ExactSizeIterator<Item = NodeId> + use<> {
+        (0..self.nodes.len()).map(|at| NodeId(at as u32))
+    }
+
     /// One node.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]

@@ -1,6 +1,6 @@
 //! The place where values have grown from one run of a program to another, though all of them are finite.
 
-use super::{NodePlace, flags::Flags, place};
+use super::{NodePlace, flags::Flags};
 use crate::{Array, error::Result, op::Op, program::Program, session::Session, tape::NodeId};
 use std::fmt;
 
@@ -110,7 +110,7 @@ impl Growth {
         let all = (0..nodes).map(|id| was_zero(id) || grown(NodeId(id as u32))).collect();
         let found = Flags::all_taken(all).leading_to(program, &results, &grown)?;
         let of = |id: &NodeId| Grown {
-            place: place(program, *id),
+            place: program.place(*id),
             before: before.nodes[id.index()],
             now: now.nodes[id.index()],
         };
@@ -123,7 +123,7 @@ impl Growth {
             at: of(&first),
             params: params.map(|((_, path, _), _)| path.clone()).collect(),
             operands: operands.iter().map(of).collect(),
-            chain: found.chain.iter().map(|id| place(program, *id)).collect(),
+            chain: found.chain.iter().map(|id| program.place(*id)).collect(),
             reaches: found.reaches,
             factor,
         })
@@ -163,7 +163,7 @@ impl Session {
     /// # Errors
     /// As [`Session::values`].
     pub fn sizes(&mut self, program: &Program, inputs: &[(&str, &Array)]) -> Result<Sizes> {
-        let all: Vec<NodeId> = (0..program.nodes().len() as u32).map(NodeId).collect();
+        let all: Vec<NodeId> = program.ids().collect();
         Ok(Sizes::of(program, &self.values(program, &all, inputs)?))
     }
 }

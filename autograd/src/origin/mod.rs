@@ -3,6 +3,8 @@
 mod flags;
 mod growth;
 mod probed;
+mod ranges;
+mod rewriting;
 
 use crate::{
     Array, Site,
@@ -15,7 +17,7 @@ use crate::{
 use flags::{Flags, Found};
 pub use growth::{Grown, Growth, Sizes};
 use probed::Answers;
-pub(crate) use probed::aside;
+pub(crate) use rewriting::aside;
 use std::fmt;
 
 /// A part of a training step.
@@ -253,13 +255,13 @@ impl Probe {
         }
         let mut values = session.values(program, &[&[first][..], &operands].concat(), inputs)?.into_iter();
         let value = values.next().expect("the first of them");
-        let operands = operands.iter().zip(values).map(|(id, value)| (place(program, *id), ValueRange::of(&value)));
+        let operands = operands.iter().zip(values).map(|(id, value)| (program.place(*id), ValueRange::of(&value)));
         Ok(Some(Origin {
-            place: place(program, first),
+            place: program.place(first),
             value: ValueRange::of(&value),
             params: params(program, &node.op, &value),
             operands: operands.collect(),
-            chain: found.chain.iter().map(|id| place(program, *id)).collect(),
+            chain: found.chain.iter().map(|id| program.place(*id)).collect(),
             reaches: found.reaches,
         }))
     }
@@ -290,21 +292,28 @@ fn params(program: &Program, op: &Op, value: &Array) -> Vec<String> {
     of.map(|(_, decl)| decl.path.clone()).collect()
 }
 
-pub(crate) fn place(program: &Program, id: NodeId) -> NodePlace {
-    let node = program.node(id);
-    let name = match &node.op {
-        Op::Input(input) => format!("input {:?}", program.inputs()[input.0 as usize].name),
-        Op::State(state) => format!("state {:?}", program.layout().state(*state).name),
-        op => format!("{}{}", op.name(), op.attributes(false)),
-    };
-    let parts = program.scope_path(node.scope).into_iter();
-    let scope: Vec<String> =
-        parts.map(|scope| scope.turn.map_or(scope.name.clone(), |turn| format!("{}[{turn}]", scope.name))).collect();
-    let phase = match program.passes().iter().rev().find(|pass| pass.nodes.contains(&id.0)) {
-        Some(pass) if pass.steps => Phase::Update(pass.name),
-        Some(pass) => Phase::Pass(pass.name),
-        None if scope.iter().any(|part| part == "backward") => Phase::Backward,
-        None => Phase::Forward,
-    };
-    NodePlace { node: id, what: name, scope: scope.join("/"), site: node.site, phase }
+impl Program {
+    /// A node in words.
+    ///
+    /// # Panics
+    /// If the program has no such node.
+    #[track_caller]
+    pub fn place(&self, id: NodeId) -> NodePlace {
+        let node = self.node(id);
+        let name = match &node.op {
+            Op::Input(input) => format!("input {:?}", self.inputs()[input.0 as usize].name),
+            Op::State(state) => format!("state {:?}", self.layout().state(*state).name),
+            op => format!("{}{}", op.name(), op.attributes(false)),
+        };
+        let parts = self.scope_path(node.scope).into_iter();
+        let scope: Vec<String> =
+            parts.map(|scope| scope.turn.map_or(scope.name.clone(), |turn| format!("{}[{turn}]", scope.name))).collect();
+        let phase = match self.passes().iter().rev().find(|pass| pass.nodes.contains(&id.0)) {
+            Some(pass) if pass.steps => Phase::Update(pass.name),
+            Some(pass) => Phase::Pass(pass.name),
+            None if scope.iter().any(|part| part == "backward") => Phase::Backward,
+            None => Phase::Forward,
+        };
+        NodePlace { node: id, what: name, scope: scope.join("/"), site: node.site, phase }
+    }
 }

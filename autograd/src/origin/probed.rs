@@ -1,13 +1,12 @@
 //! A program that tells of each of its values whether it is finite, and commits nothing.
 
+use super::rewriting::{Rewriting, TOGETHER, aside};
 use crate::{
     DType, Shape, Site,
-    lints::Drawing,
-    op::{Binary, Op, Place, Reduce, Unary},
+    op::{Binary, Op, Reduce, Unary},
     program::{Program, TapDecl},
     tape::{Node, NodeId},
 };
-use std::sync::Arc;
 
 /// What is asked of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,66 +25,38 @@ pub(super) struct Answers {
     pub whole: Vec<(NodeId, Meant)>,
 }
 
-/// How many answers are shown together.
-const TOGETHER: usize = 64;
-
-/// A program under construction.
-struct Probing {
-    nodes: Vec<Node>,
-    /// The scalars that answer, f32.
-    answers: Vec<(Question, NodeId)>,
-}
-
 /// The same values, each followed by what tells whether it is finite, in place of commits and taps.
 pub(super) fn probed(program: &Program) -> (Program, Answers) {
     let (live, meant) = (program.live(), by_design(program));
-    let mut probing = Probing { nodes: vec![], answers: vec![] };
-    let (mut names, mut whole): (Vec<NodeId>, Vec<(NodeId, Meant)>) = (vec![], vec![]);
-    while names.len() < program.nodes.len() {
-        // The outputs of an operation follow one another.
-        let start = names.len();
-        for node in &program.nodes[start..start + program.nodes[start].op.outputs().0] {
-            let inputs = node.inputs.iter().map(|id| names[id.index()]).collect();
-            probing.nodes.push(Node { inputs, ..node.clone() });
-            names.push(NodeId(probing.nodes.len() as u32 - 1));
+    let (mut probing, mut answers, mut whole) = (Rewriting::default(), vec![], vec![]);
+    let names = probing.copy(program, &mut |probing, id, name| {
+        let node = program.node(id);
+        let is_asked = live[id.index()] && node.dtype.is_float() && node.shape.numel() > 0;
+        if !is_asked || matches!(node.op, Op::Const(_)) {
+            return;
         }
-        for i in start..names.len() {
-            let (id, node) = (NodeId(i as u32), &program.nodes[i]);
-            if !live[i] || !node.dtype.is_float() || node.shape.numel() == 0 || matches!(node.op, Op::Const(_)) {
-                continue;
-            }
-            if meant[i] != [false; 2] {
-                whole.push((id, meant[i]));
-            } else {
-                probing.ask(Question::Value(id), names[i], node);
-            }
-            if node.op == Op::Select {
-                let zero = probing.zeros(node);
-                let [condition, a, b] = [0, 1, 2].map(|input| names[node.inputs[input].index()]);
-                for (branch, of) in [(1, [condition, a, zero]), (2, [condition, zero, b])] {
-                    let taken = probing.push(Op::Select, &of, &node.shape, node.dtype, node);
-                    probing.ask(Question::Taken(id, branch), taken, node);
-                }
+        if meant[id.index()] != [false; 2] {
+            whole.push((id, meant[id.index()]));
+        } else {
+            answers.push((Question::Value(id), probing.ask(name, node)));
+        }
+        if node.op == Op::Select {
+            let zero = probing.filled(0.0, &node.shape, node.dtype, node);
+            let [condition, a, b] = <[NodeId; 3]>::try_from(&*probing.nodes[name.index()].inputs).expect("it has three");
+            for (branch, of) in [(1, [condition, a, zero]), (2, [condition, zero, b])] {
+                let taken = probing.push(Op::Select, &of, &node.shape, node.dtype, node);
+                answers.push((Question::Taken(id, branch), probing.ask(taken, node)));
             }
         }
-    }
-    let mut taps = vec![];
-    let site = program.nodes.first().map_or(Site::caller(), |node| node.site);
-    let mut asked = vec![];
-    let answers = std::mem::take(&mut probing.answers);
+    });
+    let (mut taps, mut asked) = (vec![], vec![]);
     for (at, together) in answers.chunks(TOGETHER).enumerate() {
-        let places: Arc<[Place]> = (0..together.len()).map(|start| Place { start, step: 1 }).collect();
-        let like = program.nodes[0].clone();
-        let parts: Vec<NodeId> = together
-            .iter()
-            .map(|(_, id)| probing.push(Op::Reshape([1].into()), &[*id], &[1].into(), DType::F32, &like))
-            .collect();
-        let len = together.len();
-        let node = probing.push(Op::Assemble { axis: 0, len, places }, &parts, &[len].into(), DType::F32, &like);
-        taps.push(TapDecl { name: format!("origin/{at}"), node, site });
+        let scalars: Vec<NodeId> = together.iter().map(|(_, id)| *id).collect();
+        taps.push(probing.together(format!("origin/{at}"), &scalars, program));
         asked.push(together.iter().map(|(question, _)| *question).collect());
     }
-    let shown = whole.iter().map(|(id, _)| (format!("origin/whole/{id}"), names[id.index()]));
+    let site = program.nodes.first().map_or(Site::caller(), |node| node.site);
+    let shown = whole.iter().map(|(id, _): &(NodeId, Meant)| (format!("origin/whole/{id}"), names[id.index()]));
     taps.extend(shown.map(|(name, node)| TapDecl { name, node, site }));
     let probed = aside(Program { nodes: probing.nodes, ..program.clone() }, taps);
     (probed, Answers { asked, whole })
@@ -101,30 +72,9 @@ pub(super) fn showing(program: &Program, of: &[NodeId]) -> Program {
     aside(program.clone(), of.iter().enumerate().map(tap).collect())
 }
 
-/// A program that leaves no trace but its taps.
-pub(crate) fn aside(program: Program, taps: Vec<TapDecl>) -> Program {
-    let drawing = Drawing::default();
-    let (commits, passes, alarms, lints, events, shared) = (vec![], vec![], vec![], vec![], vec![], vec![]);
-    Program { commits, taps, passes, alarms, lints, drawing, events, shared, unreached: vec![], ..program }
-}
-
-impl Probing {
-    fn push(&mut self, op: Op, inputs: &[NodeId], shape: &Shape, dtype: DType, like: &Node) -> NodeId {
-        let (scope, site) = (like.scope, like.site);
-        self.nodes.push(Node { op, inputs: inputs.into(), shape: shape.clone(), dtype, scope, site });
-        NodeId(self.nodes.len() as u32 - 1)
-    }
-
-    /// Zeros of a node's shape and type.
-    fn zeros(&mut self, like: &Node) -> NodeId {
-        let zero = self.push(Op::Const(0f64.to_bits()), &[], &Shape::scalar(), like.dtype, like);
-        let ones = Shape::from(vec![1; like.shape.rank()]);
-        let zero = self.push(Op::Reshape(ones.clone()), &[zero], &ones, like.dtype, like);
-        self.push(Op::Expand(like.shape.clone()), &[zero], &like.shape, like.dtype, like)
-    }
-
+impl Rewriting {
     /// Records the answer: the largest of -1 where an element is finite and 0 where it is not.
-    fn ask(&mut self, question: Question, value: NodeId, like: &Node) {
+    fn ask(&mut self, value: NodeId, like: &Node) -> NodeId {
         let shape = &like.shape;
         let finite = self.push(Op::Unary(Unary::IsFinite), &[value], shape, DType::Bool, like);
         let finite = self.push(Op::Cast(DType::F32), &[finite], shape, DType::F32, like);
@@ -133,7 +83,7 @@ impl Probing {
             let all = (0..shape.rank()).collect();
             answer = self.push(Op::Reduce(Reduce::Max, all), &[answer], &Shape::scalar(), DType::F32, like);
         }
-        self.answers.push((question, answer));
+        answer
     }
 }
 
