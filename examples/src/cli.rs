@@ -8,6 +8,7 @@ use crate::{
     rnn::{Case, CellName, Fix, TaskName},
     run::Kept,
     runfile::{DiagnoseArgs, TrainArgs},
+    runs::{CompareArgs, RunsArgs},
     transformer::{TransformerArgs, TransformerRunArgs},
     two_tower::{TwoTowerArgs, TwoTowerRunArgs},
     verify::KINDS,
@@ -77,6 +78,10 @@ pub enum Command {
     Diagnose(DiagnoseArgs),
     /// Run a step again that a capsule holds, value by value, and tell whether the model or the device is to blame
     Replay(ReplayArgs),
+    /// List the runs that a folder holds, each with its end, in one table
+    Runs(RunsArgs),
+    /// Set one run beside another, such as before and after a cure
+    Compare(CompareArgs),
     /// Print one recorded step: forward, backward, passes, optimizer
     Tape(TapeArgs),
     /// Run golden vectors, whose expected values another framework has computed

@@ -82,6 +82,20 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// A folder without a run.
+    #[error("{} holds no run: no folder in it has the file metrics.jsonl, which --report DIR writes", path.display())]
+    NoRuns {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A run that is too short to be compared.
+    #[error("{} is a run of {updates} updates, and a comparison needs at least 2", path.display())]
+    ShortRun {
+        /// The folder or file.
+        path: PathBuf,
+        /// Its updates.
+        updates: usize,
+    },
     /// Nothing to verify, which is no success.
     #[error("{} has no golden vectors{}", path.display(), kind.as_ref().map_or(String::new(), |kind| format!(" of kind {kind:?}")))]
     NoVectors {

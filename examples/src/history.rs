@@ -196,7 +196,7 @@ fn values(bits: &[u32]) -> Vec<f64> {
 }
 
 /// The middle value of those that are not NaN; NaN if there is none.
-fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.retain(|v| !v.is_nan());
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

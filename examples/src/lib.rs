@@ -14,6 +14,7 @@ pub mod resnet;
 pub mod rnn;
 pub mod run;
 pub mod runfile;
+pub mod runs;
 pub mod tape;
 pub mod tour;
 pub mod transformer;

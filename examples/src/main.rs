@@ -10,7 +10,7 @@ use wgrad_examples::{
     output::json,
     replay,
     report::Report,
-    resnet, rnn, runfile, say, tape, tour, transformer, two_tower, verify,
+    resnet, rnn, runfile, runs, say, tape, tour, transformer, two_tower, verify,
 };
 
 fn main() -> ExitCode {
@@ -28,6 +28,8 @@ fn main() -> ExitCode {
         Some(Command::Train(args)) => runfile::train(args, &cli.common).map(done),
         Some(Command::Diagnose(args)) => runfile::diagnose(args, &cli.common).map(done),
         Some(Command::Replay(args)) => replay::replay(args, &cli.common).map(done),
+        Some(Command::Runs(args)) => runs::runs(args, &cli.common).map(done),
+        Some(Command::Compare(args)) => runs::compare(args, &cli.common).map(done),
         Some(Command::Tape(args)) => tape::tape(args, &cli.common).map(done),
         Some(Command::Verify(args)) => verify::verify(args, &cli.common),
         Some(Command::Doctor) => doctor::doctor(&cli.common),

@@ -1,12 +1,22 @@
 //! `wgrad replay`: a step that a capsule holds, run again on any device, value by value.
 
-use crate::{Result, cli::Common, device::Place, output::json, say};
+use crate::{
+    Result,
+    cli::Common,
+    device::Place,
+    output::json,
+    run::{Kept, Metrics, QUEUE},
+    say,
+};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::path::PathBuf;
 use wgrad::{Array, Data, Origin, Parting, Program};
 use wgrad_cpu::{CpuBackend, reference};
-use wgrad_nn::Capsule;
+use wgrad_nn::{
+    Capsule,
+    track::{End, Recorded, Setting},
+};
 
 /// Options of `wgrad replay`.
 #[derive(Args, Clone, Debug)]
@@ -17,6 +27,10 @@ pub struct ReplayArgs {
     /// What the device's arithmetic is compared with, operation by operation
     #[arg(long, value_enum, default_value_t = Against::Reference, value_name = "WHAT")]
     pub against: Against,
+    /// Show the step on a page that opens from disk, DIR/index.html, with the way from the first value that is not finite to the
+    /// loss; the folder may have none yet
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
 }
 
 /// The other side of a comparison with a device.
@@ -74,6 +88,8 @@ impl Node {
 /// If the file cannot be read or is no capsule of this version, or a device fails.
 pub fn replay(args: &ReplayArgs, common: &Common) -> Result<()> {
     let capsule = Capsule::load(&args.file)?;
+    let kept = Kept { metrics: None, report: args.report.as_deref() };
+    let metrics = Metrics::open(kept, false, QUEUE)?;
     let place = Place::open(common)?;
     let (mut session, step) = capsule.open(place.backend()?)?;
     let inputs = capsule.inputs();
@@ -95,6 +111,19 @@ pub fn replay(args: &ReplayArgs, common: &Common) -> Result<()> {
         }
     };
     let device = session.device();
+    let said = told(origin.as_ref(), parting.as_ref(), args.against);
+    if let Some(mut metrics) = metrics {
+        let text = |name: &str, value: String| (name.to_string(), Setting::Text(value));
+        let mut all = vec![text("device", device.clone()), text("recorded on", capsule.device.clone())];
+        all.push(text("version", capsule.version.clone()));
+        all.extend(capsule.notes.iter().map(|(name, value)| text(name, value.clone())));
+        metrics.settings(all);
+        metrics.finding(0, &said);
+        let recorded = Recorded::measured(&mut session, &step, &inputs, "in this replay")?;
+        let chain = origin.iter().flat_map(|origin| &origin.chain).map(|place| place.node);
+        metrics.recorded(0, recorded.with_chain(chain));
+        metrics.finish(0, End::of(origin.is_none()))?;
+    }
     if common.json {
         json(&Replayed {
             against: match args.against {
@@ -124,21 +153,23 @@ pub fn replay(args: &ReplayArgs, common: &Common) -> Result<()> {
             capsule.version
         );
     }
-    told(origin.as_ref(), parting.as_ref(), args.against);
+    say!("{said}");
+    if !common.quiet {
+        Metrics::told(kept);
+    }
     Ok(())
 }
 
-fn told(origin: Option<&Origin>, parting: Option<&Parting>, against: Against) {
-    match origin {
-        Some(origin) => say!("{origin}"),
-        None => say!("Every value is finite."),
-    }
+/// The outcome in words.
+fn told(origin: Option<&Origin>, parting: Option<&Parting>, against: Against) -> String {
     let other = match against {
         Against::Reference => "the reference in f64",
         Against::Cpu => "the CPU",
     };
-    match parting {
-        None => say!("Each operation agrees with {other}: the model or its data is to blame, and not the device."),
-        Some(parting) => say!("The device is to blame. Compared with {other}: {parting}"),
-    }
+    let origin = origin.map_or("Every value is finite.".to_string(), ToString::to_string);
+    let parting = match parting {
+        None => format!("Each operation agrees with {other}: the model or its data is to blame, and not the device."),
+        Some(parting) => format!("The device is to blame. Compared with {other}: {parting}"),
+    };
+    format!("{origin}\n{parting}")
 }

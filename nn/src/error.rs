@@ -56,6 +56,16 @@ pub enum Error {
         /// The format that is read.
         known: &'static str,
     },
+    /// A line of a file that is not one of metrics.
+    #[error("{}, line {line}: {why}", path.display())]
+    Metrics {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1 on.
+        line: usize,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A file that is no capsule of this version.
     #[error("{} is no capsule that this version reads: {why}", path.display())]
     Capsule {

@@ -108,6 +108,8 @@ pub struct Spike {
     pub part: Part,
     /// The first node that has grown.
     pub growth: Growth,
+    /// The program with its states and inputs in the second update, to be run again anywhere.
+    pub capsule: Capsule,
 }
 
 /// The last steps of a run, made again.
@@ -267,11 +269,12 @@ impl FlightRecorder {
                     session.rewound(&leg.snapshot, |session| sizes(trainer, session, &calls, update))
                 };
                 let (before, now) = (of(trainer, session, since)?, of(trainer, session, update)?);
-                spiked(&before, &now).map(|(part, growth)| Spike {
+                spiked(&before, &now).map(|(part, growth, capsule)| Spike {
                     update: from + update,
                     since: from + since,
                     part,
                     growth,
+                    capsule,
                 })
             }
             _ => None,
@@ -280,15 +283,21 @@ impl FlightRecorder {
     }
 }
 
-/// A program of an update, and the sizes of its values.
-type Sized = (Part, Step, Sizes);
+/// A program of an update, before it is run, and the sizes of its values.
+struct Sized {
+    part: Part,
+    step: Step,
+    sizes: Sizes,
+    capsule: Capsule,
+}
 
 /// Makes steps from a snapshot until an update, and measures each value of that.
 #[track_caller]
 fn sizes(trainer: &mut Trainer, session: &mut Session, calls: &[&Call], update: usize) -> Result<Vec<Sized>> {
     let mut all = vec![];
     let mut measure = |session: &mut Session, part: Part, step: &Step, inputs: &[(&str, &Array)]| {
-        all.push((part, step.clone(), session.sizes(step, inputs)?));
+        let (sizes, capsule) = (session.sizes(step, inputs)?, Capsule::of(session, step, inputs)?);
+        all.push(Sized { part, step: step.clone(), sizes, capsule });
         Ok(false)
     };
     // The programs of two updates are the same if neither is watched.
@@ -297,14 +306,15 @@ fn sizes(trainer: &mut Trainer, session: &mut Session, calls: &[&Call], update: 
 }
 
 /// The first growth between two updates that one of their programs has made; else the first that was given to one.
-fn spiked(before: &[Sized], now: &[Sized]) -> Option<(Part, Growth)> {
-    let pairs = before.iter().zip(now).filter(|((_, a, _), (_, b, _))| a.nodes().len() == b.nodes().len());
-    let found = |((_, _, before), (part, step, now)): (&Sized, &Sized)| {
-        Some((*part, Growth::between(step, before, now, SPIKE)?))
+fn spiked(before: &[Sized], now: &[Sized]) -> Option<(Part, Growth, Capsule)> {
+    let pairs = before.iter().zip(now).filter(|(a, b)| a.step.nodes().len() == b.step.nodes().len());
+    let found = |(before, now): (&Sized, &Sized)| {
+        let growth = Growth::between(&now.step, &before.sizes, &now.sizes, SPIKE)?;
+        Some((now.part, growth, now.capsule.clone()))
     };
-    let all: Vec<(Part, Growth)> = pairs.filter_map(found).collect();
-    let made = all.iter().find(|(_, growth)| !growth.operands.is_empty());
-    made.or(all.first()).cloned()
+    let mut all: Vec<_> = pairs.filter_map(found).collect();
+    let made = all.iter().position(|(_, growth, _)| !growth.operands.is_empty());
+    (!all.is_empty()).then(|| all.swap_remove(made.unwrap_or(0)))
 }
 
 /// The update whose loss or whose gradient is farthest above the median of those before it, after the one with that median.
@@ -397,12 +407,14 @@ fn look(
     update: usize,
 ) -> Result<Option<(Part, Origin, Capsule)>> {
     let mut found = None;
-    visit(trainer, session, calls, update, &mut |session, part, step, inputs| {
+    let mut visitor = |session: &mut Session, part: Part, step: &Step, inputs: &[(&str, &Array)]| {
         if let Some(origin) = session.first_non_finite(step, inputs)? {
             found = Some((part, origin, Capsule::of(session, step, inputs)?));
         }
         Ok(found.is_some())
-    })?;
+    };
+    // The way to the loss, and not to what a monitor measures.
+    trainer.unwatched(|trainer| visit(trainer, session, calls, update, &mut visitor))?;
     Ok(found)
 }
 

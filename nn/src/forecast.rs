@@ -280,7 +280,10 @@ mod tests {
     fn a_loss_that_rises_from_its_start_is_told_of_as_soon_as_there_are_two_windows() {
         // No window of it is as low as its first loss.
         let found = warnings((0..300).map(|s| (2.0 + 0.05 * s as f64 * noise(s), 1.0)));
-        assert!(matches!(found[..], [Warning { step: 39, sign: Sign::RisingLoss { lowest: 2.0, .. }, .. }]), "{found:?}");
+        assert!(
+            matches!(found[..], [Warning { step: 39, sign: Sign::RisingLoss { lowest: 2.0, .. }, .. }]),
+            "{found:?}"
+        );
         // A negative one, such as a likelihood: what counts is how far it rises.
         let found = warnings((0..300).map(|s| (-2.0 + 0.05 * s as f64 * noise(s), 1.0)));
         assert!(matches!(found[..], [Warning { sign: Sign::RisingLoss { lowest: -2.0, .. }, .. }]), "{found:?}");

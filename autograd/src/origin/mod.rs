@@ -306,8 +306,9 @@ impl Program {
             op => format!("{}{}", op.name(), op.attributes(false)),
         };
         let parts = self.scope_path(node.scope).into_iter();
-        let scope: Vec<String> =
-            parts.map(|scope| scope.turn.map_or(scope.name.clone(), |turn| format!("{}[{turn}]", scope.name))).collect();
+        let scope: Vec<String> = parts
+            .map(|scope| scope.turn.map_or(scope.name.clone(), |turn| format!("{}[{turn}]", scope.name)))
+            .collect();
         let phase = match self.passes().iter().rev().find(|pass| pass.nodes.contains(&id.0)) {
             Some(pass) if pass.steps => Phase::Update(pass.name),
             Some(pass) => Phase::Pass(pass.name),

@@ -42,7 +42,8 @@ pub(super) fn probed(program: &Program) -> (Program, Answers) {
         }
         if node.op == Op::Select {
             let zero = probing.filled(0.0, &node.shape, node.dtype, node);
-            let [condition, a, b] = <[NodeId; 3]>::try_from(&*probing.nodes[name.index()].inputs).expect("it has three");
+            let [condition, a, b] =
+                <[NodeId; 3]>::try_from(&*probing.nodes[name.index()].inputs).expect("it has three");
             for (branch, of) in [(1, [condition, a, zero]), (2, [condition, zero, b])] {
                 let taken = probing.push(Op::Select, &of, &node.shape, node.dtype, node);
                 answers.push((Question::Taken(id, branch), probing.ask(taken, node)));

@@ -14,7 +14,11 @@ use crate::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::{path::Path, time::Instant};
-use wgrad_nn::diagnosis::{Diagnosis, Evidence, Setup, Study, Trace};
+use wgrad::{Array, Program};
+use wgrad_nn::{
+    diagnosis::{Diagnosis, Evidence, Opened, Proof, Setup, Study, Trace},
+    track::{End, Recorded},
+};
 
 /// The settings of a diagnosis.
 #[derive(Clone, Copy, Debug)]
@@ -84,8 +88,9 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
     // All of it is written at once: each step's update, measurement and alerts.
     let mut metrics = Metrics::open(asked.kept, false, 8 * (settings.steps + 2))?;
     if let Some(metrics) = &mut metrics {
-        metrics.begin(&settings, example.identity(), example.program());
+        metrics.begin(run, &*example);
     }
+    let program = example.program().clone();
     drop(example);
     let bar = bar(common, settings.steps);
     let mut study = Study::new(settings.steps, |setup: &Setup| {
@@ -115,8 +120,18 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
     }
     bar.finish_and_clear();
     if let Some(mut metrics) = metrics {
-        metrics.finding(diagnosis.steps, &diagnosis.to_string());
-        metrics.finish(diagnosis.steps, diagnosis.failure.is_none())?;
+        show(&mut metrics, &diagnosis);
+        let recorded = match seen(&diagnosis, &place)? {
+            None => {
+                let (example, session) = run.open(common, &place, &Setup::default())?;
+                Some((0, first(example.opened(session), &program)?))
+            }
+            found => found,
+        };
+        recorded.into_iter().for_each(|(update, recorded)| metrics.recorded(update, recorded));
+        let stopped = diagnosis.stopped || interrupt::requested();
+        let end = if stopped { End::Interrupted } else { End::of(diagnosis.failure.is_none()) };
+        metrics.finish(diagnosis.steps, end)?;
     }
     let seconds = start.elapsed().as_secs_f64();
     let report = report(&settings, study.trace().expect("it has been made"), &diagnosis);
@@ -167,6 +182,38 @@ fn write(metrics: &mut Metrics, settings: &Settings, trace: &Trace) {
     if let Some(value) = trace.metric {
         metrics.evaluation(trace.updates.len(), settings.metric.name, value);
     }
+}
+
+/// Shows what is found, and its proof.
+fn show(metrics: &mut Metrics, diagnosis: &Diagnosis) {
+    metrics.finding(diagnosis.steps, &diagnosis.to_string());
+    if let Some(Proof { remedy, unfit_name, losses, .. }) =
+        diagnosis.findings.first().and_then(|finding| finding.proof.as_ref())
+    {
+        metrics.replayed(&format!("with {remedy}"), &losses.cured);
+        metrics.replayed("with nothing changed", &losses.unchanged);
+        metrics.replayed(&format!("with {unfit_name}, which does not fit"), &losses.unfit);
+    }
+}
+
+/// The step at which the run broke or grew, with its way from the cause to the loss, measured again.
+fn seen(diagnosis: &Diagnosis, place: &Place) -> Result<Option<(usize, Recorded)>> {
+    let failed = diagnosis.failure.as_ref().map(|failure| (failure.update, &failure.origin.chain, &failure.capsule));
+    let spiked = diagnosis.spike.as_ref().map(|spike| (spike.update, &spike.growth.chain, &spike.capsule));
+    let Some((update, chain, capsule)) = failed.or(spiked) else { return Ok(None) };
+    let (mut session, step) = capsule.open(place.backend()?)?;
+    let why = if failed.is_some() { "breaks" } else { "has its first spike" };
+    let moment = format!("at step {update}, where the run {why}");
+    let recorded = Recorded::measured(&mut session, &step, &capsule.inputs(), &moment)?;
+    Ok(Some((update, recorded.with_chain(chain.iter().map(|place| place.node)))))
+}
+
+/// The first step of a run, measured.
+fn first(opened: Opened<crate::Error>, program: &Program) -> Result<Recorded> {
+    let Opened { mut session, mut batches, .. } = opened;
+    let micro = batches()?.swap_remove(0);
+    let named: Vec<(&str, &Array)> = micro.iter().map(|(name, array)| (name.as_str(), array)).collect();
+    Ok(Recorded::measured(&mut session, program, &named, "before the first step")?)
 }
 
 fn bar(common: &Common, steps: usize) -> ProgressBar {

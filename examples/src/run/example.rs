@@ -6,6 +6,7 @@ use wgrad_nn::{
     Measurement, Update,
     checkpoint::Metadata,
     diagnosis::{Opened, Setup},
+    track::{Recorded, Setting},
 };
 
 /// How long a run is, and what it is judged by.
@@ -48,6 +49,11 @@ pub trait Runnable {
     /// # Errors
     /// If data cannot be read, or the device fails.
     fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)>;
+
+    /// Its own settings, where [`Settings`] does not have them.
+    fn parameters(&self) -> Vec<(String, Setting)> {
+        vec![]
+    }
 }
 
 /// The observations of one step.
@@ -92,6 +98,12 @@ pub trait Example {
 
     /// The recorded step.
     fn program(&self) -> &Program;
+
+    /// The recorded step, measured on the last batch with the states as they are, which stay so. `None` before the first step.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn measured(&self, session: &mut Session, moment: &str) -> Result<Option<Recorded>>;
 
     /// What is doubtful about the recorded step.
     fn lints(&self) -> Vec<Lint>;

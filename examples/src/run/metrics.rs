@@ -1,15 +1,14 @@
 //! The files that keep what a run shows: metrics, one JSON object a line, and a report.
 
-use super::{Seen, Settings};
+use super::{Example, Runnable, Seen};
 use crate::{Error, Result, say};
 use std::{
     io,
     path::{Path, PathBuf},
 };
-use wgrad::Program;
 use wgrad_nn::{
     Measurement, Update,
-    track::{Jsonl, Page, Setting, Sink, TensorBoard, Tracker},
+    track::{End, Jsonl, Page, Recorded, Setting, Sink, TensorBoard, Tracker},
 };
 
 /// Records that may wait to be written while a run goes on.
@@ -74,19 +73,32 @@ impl Metrics {
     }
 
     /// Takes what the run is.
-    pub fn begin(&mut self, settings: &Settings, identity: Vec<(&'static str, String)>, program: &Program) {
+    pub fn begin(&mut self, run: &dyn Runnable, example: &dyn Example) {
+        let settings = example.settings();
         let text = |name: &str, value: &str| (name.to_string(), Setting::Text(value.into()));
         let number = |name: &str, value: f64| (name.to_string(), Setting::Number(value));
-        let mut all = vec![text("example", settings.example), text("case", &settings.case), text("fix", &settings.fix)];
+        let asked: Vec<String> = std::env::args().skip(1).collect();
+        let mut all = vec![
+            text("command", &format!("wgrad {}", asked.join(" "))),
+            text("example", settings.example),
+            text("case", &settings.case),
+            text("fix", &settings.fix),
+        ];
         all.extend([number("steps", settings.steps as f64), number("batch", settings.batch as f64)]);
         all.push(number("target", settings.metric.target));
-        for (name, value) in identity {
+        let identity = example.identity().into_iter().map(|(name, value)| {
             let parsed = value.parse().map_or_else(|_| Setting::Text(value.clone()), Setting::Number);
-            all.push((name.to_string(), parsed));
+            (name.to_string(), parsed)
+        });
+        for (name, setting) in identity.chain(run.parameters()) {
+            if !all.iter().any(|(known, _)| *known == name) {
+                all.push((name, setting));
+            }
         }
         self.tracker.settings(all, settings.metric.name);
         if self.report.is_some() {
-            self.tracker.text(0, "tape", &program.to_string());
+            self.recorded(0, Recorded::new(example.program()));
+            self.tracker.text(0, "tape", &example.program().to_string());
         }
     }
 
@@ -118,13 +130,30 @@ impl Metrics {
         self.tracker.text(steps, "finding", text);
     }
 
-    /// Brings all of it to the files. `finished` is false of a run that broke.
+    /// Takes settings, of what is judged by no metric.
+    pub fn settings(&mut self, all: Vec<(String, Setting)>) {
+        self.tracker.settings(all, "");
+    }
+
+    /// Takes a recorded step, for the report.
+    pub fn recorded(&mut self, steps: usize, recorded: Recorded) {
+        if self.report.is_some() {
+            self.tracker.tape(steps, recorded);
+        }
+    }
+
+    /// Takes the losses of a replay, by its name.
+    pub fn replayed(&mut self, name: &str, losses: &[f64]) {
+        losses.iter().enumerate().for_each(|(step, loss)| self.tracker.value(step, &format!("proof/{name}"), *loss));
+    }
+
+    /// Brings all of it to the files.
     ///
     /// # Errors
     /// [`Error::Metrics`] if a file of metrics could not be written to its end.
-    pub fn finish(self, steps: usize, finished: bool) -> Result<()> {
+    pub fn finish(self, steps: usize, end: End) -> Result<()> {
         let Self { path, report, mut tracker } = self;
-        tracker.end(steps, finished);
+        tracker.end(steps, end);
         let tracked = tracker.finish();
         if tracked.dropped > 0 {
             let of =

@@ -18,7 +18,7 @@ pub use cases::{Case, Cure, cases, cured};
 pub use data::{Data, Feed, Tasks};
 pub use diagnose::{Diagnose, diagnose};
 pub use example::{Example, Names, Runnable, Seen, Settings};
-pub use metrics::{Kept, Metrics};
+pub use metrics::{Kept, Metrics, QUEUE};
 pub use network::{LOSS, Network, Plan, open, program};
 pub use show::{Asked, Beside, compare, line, show};
 pub use table::{Column, table};

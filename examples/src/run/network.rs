@@ -8,6 +8,7 @@ use wgrad_nn::{
     checkpoint::Metadata,
     data::Batch,
     diagnosis::{Opened, Setup},
+    track::Recorded,
 };
 
 /// A model with its loss and its metric.
@@ -70,7 +71,10 @@ struct Trained<N> {
     losses: Vec<f64>,
     /// The flow of the last update that was measured, which stands for those after it.
     flow: Vec<f64>,
+    /// The recorded update, without what measures it.
     program: Program,
+    /// The last micro-batch.
+    last: Option<Batch>,
 }
 
 /// The parameters with at least two dimensions: their places among `params`, and their paths.
@@ -172,8 +176,11 @@ pub fn open<N: Network, D: Data>(
     let Plan { settings, identity, training, data, held_out, seed, .. } = plan;
     let accumulate = training.accumulate;
     let mut feed = data.feed(settings.batch, seed)?;
-    let recorded = record(&store, &trainer, &first(&mut *feed, accumulate)?);
+    let micro = first(&mut *feed, accumulate)?;
+    let recorded = record(&store, &trainer, &micro);
     feed.resume(&Metadata::new(), 0)?;
+    let plain = Tape::new(store.layout().clone().into());
+    trainer.record_plain(&plain, &[("x", &micro.x), ("y", &micro.y)]);
     let reached: Vec<Param> = params.iter().filter(|param| !recorded.unreached().contains(param)).collect();
     let (weights, weight_names) = weights(store.layout(), &reached);
     let names = Names { flow: flows(&trainer, &recorded), weights: weight_names };
@@ -190,7 +197,8 @@ pub fn open<N: Network, D: Data>(
         weights,
         losses: vec![],
         flow: vec![],
-        program: recorded,
+        program: plain.finish(),
+        last: None,
     };
     Ok((Box::new(trained), session))
 }
@@ -235,6 +243,7 @@ impl<N: Network> Example for Trained<N> {
         let batch = self.feed.next()?;
         for micro in split(&batch, self.feed.axis(), self.accumulate) {
             self.trainer.step(session, &[("x", &micro.x), ("y", &micro.y)])?;
+            self.last = Some(micro);
         }
         Ok(())
     }
@@ -284,6 +293,11 @@ impl<N: Network> Example for Trained<N> {
 
     fn program(&self) -> &Program {
         &self.program
+    }
+
+    fn measured(&self, session: &mut Session, moment: &str) -> Result<Option<Recorded>> {
+        let Some(Batch { x, y }) = &self.last else { return Ok(None) };
+        Ok(Some(Recorded::measured(session, &self.program, &[("x", x), ("y", y)], moment)?))
     }
 
     fn lints(&self) -> Vec<Lint> {

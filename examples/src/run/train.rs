@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 use wgrad::{Session, Severity};
-use wgrad_nn::{ClipWatch, MonitorConfig, SaveFile, checkpoint, diagnosis::Setup};
+use wgrad_nn::{ClipWatch, MonitorConfig, SaveFile, checkpoint, diagnosis::Setup, track::End};
 
 /// Where a run is saved, and where it goes on from.
 #[derive(Default, Debug)]
@@ -82,6 +82,7 @@ pub enum Watch {
 /// A run in progress.
 struct Run<'a> {
     common: &'a Common,
+    asked: &'a dyn Runnable,
     example: Box<dyn Example>,
     settings: Settings,
     session: Session,
@@ -148,7 +149,7 @@ impl<'a> Run<'a> {
     fn finish(&mut self, files: &Files, watch: Watch) -> Result<Finished> {
         self.metrics = files.metrics.take();
         if let Some(metrics) = &mut self.metrics {
-            metrics.begin(&self.settings, self.example.identity(), self.example.program());
+            metrics.begin(self.asked, &*self.example);
         }
         let warns = watch == Watch::Bar && !self.common.json;
         if warns {
@@ -194,10 +195,16 @@ impl<'a> Run<'a> {
         if let Some(file) = files.save.as_ref().filter(|_| !is_saved) {
             self.save(file)?;
         }
-        if let Some(metrics) = self.metrics.take() {
-            metrics.finish(self.made, self.history.last_loss().is_none_or(f64::is_finite))?;
-        }
         let seconds = start.elapsed().as_secs_f64();
+        if let Some(mut metrics) = self.metrics.take() {
+            if files.is_reported
+                && let Some(recorded) = self.example.measured(&mut self.session, "after the last step")?
+            {
+                metrics.recorded(self.made, recorded);
+            }
+            let is_sound = self.history.last_loss().is_none_or(f64::is_finite);
+            metrics.finish(self.made, if interrupted { End::Interrupted } else { End::of(is_sound) })?;
+        }
         let ending = Ending {
             metric: self.settings.metric,
             value,
@@ -214,13 +221,14 @@ impl<'a> Run<'a> {
         Ok(Finished { report, names, remarks, history, seconds, interrupted })
     }
 
-    fn open(asked: &dyn Runnable, common: &'a Common, place: &Place, files: &Files) -> Result<Self> {
+    fn open(asked: &'a dyn Runnable, common: &'a Common, place: &Place, files: &Files) -> Result<Self> {
         let full = MonitorConfig { every: EVERY, histograms: true, ..MonitorConfig::default() };
         let setup = Setup { monitor: files.is_reported.then_some(full), ..Setup::default() };
         let (example, session) = asked.open(common, place, &setup)?;
         let settings = example.settings().clone();
         let mut run = Self {
             common,
+            asked,
             example,
             settings,
             session,

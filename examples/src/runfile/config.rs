@@ -3,7 +3,7 @@
 use crate::cli::Training;
 use std::path::PathBuf;
 use wgrad::Weighting;
-use wgrad_nn::{Activation, Bridge, Cell, Init, LossScale, NormKind, NormPlace};
+use wgrad_nn::{Activation, Bridge, Cell, Init, LossScale, NormKind, NormPlace, track::Setting};
 
 /// A run that a file describes.
 #[derive(Clone, PartialEq, Debug)]
@@ -38,6 +38,8 @@ pub struct RunFile {
     pub trainer: TrainerSettings,
     /// How batches are cut, and what is computed in.
     pub training: Training,
+    /// The value of each key, by its full name: the file's, or the default.
+    pub keys: Vec<(String, Setting)>,
 }
 
 /// Where samples come from.

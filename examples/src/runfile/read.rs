@@ -5,12 +5,12 @@ use super::{
         DataName, Decay, Inputs, LossConfig, MlpModel, Model, OptimizerConfig, ResNetModel, RnnModel, RunFile,
         ScheduleConfig, TrainerSettings, TransformerModel, TwoTowerModel, Unguarded,
     },
-    document::{self, Range, Table, listed},
+    document::{self, Entries, Entry, Range, Table, Value, listed},
     words,
 };
 use crate::{Result, cli::Training};
 use std::{fs, path::Path};
-use wgrad_nn::{Cell, Init, LossScale, NormKind};
+use wgrad_nn::{Cell, Init, LossScale, NormKind, track::Setting};
 
 /// Each model with its complete file, the table of its settings, and the data that it takes.
 const MODELS: &[(&str, &str, &[&str])] = &[
@@ -69,7 +69,7 @@ impl RunFile {
         let (model, complete, data) = MODELS[at];
         let defaults = document::parse(Path::new(model), complete).expect("the defaults are tested");
         let root = Table::root(path, &own, &defaults);
-        let file = Self::of(path, &root, model, data)?;
+        let file = Self { keys: keys(&own, &defaults), ..Self::of(path, &root, model, data)? };
         for (name, _, _) in MODELS {
             if *name != model && root.line(name).is_some() {
                 return Err(
@@ -121,7 +121,39 @@ impl RunFile {
             schedule,
             trainer,
             training,
+            keys: vec![],
         })
+    }
+}
+
+/// The value of each key of a complete file, by its full name: the file's own, or the default.
+fn keys(own: &Entries, defaults: &Entries) -> Vec<(String, Setting)> {
+    let settings = |entries: &Entries| -> Vec<(String, Setting)> { entries.iter().flat_map(settings).collect() };
+    let mut all = settings(defaults);
+    for (name, setting) in settings(own) {
+        match all.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) => *known = setting,
+            None => all.push((name, setting)),
+        }
+    }
+    all
+}
+
+/// An entry by its name; of a table, each of its entries.
+fn settings((name, entry): &(String, Entry)) -> Vec<(String, Setting)> {
+    let one = |setting| vec![(name.clone(), setting)];
+    match &entry.value {
+        Value::Text(text) => one(Setting::Text(text.clone())),
+        Value::Number(number) => one(Setting::Number(*number)),
+        Value::Flag(flag) => one(Setting::Flag(*flag)),
+        Value::Time(time) => one(Setting::Text(time.clone())),
+        Value::List(entries) => {
+            one(Setting::Text(entries.iter().map(|entry| entry.value.to_string()).collect::<Vec<_>>().join(", ")))
+        }
+        Value::Table(entries) => {
+            let own = entries.iter().flat_map(settings);
+            own.map(|(key, setting)| (format!("{name}.{key}"), setting)).collect()
+        }
     }
 }
 
@@ -361,6 +393,17 @@ mod tests {
             assert!(optional.into_iter().all(|key| text.contains(&format!("# {key} = "))), "{model}");
             assert!(text.lines().all(|line| line.chars().count() <= 140), "{model}");
         }
+    }
+
+    #[test]
+    fn each_key_has_the_files_value_or_the_default() {
+        let run =
+            parse("model = \"mlp\"\n[mlp]\nwidth = 7\nfreeze = [\"a\", \"b\"]\n[trainer]\nagc = 0.5").expect("sound");
+        let of =
+            |name: &str| run.keys.iter().filter(|(key, _)| key == name).map(|(_, v)| v.clone()).collect::<Vec<_>>();
+        assert_eq!((of("mlp.width"), of("trainer.agc")), (vec![Setting::Number(7.0)], vec![Setting::Number(0.5)]));
+        assert_eq!(of("mlp.freeze"), [Setting::Text("\"a\", \"b\"".into())]);
+        assert_eq!((of("mlp.residual"), of("mlp")), (vec![Setting::Flag(false)], vec![]));
     }
 
     #[test]

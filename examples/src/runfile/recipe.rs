@@ -22,6 +22,7 @@ use wgrad_nn::{
     diagnosis::Setup,
     optim::{Adam, AdamConfig, AdamW, AdamWConfig, Group, RmsProp, RmsPropConfig, Sgd, SgdConfig},
     paths,
+    track::Setting,
 };
 
 /// How many held-out samples a generated task is judged by.
@@ -206,6 +207,10 @@ impl ScheduleConfig {
 }
 
 impl Runnable for RunFile {
+    fn parameters(&self) -> Vec<(String, Setting)> {
+        self.keys.clone()
+    }
+
     fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)> {
         let mut store = Store::new();
         match &self.model {

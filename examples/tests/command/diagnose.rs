@@ -211,6 +211,19 @@ fn shown(folder: &Path) -> serde_json::Value {
     serde_json::from_str(rest.split_once("</script>").expect("they end").0).expect("they are JSON")
 }
 
+#[cfg(unix)]
+#[test]
+fn a_report_of_an_interrupted_run_says_so() {
+    let dir = file("[mlp]\ndepth = 3");
+    let text = fs::read_to_string(dir.path().join("run.toml")).expect("readable");
+    fs::write(dir.path().join("run.toml"), text.replace("steps = 200", "steps = 100000000")).expect("can be written");
+    let page = dir.path().join("report/index.html");
+    interrupted(dir.path(), "train run.toml --report report --threads 1", || page.exists()).fine();
+    let data = shown(&dir.path().join("report"));
+    assert_eq!(data["state"], "interrupted");
+    assert!(data["count"].as_u64() > Some(0) && data["tape"]["moment"] == "after the last step", "{}", data["count"]);
+}
+
 #[test]
 fn a_report_has_the_numbers_of_the_lines_beside_it() {
     let dir = file("[mlp]\ndepth = 2");

@@ -1,6 +1,7 @@
 //! The command `wgrad`, as a user runs it: the built binary, its output, its exit status, its files.
 
 mod bench;
+mod browser;
 mod devices;
 mod diagnose;
 mod errors;
@@ -13,6 +14,7 @@ mod replay;
 mod reports;
 mod resnet;
 mod runfiles;
+mod runs;
 mod saving;
 mod tape;
 mod transformer;

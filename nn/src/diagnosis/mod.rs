@@ -45,7 +45,7 @@ mod shown;
 mod signs;
 mod study;
 
-pub use proof::{Outcome, Proof};
+pub use proof::{Losses, Outcome, Proof};
 pub use rules::{Evidence, Remedy, Rule};
 pub use study::{BatchMeasure, Batches, Judge, MicroBatch, Opened, Setup, Study, Trace};
 

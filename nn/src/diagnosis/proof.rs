@@ -39,6 +39,24 @@ pub struct Proof {
     pub unfit: Outcome,
     /// That change.
     pub unfit_name: &'static str,
+    /// The loss of each of their updates.
+    pub losses: Losses,
+}
+
+/// The loss of each update of the replays of a [`Proof`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Losses {
+    /// Of the run with the remedy.
+    pub cured: Vec<f64>,
+    /// Of the run with nothing changed.
+    pub unchanged: Vec<f64>,
+    /// Of the run with a change that does not fit.
+    pub unfit: Vec<f64>,
+}
+
+/// The first so many losses of a run.
+fn losses(trace: &Trace, steps: usize) -> Vec<f64> {
+    trace.updates.iter().take(steps).map(|update| update.loss).collect()
 }
 
 impl Outcome {
@@ -99,7 +117,7 @@ where
         if !finding.remedies.iter().any(|remedy| !remedy.edits.is_empty()) || !self.repeats(trace, watch)? {
             return Ok(None);
         }
-        let mut control: Option<Outcome> = None;
+        let mut control: Option<(Outcome, Vec<f64>)> = None;
         let (unfit_name, unfit_edit) = unfit(finding.rule.fault);
         for (at, Remedy { name, edits, .. }) in finding.remedies.iter().enumerate() {
             if edits.is_empty() {
@@ -120,11 +138,17 @@ where
                 if replay.stopped {
                     return Ok(None);
                 }
-                control = Some(Outcome::of(&replay, horizon));
+                control = Some((Outcome::of(&replay, horizon), losses(&replay, horizon)));
             }
-            let unfit = control.expect("made above");
-            if cured.beats(&unfit) {
-                let proof = Proof { remedy: name, steps: horizon, cured, unchanged, unfit, unfit_name };
+            let (unfit, unfit_losses) = control.as_ref().expect("made above");
+            if cured.beats(unfit) {
+                let losses = Losses {
+                    cured: losses(&replay, horizon),
+                    unchanged: losses(trace, horizon),
+                    unfit: unfit_losses.clone(),
+                };
+                let (remedy, steps, unfit) = (name, horizon, *unfit);
+                let proof = Proof { remedy, steps, cured, unchanged, unfit, unfit_name, losses };
                 finding.tried.clear();
                 return Ok(Some((at, proof)));
             }

@@ -142,7 +142,7 @@ where
         watch: &mut dyn FnMut(usize) -> bool,
     ) -> std::result::Result<Trace, E> {
         let every = self.steps.div_ceil(LOOKS).max(1);
-        let monitor = Some(MonitorConfig { every, detail: Detail::Full, ..MonitorConfig::default() });
+        let monitor = Some(MonitorConfig { every, detail: Detail::Full, histograms: true, ..MonitorConfig::default() });
         let mut opened = (self.open)(&Setup { monitor, edits: edits.to_vec() })?;
         trace(&mut opened, edits, until, watch)
     }

@@ -1,6 +1,6 @@
 //! Records as lines of JSON.
 
-use super::{Event, Record, Setting, Sink, of_gradient, of_site};
+use super::{Event, Record, Sink, json::exact, of_gradient, of_site};
 use crate::{Measurement, Update};
 use serde_json::{Map, Value, json};
 use std::{
@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file with one JSON object on each line: `step`, `kind` (`update`, `measurement`, `alert`, `value`, `text`, `settings`,
+/// A file with one JSON object on each line: `step`, `kind` (`update`, `measurement`, `alert`, `value`, `text`, `settings`, `tape`,
 /// `end`), and what the kind has.
 /// Numbers that JSON lacks are the texts `NaN`, `inf` and `-inf`.
 #[derive(Debug)]
@@ -74,19 +74,9 @@ impl Sink for Jsonl {
     }
 }
 
-/// A number, or its name where JSON has none.
-fn number(value: f64) -> Value {
-    match value {
-        _ if value.is_nan() => "NaN".into(),
-        f64::INFINITY => "inf".into(),
-        f64::NEG_INFINITY => "-inf".into(),
-        _ => value.into(),
-    }
-}
-
 /// An object with these numbers.
 fn numbers(of: impl IntoIterator<Item = (&'static str, f64)>) -> Map<String, Value> {
-    of.into_iter().map(|(name, value)| (name.to_string(), number(value))).collect()
+    of.into_iter().map(|(name, value)| (name.to_string(), exact(value))).collect()
 }
 
 fn object(record: &Record) -> Map<String, Value> {
@@ -110,7 +100,7 @@ fn object(record: &Record) -> Map<String, Value> {
         Event::Value(name, value) => {
             put("kind", "value".into());
             put("name", name.clone().into());
-            put("value", number(*value));
+            put("value", exact(*value));
         }
         Event::Text(name, text) => {
             put("kind", "text".into());
@@ -120,16 +110,15 @@ fn object(record: &Record) -> Map<String, Value> {
         Event::Settings { all: settings, metric } => {
             put("kind", "settings".into());
             put("metric", metric.clone().into());
-            let of = |setting: &Setting| match setting {
-                Setting::Number(value) => number(*value),
-                Setting::Text(text) => text.clone().into(),
-                Setting::Flag(flag) => (*flag).into(),
-            };
-            put("settings", settings.iter().map(|(name, setting)| (name.clone(), of(setting))).collect());
+            put("settings", settings.iter().map(|(name, setting)| (name.clone(), setting.json())).collect());
         }
-        Event::End { finished } => {
+        Event::Tape(recorded) => {
+            put("kind", "tape".into());
+            all.extend(recorded.json());
+        }
+        Event::End(end) => {
             put("kind", "end".into());
-            put("finished", (*finished).into());
+            put("end", end.name().into());
         }
     }
     all
@@ -162,7 +151,7 @@ fn of_measurement(measured: &Measurement) -> Map<String, Value> {
     let sites = measured.sites.iter().map(|site| {
         let mut of = numbers(of_site(site));
         if let Some(flow) = site.flow.as_ref().filter(|flow| !flow.steps.is_empty()) {
-            of.insert("flow_steps".into(), flow.steps.iter().map(|step| number(*step)).collect());
+            of.insert("flow_steps".into(), flow.steps.iter().map(|step| exact(*step)).collect());
         }
         (site.path.clone(), Value::Object(of))
     });

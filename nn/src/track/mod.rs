@@ -3,12 +3,17 @@
 //! A [`Tracker`] takes updates, measurements and alerts, and hands them to its [`Sink`]s, such as [`Jsonl`]. It never makes a
 //! step wait: what finds the queue full is left out, and counted.
 
+mod json;
 mod jsonl;
 mod page;
+mod recorded;
+mod run;
 mod tensorboard;
 
 pub use jsonl::Jsonl;
-pub use page::Page;
+pub use page::{Page, Row, SideBySide};
+pub use recorded::Recorded;
+pub use run::Run;
 pub use tensorboard::TensorBoard;
 
 use crate::{Forecast, GradMeasure, LossAlert, LossWatch, Measurement, SiteMeasure, Update, Warning};
@@ -23,7 +28,7 @@ use std::{
 };
 
 /// Something that a run shows.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Record {
     /// The number of the update, from 0 on.
     pub step: usize,
@@ -32,7 +37,7 @@ pub struct Record {
 }
 
 /// An event of a run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub enum Event {
     /// An update.
     Update(Update),
@@ -51,11 +56,37 @@ pub enum Event {
         /// The name of the [`Event::Value`] that the run is judged by.
         metric: String,
     },
+    /// A recorded step.
+    Tape(Box<Recorded>),
     /// The run is over.
-    End {
-        /// True if it has made all its steps, or was told to stop earlier; else it broke.
-        finished: bool,
-    },
+    End(End),
+}
+
+/// The end of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It has made all its steps, or solved its task before.
+    Finished,
+    /// A loss was not finite, or something failed.
+    Broken,
+    /// Somebody stopped it.
+    Interrupted,
+}
+
+impl End {
+    /// That of a run that nobody stopped: whether it is sound.
+    pub fn of(is_sound: bool) -> Self {
+        if is_sound { End::Finished } else { End::Broken }
+    }
+
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            End::Finished => "finished",
+            End::Broken => "broken",
+            End::Interrupted => "interrupted",
+        }
+    }
 }
 
 /// A setting of a run.
@@ -67,6 +98,26 @@ pub enum Setting {
     Text(String),
     /// Yes or no.
     Flag(bool),
+}
+
+impl Setting {
+    fn json(&self) -> serde_json::Value {
+        match self {
+            Setting::Number(value) => json::exact(*value),
+            Setting::Text(text) => text.clone().into(),
+            Setting::Flag(flag) => (*flag).into(),
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Setting::Number(value) => write!(f, "{value}"),
+            Setting::Text(text) => f.write_str(text),
+            Setting::Flag(flag) => write!(f, "{flag}"),
+        }
+    }
 }
 
 /// Something to look at.
@@ -158,7 +209,7 @@ struct Shared {
 /// tracker.value(0, "accuracy", 0.5);
 /// let tracked = tracker.finish();
 /// assert!(tracked.dropped == 0 && tracked.errors.is_empty());
-/// assert_eq!(std::fs::read_to_string(&path)?, "{\"kind\":\"value\",\"name\":\"accuracy\",\"step\":0,\"value\":0.5}\n");
+/// assert_eq!(std::fs::read_to_string(&path)?, "{\"step\":0,\"kind\":\"value\",\"name\":\"accuracy\",\"value\":0.5}\n");
 /// # Ok(())
 /// # }
 /// ```
@@ -242,9 +293,14 @@ impl Tracker {
         self.record(0, Event::Settings { all, metric: metric.into() });
     }
 
+    /// Takes a recorded step as it is after so many updates. The last one counts.
+    pub fn tape(&mut self, steps: usize, recorded: Recorded) {
+        self.record(steps, Event::Tape(Box::new(recorded)));
+    }
+
     /// Takes it that the run is over after so many updates.
-    pub fn end(&mut self, steps: usize, finished: bool) {
-        self.record(steps, Event::End { finished });
+    pub fn end(&mut self, steps: usize, end: End) {
+        self.record(steps, Event::End(end));
     }
 
     /// Puts a record into the queue if there is room.

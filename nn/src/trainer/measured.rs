@@ -1,9 +1,9 @@
 //! What a trainer measures of its updates, and when.
 
-use super::{Trainer, TrainerConfig};
+use super::{Inputs, Trainer, TrainerConfig};
 use crate::monitor::{Measurement, Reader, Recorder, SiteMeasure};
 use std::sync::Arc;
-use wgrad::{Param, ParamSet, Program, Store, Taps};
+use wgrad::{Array, Param, ParamSet, Program, Store, Tape, Taps};
 
 /// What a trainer measures.
 pub(super) struct Monitor {
@@ -74,6 +74,18 @@ impl Trainer {
     /// last, each with the number of its time steps; 0 where it has none.
     pub fn flow_sites(&self, program: &Program) -> Vec<(String, usize)> {
         self.monitor.as_ref().map_or(vec![], |monitor| monitor.recorder.flows(program))
+    }
+
+    /// Records an update of one micro-batch without a monitor: what the updates do that are not measured.
+    ///
+    /// # Panics
+    /// As [`Trainer::record_micro_batch`].
+    #[track_caller]
+    pub fn record_plain(&self, tape: &Tape, inputs: &[(&str, &Array)]) {
+        self.record_loss(Inputs::declare(tape, inputs), None);
+        if self.has_windows() {
+            self.record_watched_update(tape, false, None);
+        }
     }
 
     /// Does something with updates that are not measured, whatever the monitor says.

@@ -12,7 +12,7 @@ use wgrad::{Array, Store};
 use wgrad_nn::{
     Builder, LossWatch, Mlp, MlpConfig, MonitorConfig, Trainer, TrainerConfig, Update,
     optim::{Sgd, SgdConfig},
-    track::{Event, Jsonl, Page, Record, Setting, Sink, Tracker},
+    track::{End, Event, Jsonl, Page, Record, Run, Setting, Sink, Tracker},
 };
 
 /// Keeps the steps that it is given, each when it is let.
@@ -204,7 +204,7 @@ fn a_page_is_whole_at_any_time_and_says_how_the_run_ended() {
     }
     tracker.value(5, "accuracy", 0.5);
     tracker.text(5, "finding", "</script><script>alert(1)</script>");
-    tracker.end(5, true);
+    tracker.end(5, End::Finished);
     assert!(tracker.finish().errors.is_empty());
     let data = shown(&path("finished"));
     assert_eq!(
@@ -226,9 +226,13 @@ fn a_page_is_whole_at_any_time_and_says_how_the_run_ended() {
     assert_eq!(std::fs::read_dir(folder.path().join("finished")).expect("it is there").count(), 1);
 
     let mut broken = Tracker::new(vec![Box::new(page("broken"))], 100);
-    broken.end(3, false);
+    broken.end(3, End::Broken);
     drop(broken);
     assert_eq!(shown(&path("broken"))["state"], "broken");
+    let mut interrupted = Tracker::new(vec![Box::new(page("interrupted"))], 100);
+    interrupted.end(3, End::Interrupted);
+    drop(interrupted);
+    assert_eq!(shown(&path("interrupted"))["state"], "interrupted");
     drop(Tracker::new(vec![Box::new(page("stopped"))], 100));
     assert_eq!(shown(&path("stopped"))["state"], "stopped");
 }
@@ -243,7 +247,7 @@ fn a_page_that_can_no_longer_be_written_is_told_of_and_the_others_go_on() {
     tracker.value(0, "x", 1.0);
     tracker.text(0, "note", "a text");
     tracker.settings(vec![("a".into(), Setting::Text("b".into()))], "x");
-    tracker.end(1, true);
+    tracker.end(1, End::Finished);
     let tracked = tracker.finish();
     assert!(tracked.errors.len() == 1 && tracked.errors[0].sink.ends_with("index.html"), "{tracked:?}");
     let kinds: Vec<String> = std::fs::read_to_string(&lines)
@@ -252,4 +256,43 @@ fn a_page_that_can_no_longer_be_written_is_told_of_and_the_others_go_on() {
         .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["kind"].to_string())
         .collect();
     assert_eq!(kinds, ["\"value\"", "\"text\"", "\"settings\"", "\"end\""]);
+}
+
+#[test]
+fn a_run_is_read_from_its_lines() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("metrics.jsonl");
+    let mut tracker = Tracker::new(vec![Box::new(Jsonl::create(&path).expect("it can be made"))], 100);
+    let settings = vec![("z".into(), Setting::Number(0.1)), ("a".into(), Setting::Text("x".into()))];
+    tracker.settings(settings.clone(), "accuracy");
+    let losses = [2.0, 1.5, f64::NAN];
+    losses.iter().enumerate().for_each(|(step, loss)| _ = tracker.update(step, &update(*loss)));
+    tracker.value(2, "accuracy", 0.25);
+    tracker.value(3, "accuracy", f64::INFINITY);
+    tracker.alert(1, "own", "look here");
+    tracker.text(3, "finding", "healthy");
+    tracker.end(3, End::Broken);
+    assert!(tracker.finish().errors.is_empty());
+    let run = Run::read(&path).expect("it is one");
+    assert_eq!((&run.settings, &*run.metric, run.judged()), (&settings, "accuracy", Some(f64::INFINITY)));
+    assert!(run.updates.len() == 3 && run.updates[2].1.loss.is_nan(), "{run:?}");
+    assert_eq!(run.updates[1], (1, Update { run: 0, ..update(1.5) }));
+    assert_eq!((run.end, run.finding.as_deref()), (Some(End::Broken), Some("healthy")));
+    assert!(run.alerts.iter().any(|(step, alert)| (*step, &*alert.kind) == (1, "own")), "{:?}", run.alerts);
+    // A run that was killed while it wrote a line is one without an end.
+    let text = std::fs::read_to_string(&path).expect("it is there");
+    let whole: Vec<&str> = text.lines().collect();
+    let cut = folder.path().join("cut.jsonl");
+    std::fs::write(&cut, format!("{}\n{{\"step\":2,\"ki", whole[..3].join("\n"))).expect("it can be written");
+    let run = Run::read(&cut).expect("it is one");
+    assert_eq!((run.updates.len(), run.end), (2, None));
+    for (line, wrong) in
+        [(1, "no json"), (2, "{\"step\":1}"), (1, "{\"step\":0,\"kind\":\"update\",\"loss\":\"many\"}")]
+    {
+        let lines = [vec![whole[0]; line - 1], vec![wrong, ""]].concat();
+        std::fs::write(&cut, lines.join("\n")).expect("it can be written");
+        let error = Run::read(&cut).expect_err("it is none").to_string();
+        assert!(error.contains(&format!("cut.jsonl, line {line}: ")), "{error}");
+    }
+    assert!(Run::read(folder.path().join("none")).expect_err("there is none").to_string().contains("cannot read"));
 }

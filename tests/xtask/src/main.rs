@@ -1,6 +1,7 @@
 //! The `cargo xtask` command: what the project runs on itself, with no dependency so that it works before all else.
 
 mod apt;
+mod browser;
 mod cases;
 mod check;
 mod command;

@@ -5,15 +5,16 @@ use std::path::Path;
 
 use crate::command::{cargo, run as run_command};
 use crate::error::Result;
-use crate::{tensorboard, vulkan};
+use crate::{browser, tensorboard, vulkan};
 
 /// Runs all tests, doc tests too, in the dev profile; `args` go to `cargo test`.
 ///
-/// The tests need a C linker, and a Vulkan driver and TensorBoard, which are installed where they are missing and that is
-/// allowed.
+/// The tests need a C linker; and a Vulkan driver, a browser and TensorBoard, which are installed where they are missing and
+/// that is allowed.
 /// A target that fails does not keep the others from running, so that one run names everything that is wrong.
 pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     vulkan::provide()?;
+    browser::provide()?;
     let cache = vulkan::cache(root);
     let python = tensorboard::provide(root)?;
     let mut tests = cargo(root, ["test", "--workspace", "--all-features", "--no-fail-fast"]);

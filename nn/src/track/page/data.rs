@@ -1,23 +1,13 @@
 //! The numbers that a page shows: thinned, so that a long run's page stays small.
 
+use super::super::json::number;
 use crate::{Histogram, Measurement, Update, suggest_max_norm};
 use serde_json::{Map, Value, json};
 
 /// Points of a line at most; of more updates, neighbours are joined.
 const POINTS: usize = 2048;
 /// Measurements at most; of more, every other one goes.
-const MEASUREMENTS: usize = 160;
-
-/// A number with the digits that an f32 has, or its name where JSON has none.
-pub fn number(value: f64) -> Value {
-    match value {
-        _ if value.is_nan() => "NaN".into(),
-        f64::INFINITY => "inf".into(),
-        f64::NEG_INFINITY => "-inf".into(),
-        // The shortest text that reads as the same f32.
-        _ => (value as f32).to_string().parse::<f64>().map_or(Value::Null, Value::from),
-    }
-}
+pub const MEASUREMENTS: usize = 160;
 
 /// Some updates, one after another.
 #[derive(Clone, Debug)]

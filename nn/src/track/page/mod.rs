@@ -1,10 +1,13 @@
 //! A run as one page that opens from disk.
 
+mod comparison;
 mod data;
 
-use super::{Event, Record, Setting, Sink, rows_of_flow};
+pub use comparison::{Row, SideBySide};
+
+use super::{Event, Record, Setting, Sink, json::number, rows_of_flow};
 use crate::SiteMeasure;
-use data::{Measured, Updates, number};
+use data::{Measured, Updates};
 use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeMap,
@@ -20,7 +23,7 @@ const BETWEEN: Duration = Duration::from_secs(5);
 /// The page without its numbers.
 const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+const SCRIPT: &str = concat!(include_str!("charts.js"), include_str!("tape.js"), include_str!("page.js"));
 
 /// Texts that are shown first.
 const FINDING: &str = "finding";
@@ -41,6 +44,7 @@ pub struct Page {
     texts: BTreeMap<String, String>,
     settings: Vec<(String, Setting)>,
     metric: String,
+    tape: Option<Value>,
     /// The state of the run.
     state: &'static str,
     began: Instant,
@@ -99,6 +103,7 @@ impl Page {
             texts: BTreeMap::new(),
             settings: vec![],
             metric: String::new(),
+            tape: None,
             state: "running",
             began: Instant::now(),
             written: None,
@@ -110,18 +115,8 @@ impl Page {
 
     fn json(&self) -> Value {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        let settings: Map<String, Value> = self
-            .settings
-            .iter()
-            .map(|(name, setting)| {
-                let value = match setting {
-                    Setting::Number(value) => number(*value),
-                    Setting::Text(text) => text.clone().into(),
-                    Setting::Flag(flag) => (*flag).into(),
-                };
-                (name.clone(), value)
-            })
-            .collect();
+        let settings: Map<String, Value> =
+            self.settings.iter().map(|(name, setting)| (name.clone(), setting.json())).collect();
         let values: Map<String, Value> = self
             .values
             .iter()
@@ -147,34 +142,40 @@ impl Page {
             "finding": self.texts.get(FINDING),
             "texts": texts,
             "settings": settings,
+            "tape": self.tape,
         })
     }
 
-    /// Writes the page under another name, and gives it its own.
     fn save(&mut self) -> io::Result<()> {
-        let part = self.path.with_extension("html.part");
-        // Nothing in a script may end it.
-        let data = self.json().to_string().replace('<', "\\u003c");
-        let title = self.title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-        let mut html = String::with_capacity(HTML.len() + STYLE.len() + SCRIPT.len() + data.len());
-        for (at, piece) in HTML.split("%%").enumerate() {
-            html.push_str(match (at % 2, piece) {
-                (1, "title") => &title,
-                (1, "style") => STYLE,
-                (1, "data") => &data,
-                (1, "script") => SCRIPT,
-                _ => piece,
-            });
-        }
-        let result = fs::File::create(&part).and_then(|mut file| file.write_all(html.as_bytes()));
-        if let Err(error) = result.and_then(|()| fs::rename(&part, &self.path)) {
-            let _ = fs::remove_file(&part);
-            return Err(error);
-        }
+        assemble(&self.path, &self.title, &self.json(), SCRIPT)?;
         self.written = Some(Instant::now());
         self.changed = false;
         Ok(())
     }
+}
+
+/// Writes a page under another name, and gives it its own.
+fn assemble(path: &Path, title: &str, data: &Value, script: &str) -> io::Result<()> {
+    let part = path.with_extension("html.part");
+    // Nothing in a script may end it.
+    let data = data.to_string().replace('<', "\\u003c");
+    let title = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let mut html = String::with_capacity(HTML.len() + STYLE.len() + script.len() + data.len());
+    for (at, piece) in HTML.split("%%").enumerate() {
+        html.push_str(match (at % 2, piece) {
+            (1, "title") => &title,
+            (1, "style") => STYLE,
+            (1, "data") => &data,
+            (1, "script") => script,
+            _ => piece,
+        });
+    }
+    let result = fs::File::create(&part).and_then(|mut file| file.write_all(html.as_bytes()));
+    if let Err(error) = result.and_then(|()| fs::rename(&part, path)) {
+        let _ = fs::remove_file(&part);
+        return Err(error);
+    }
+    Ok(())
 }
 
 impl Sink for Page {
@@ -201,8 +202,9 @@ impl Sink for Page {
             }
             Event::Text(name, text) => _ = self.texts.insert(name.clone(), text.clone()),
             Event::Settings { all, metric } => (self.settings, self.metric) = (all.clone(), metric.clone()),
-            Event::End { finished } => {
-                self.state = if *finished { "finished" } else { "broken" };
+            Event::Tape(recorded) => self.tape = Some(recorded.json().into()),
+            Event::End(end) => {
+                self.state = end.name();
                 self.save()?;
             }
         }

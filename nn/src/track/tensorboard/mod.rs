@@ -3,7 +3,7 @@
 mod picture;
 mod proto;
 
-use super::{Event, Record, Setting, Sink, of_gradient, of_site, rows_of_flow};
+use super::{End, Event, Record, Setting, Sink, of_gradient, of_site, rows_of_flow};
 use crate::{GradMeasure, Histogram, Measurement, Update};
 use prost::Message;
 use proto::{Counts, Metadata, PluginData, Shown, Summary, Value, What};
@@ -224,11 +224,12 @@ impl Sink for TensorBoard {
             Event::Value(name, value) => self.show(step, vec![scalar(format!("value/{name}"), *value)]),
             Event::Text(name, of) => self.show(step, vec![text(name, of)]),
             Event::Settings { all, metric } => self.show(step, settings(all, &format!("value/{metric}"))),
-            Event::End { finished } => {
+            Event::Tape(_) => Ok(()),
+            Event::End(end) => {
                 if self.drawn < self.flow.len() {
                     self.draw()?;
                 }
-                let status = if *finished { 1 } else { 2 };
+                let status = if *end == End::Finished { 1 } else { 2 };
                 let end = proto::End { status, seconds: now() };
                 self.show(step, vec![session("session_end_info", proto::Session::End(end))])
             }
