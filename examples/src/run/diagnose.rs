@@ -1,6 +1,6 @@
 //! The diagnosis of a run, and the proof of its cure.
 
-use super::{Kept, Metrics, Runnable, Settings};
+use super::{Kept, Metrics, Runnable, Settings, live::Live};
 use crate::{
     Result,
     cli::Common,
@@ -11,11 +11,11 @@ use crate::{
     report::{Ending, Identity, Report, Verdict},
     say,
 };
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::{path::Path, time::Instant};
 use wgrad::{Array, Program};
 use wgrad_nn::{
+    Measurement,
     diagnosis::{Diagnosis, Evidence, Opened, Proof, Setup, Study, Trace},
     track::{End, Recorded},
 };
@@ -92,13 +92,22 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
     }
     let program = example.program().clone();
     drop(example);
-    let bar = bar(common, settings.steps);
+    let Settings { steps, batch, metric, .. } = settings;
+    let mut live = Live::new(Live::is_wanted(common), steps, 0, batch, metric.name);
+    let (mut seen, mut measured) = (0, 0);
     let mut study = Study::new(settings.steps, |setup: &Setup| {
         let (example, session) = run.open(common, &place, setup)?;
         Ok::<_, crate::Error>(example.opened(session))
     });
-    let mut diagnosis = study.diagnose_watched(&mut |step| {
-        bar.set_position(step as u64 + 1);
+    let mut diagnosis = study.diagnose_watched(&mut |trace| {
+        for (at, update) in trace.updates.iter().enumerate().skip(seen) {
+            live.update(at, update);
+        }
+        if let Some((_, last)) = trace.measured.get(measured..).and_then(<[_]>::last) {
+            live.flow(&layers(last));
+        }
+        (seen, measured) = (trace.updates.len(), trace.measured.len());
+        live.show(trace.batches.len());
         !interrupt::requested()
     })?;
     let took = start.elapsed().as_secs_f64();
@@ -111,17 +120,15 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
     if asked.prove && !interrupt::requested() {
         let part = if took < LONG { settings.steps } else { settings.steps * 4 / 10 };
         let horizon = asked.horizon.map_or(part, |steps| steps as usize);
-        bar.set_length(horizon.min(settings.steps) as u64);
-        study.prove_within(&mut diagnosis, horizon, &mut |remedy, step| {
-            bar.set_message(remedy.to_string());
-            bar.set_position(step as u64 + 1);
+        study.prove_within(&mut diagnosis, horizon, &mut |remedy, trace| {
+            live.replay(remedy, trace.batches.len(), horizon.min(settings.steps));
             !interrupt::requested()
         })?;
     }
-    bar.finish_and_clear();
+    live.clear();
     if let Some(mut metrics) = metrics {
         show(&mut metrics, &diagnosis);
-        let recorded = match seen(&diagnosis, &place)? {
+        let recorded = match failing(&diagnosis, &place)? {
             None => {
                 let (example, session) = run.open(common, &place, &Setup::default())?;
                 Some((0, first(example.opened(session), &program)?))
@@ -197,7 +204,7 @@ fn show(metrics: &mut Metrics, diagnosis: &Diagnosis) {
 }
 
 /// The step at which the run broke or grew, with its way from the cause to the loss, measured again.
-fn seen(diagnosis: &Diagnosis, place: &Place) -> Result<Option<(usize, Recorded)>> {
+fn failing(diagnosis: &Diagnosis, place: &Place) -> Result<Option<(usize, Recorded)>> {
     let failed = diagnosis.failure.as_ref().map(|failure| (failure.update, &failure.origin.chain, &failure.capsule));
     let spiked = diagnosis.spike.as_ref().map(|spike| (spike.update, &spike.growth.chain, &spike.capsule));
     let Some((update, chain, capsule)) = failed.or(spiked) else { return Ok(None) };
@@ -216,13 +223,10 @@ fn first(opened: Opened<crate::Error>, program: &Program) -> Result<Recorded> {
     Ok(Recorded::measured(&mut session, program, &named, "before the first step")?)
 }
 
-fn bar(common: &Common, steps: usize) -> ProgressBar {
-    let shown = !common.quiet && !common.json;
-    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
-    let style = ProgressStyle::with_template("{bar:20.cyan} {pos}/{len}  {wide_msg}");
-    bar.set_style(style.expect("the template is sound"));
-    bar
+/// The mean |dL/dz| of each layer.
+fn layers(measured: &Measurement) -> Vec<f64> {
+    let sites = measured.sites.iter().filter(|site| site.path.ends_with("/z") || site.path == "z");
+    sites.filter_map(|site| site.flow.as_ref()).map(|flow| flow.mean_abs).collect()
 }
 
 /// The judgement of the run as `wgrad train` has it.
@@ -233,8 +237,7 @@ fn report(settings: &Settings, trace: &Trace, diagnosis: &Diagnosis) -> Report {
     for (step, update) in trace.updates.iter().enumerate() {
         // Between two measurements the first of them stands.
         while let Some((_, of)) = measured.next_if(|(at, _)| *at <= step) {
-            let sites = of.sites.iter().filter(|site| site.path.ends_with("/z") || site.path == "z");
-            flow = sites.filter_map(|site| site.flow.as_ref()).map(|flow| flow.mean_abs).collect();
+            flow = layers(of);
             applied = of.applied_norm;
         }
         let known = |value: f64| if value.is_finite() { value } else { 0.0 };

@@ -7,6 +7,7 @@ mod cases;
 mod data;
 mod diagnose;
 mod example;
+mod live;
 mod metrics;
 mod network;
 mod show;

@@ -2,6 +2,7 @@
 
 use super::{
     Example, Kept, Metrics, Names, Runnable, Settings,
+    live::Live,
     metrics::{EVERY, QUEUE},
 };
 use crate::{
@@ -12,7 +13,6 @@ use crate::{
     interrupt,
     report::{Ending, Identity, Report},
 };
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
     cell::RefCell,
     path::{Path, PathBuf},
@@ -97,6 +97,8 @@ struct Run<'a> {
     clips: ClipWatch,
     /// Takes what is seen.
     metrics: Option<Metrics>,
+    /// Shows it.
+    live: Live,
 }
 
 /// The entry of a checkpoint for the summary of a history.
@@ -156,7 +158,9 @@ impl<'a> Run<'a> {
             let lints = self.example.lints();
             lints.iter().filter(|lint| lint.severity == Severity::Warning).for_each(|lint| eprintln!("{lint}"));
         }
-        let bar = self.bar(watch);
+        let Settings { steps, batch, metric, .. } = self.settings;
+        self.live =
+            Live::new(watch == Watch::Bar && Live::is_wanted(self.common), steps, self.made, batch, metric.name);
         let start = Instant::now();
         let mut value = f64::NAN;
         let mut interrupted = false;
@@ -164,6 +168,7 @@ impl<'a> Run<'a> {
             // Before the first step too: a run that goes on from its own end has nothing left to do.
             if self.due() {
                 value = self.evaluate()?;
+                self.live.metric(value);
                 if let Some(file) = files.save.as_ref().filter(|_| self.has_moved() && !self.has_just_saved()) {
                     self.save(file)?;
                 }
@@ -180,9 +185,9 @@ impl<'a> Run<'a> {
                 break;
             }
             self.step()?;
-            self.show(&bar, value);
+            self.live.show(self.history.len());
         }
-        bar.finish_and_clear();
+        self.live.clear();
         self.arrive()?;
         if self.history.is_empty() {
             let path = files.resume.as_ref().map_or(String::new(), |path| path.display().to_string());
@@ -238,6 +243,7 @@ impl<'a> Run<'a> {
             times: vec![],
             clips: ClipWatch::default(),
             metrics: None,
+            live: Live::new(false, 0, 0, 1, ""),
         };
         if let Some(path) = &files.resume {
             run.resume(path)?;
@@ -275,12 +281,14 @@ impl<'a> Run<'a> {
     fn observe(&mut self) -> Result<()> {
         for taps in self.session.taps()? {
             self.clips.observe(&taps);
-            let (history, metrics) = (&mut self.history, &mut self.metrics);
+            let (history, metrics, live) = (&mut self.history, &mut self.metrics, &mut self.live);
             self.example.observe(&taps, &mut |seen| {
                 if history.last_loss().is_none_or(f64::is_finite) {
                     if let Some(metrics) = metrics {
                         metrics.seen(history.len(), &seen);
                     }
+                    live.update(history.len(), seen.update);
+                    live.flow(seen.observed.flow);
                     history.push(seen.observed);
                 }
             });
@@ -357,32 +365,5 @@ impl<'a> Run<'a> {
         self.history = history.map_err(|why| Error::History { path: path.into(), why })?;
         self.made = self.history.len();
         self.example.resume(&metadata, self.made)
-    }
-
-    // Progress.
-
-    fn bar(&self, watch: Watch) -> ProgressBar {
-        let target = if watch == Watch::Bar { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(self.settings.steps as u64), target);
-        let style = ProgressStyle::with_template("{bar:20.cyan} {pos}/{len}  {wide_msg}");
-        bar.set_style(style.expect("the template is sound"));
-        bar.set_position(self.history.len() as u64);
-        bar.reset_eta();
-        bar
-    }
-
-    fn show(&self, bar: &ProgressBar, value: f64) {
-        if bar.is_hidden() {
-            return;
-        }
-        bar.set_position(self.history.len() as u64);
-        let (loss, _) = self.history.recent_loss();
-        let clipped = 100.0 * self.history.clipped as f64 / self.history.len() as f64;
-        let (norm, rate) = (self.history.grad_norm_max(), bar.per_sec() * self.settings.batch as f64);
-        // Unknown before the first evaluation.
-        let metric = if value.is_nan() { String::new() } else { format!("  {} {value:.3}", self.settings.metric.name) };
-        bar.set_message(format!(
-            "{rate:.0} samples/s  loss {loss:.4}{metric}  largest norm {norm:.1e}  clipped {clipped:.0} %"
-        ));
     }
 }

@@ -111,7 +111,7 @@ where
         trace: &Trace,
         finding: &mut Finding,
         horizon: usize,
-        watch: &mut dyn FnMut(&str, usize) -> bool,
+        watch: &mut dyn FnMut(&str, &Trace) -> bool,
     ) -> std::result::Result<Option<(usize, Proof)>, E> {
         let unchanged = Outcome::of(trace, horizon);
         if !finding.remedies.iter().any(|remedy| !remedy.edits.is_empty()) || !self.repeats(trace, watch)? {
@@ -123,7 +123,7 @@ where
             if edits.is_empty() {
                 continue;
             }
-            let replay = self.replay(edits, horizon, &mut |step| watch(name, step))?;
+            let replay = self.replay(edits, horizon, &mut |trace| watch(name, trace))?;
             if replay.stopped {
                 return Ok(None);
             }
@@ -134,7 +134,7 @@ where
             }
             if control.is_none() {
                 let replay =
-                    self.replay(std::slice::from_ref(&unfit_edit), horizon, &mut |step| watch("control", step))?;
+                    self.replay(std::slice::from_ref(&unfit_edit), horizon, &mut |trace| watch("control", trace))?;
                 if replay.stopped {
                     return Ok(None);
                 }
@@ -157,8 +157,8 @@ where
     }
 
     /// Whether the run repeats its first losses bit for bit.
-    fn repeats(&mut self, trace: &Trace, watch: &mut dyn FnMut(&str, usize) -> bool) -> std::result::Result<bool, E> {
-        let replay = self.replay(&[], REPEATED.min(trace.updates.len()), &mut |step| watch("repeat", step))?;
+    fn repeats(&mut self, trace: &Trace, watch: &mut dyn FnMut(&str, &Trace) -> bool) -> std::result::Result<bool, E> {
+        let replay = self.replay(&[], REPEATED.min(trace.updates.len()), &mut |trace| watch("repeat", trace))?;
         let bits = |trace: &Trace| -> Vec<u64> {
             trace.updates.iter().take(REPEATED).map(|update| update.loss.to_bits()).collect()
         };

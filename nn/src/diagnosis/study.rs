@@ -87,11 +87,12 @@ where
         self.diagnose_watched(&mut |_| true)
     }
 
-    /// As [`Study::diagnose`], telling of each update; `false` stops the run there.
+    /// As [`Study::diagnose`], showing the run so far after each step, whose updates may still be on their way; `false` stops it
+    /// there.
     ///
     /// # Errors
     /// As [`Study::diagnose`].
-    pub fn diagnose_watched(&mut self, watch: &mut dyn FnMut(usize) -> bool) -> std::result::Result<Diagnosis, E> {
+    pub fn diagnose_watched(&mut self, watch: &mut dyn FnMut(&Trace) -> bool) -> std::result::Result<Diagnosis, E> {
         let trace = self.replay(&[], self.steps, watch)?;
         let diagnosis = Diagnosis::of(&trace, self.steps);
         self.traced = Some(trace);
@@ -111,8 +112,8 @@ where
         self.prove_within(diagnosis, self.steps, &mut |_, _| true)
     }
 
-    /// As [`Study::prove`], by replays of so many updates at most. `watch` is told of the remedy and of each update; `false`
-    /// stops, which leaves what is known.
+    /// As [`Study::prove`], by replays of so many updates at most. `watch` is told of the remedy and shown the replay so far after
+    /// each step; `false` stops, which leaves what is known.
     ///
     /// # Errors
     /// As [`Study::diagnose`].
@@ -120,7 +121,7 @@ where
         &mut self,
         diagnosis: &mut Diagnosis,
         horizon: usize,
-        watch: &mut dyn FnMut(&str, usize) -> bool,
+        watch: &mut dyn FnMut(&str, &Trace) -> bool,
     ) -> std::result::Result<(), E> {
         let Some(trace) = self.traced.take() else { return Ok(()) };
         if let Some(finding) = diagnosis.findings.first_mut()
@@ -139,7 +140,7 @@ where
         &mut self,
         edits: &[Edit],
         until: usize,
-        watch: &mut dyn FnMut(usize) -> bool,
+        watch: &mut dyn FnMut(&Trace) -> bool,
     ) -> std::result::Result<Trace, E> {
         let every = self.steps.div_ceil(LOOKS).max(1);
         let monitor = Some(MonitorConfig { every, detail: Detail::Full, histograms: true, ..MonitorConfig::default() });
@@ -245,7 +246,7 @@ fn trace<E: From<crate::Error>>(
     opened: &mut Opened<E>,
     edits: &[Edit],
     until: usize,
-    watch: &mut dyn FnMut(usize) -> bool,
+    watch: &mut dyn FnMut(&Trace) -> bool,
 ) -> std::result::Result<Trace, E> {
     let Opened { trainer, session, batches, judge } = opened;
     write_edits(session, edits).map_err(crate::Error::from)?;
@@ -293,7 +294,7 @@ fn trace<E: From<crate::Error>>(
         if let Some(recorder) = recorder.as_ref().filter(|_| has_spike && trace.spike.is_none()) {
             trace.spike = recorder.replay(trainer, session).map_err(crate::Error::from)?.spike;
         }
-        if ended || !watch(step) {
+        if ended || !watch(&trace) {
             trace.stopped = !ended;
             break;
         }

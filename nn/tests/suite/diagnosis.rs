@@ -10,7 +10,7 @@ use wgrad_nn::{
     Activation, Builder, Dropout, Edit, Error, Fan, Init, Inputs, LossScale, Mlp, MlpConfig, NormKind, Precision,
     Recurrent, RecurrentInit, Schedule, Spot, Trainer, TrainerConfig, Transform,
     data::{Digits, Task},
-    diagnosis::{Diagnosis, Opened, Setup, Study},
+    diagnosis::{Diagnosis, Opened, Setup, Study, Trace},
     omega,
     optim::{Adam, AdamConfig, AdamW, AdamWConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig},
 };
@@ -312,16 +312,16 @@ fn a_run_that_does_not_repeat_proves_nothing() {
 fn who_watches_may_stop_and_keeps_what_is_known() {
     let case = Case::default();
     let mut study = Study::new(STEPS, |setup: &Setup| Ok::<_, Error>(case.open(setup)));
-    let diagnosis = study.diagnose_watched(&mut |step| step < 20).expect("it runs");
+    let diagnosis = study.diagnose_watched(&mut |trace| trace.updates.len() <= 20).expect("it runs");
     assert!(diagnosis.stopped);
     assert_eq!(diagnosis.steps, 21);
     let case = sgd(3e-6);
     let mut study = Study::new(STEPS, |setup: &Setup| Ok::<_, Error>(case.open(setup)));
     let mut diagnosis = study.diagnose().expect("it runs");
     let mut told = vec![];
-    let mut watch = |remedy: &str, step: usize| {
+    let mut watch = |remedy: &str, trace: &Trace| {
         told.push(remedy.to_string());
-        remedy == "repeat" || step < 3
+        remedy == "repeat" || trace.batches.len() <= 3
     };
     study.prove_within(&mut diagnosis, STEPS, &mut watch).expect("it runs");
     assert_eq!(diagnosis.fault(), "rate-too-low");
