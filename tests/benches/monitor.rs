@@ -1,13 +1,14 @@
 //! The cost of the monitor on the models of `wgrad bench w1` and `w5`: rounds of steps without it, with every tenth update
-//! measured, with each, and with each one's flow alone, in turn. Prints the mean step of each, the median over the rounds, and
-//! its ratio to that without.
+//! measured, with each, and with each one's flow alone; and with every tenth one measured with histograms, with and without a
+//! report of it, in turn. Prints the mean step of each, the median over the rounds, and its ratio to that without.
 
-use std::time::Instant;
+use std::{path::Path, time::Instant};
 use wgrad::{Array, Session, Store};
 use wgrad_cpu::CpuBackend;
 use wgrad_nn::{
     BlockKind, Builder, Detail, Gpt, GptConfig, MonitorConfig, ResNet, ResNetConfig, Trainer, TrainerConfig,
     optim::{AdamW, AdamWConfig, Sgd, SgdConfig},
+    track::{Jsonl, Page, Sink, TensorBoard, Tracker},
 };
 
 /// Steps of a round: each measures as often as its interval says.
@@ -21,6 +22,9 @@ struct Run {
     trainer: Trainer,
     session: Session,
     batch: Batch,
+    /// Takes what it shows to a report.
+    tracker: Option<Tracker>,
+    steps: usize,
 }
 
 fn open(store: Store) -> Session {
@@ -44,7 +48,8 @@ fn w1(monitor: &Option<MonitorConfig>) -> Run {
         let all = (0..8 * 128).map(|i| ((i * 37 + turn) % 96) as u32);
         Array::new([8, 128], all.collect::<Vec<_>>())
     };
-    Run { trainer, session: open(store), batch: [("x", symbols(0)), ("y", symbols(1))] }
+    let batch = [("x", symbols(0)), ("y", symbols(1))];
+    Run { trainer, session: open(store), batch, tracker: None, steps: 0 }
 }
 
 fn w5(monitor: &Option<MonitorConfig>) -> Run {
@@ -60,7 +65,7 @@ fn w5(monitor: &Option<MonitorConfig>) -> Run {
     let pixels = (0..16 * 3 * 32 * 32).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<_>>();
     let classes = (0..16).map(|i| i % 10).collect::<Vec<u32>>();
     let batch = [("x", Array::new([16, 3, 32, 32], pixels)), ("y", Array::new([16], classes))];
-    Run { trainer, session: open(store), batch }
+    Run { trainer, session: open(store), batch, tracker: None, steps: 0 }
 }
 
 impl Run {
@@ -71,11 +76,28 @@ impl Run {
         for _ in 0..STEPS {
             self.trainer.step(&mut self.session, &[(x_name, x), (y_name, y)]).expect("it runs");
             let taps = self.session.taps().expect("it ran");
-            std::hint::black_box((self.trainer.updates(&taps), self.trainer.measurements(&taps)));
+            let (updates, measured) = (self.trainer.updates(&taps), self.trainer.measurements(&taps));
+            if let Some(tracker) = &mut self.tracker {
+                for update in &updates {
+                    tracker.update(self.steps, update);
+                    self.steps += 1;
+                }
+                measured.iter().for_each(|measured| _ = tracker.measurement(self.steps, measured));
+            }
+            std::hint::black_box((updates, measured));
         }
         self.session.wait().expect("it ran");
         start.elapsed().as_secs_f64() * 1e3 / STEPS as f64
     }
+}
+
+/// The variant with a report.
+const REPORTED: &str = "reported, every 10";
+
+fn reported(folder: &Path) -> std::io::Result<Tracker> {
+    let page: Box<dyn Sink> = Box::new(Page::create(folder, "a run")?);
+    let lines = Box::new(Jsonl::create(folder.join("metrics.jsonl"))?);
+    Ok(Tracker::new(vec![page, lines, Box::new(TensorBoard::create(folder)?)], 4096))
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -85,16 +107,23 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn main() {
     let every = |every, detail| Some(MonitorConfig { every, detail, ..MonitorConfig::default() });
+    let counted = || Some(MonitorConfig { every: 10, histograms: true, ..MonitorConfig::default() });
     let variants = [
         ("plain", None),
         ("every 10", every(10, Detail::Full)),
         ("every 1", every(1, Detail::Full)),
         ("flow, every 1", every(1, Detail::Flow)),
+        ("counted, every 10", counted()),
+        (REPORTED, counted()),
     ];
     type Make = fn(&Option<MonitorConfig>) -> Run;
     let models: [(&str, Make); 2] = [("w1", w1), ("w5", w5)];
     for (name, model) in models {
         let mut runs: Vec<Run> = variants.iter().map(|(_, monitor)| model(monitor)).collect();
+        let folder = tempfile::tempdir().expect("a folder");
+        for (run, _) in runs.iter_mut().zip(&variants).filter(|(_, (variant, _))| *variant == REPORTED) {
+            run.tracker = Some(reported(folder.path()).expect("it can be written"));
+        }
         runs.iter_mut().for_each(|run| _ = run.round());
         let mut times = vec![vec![]; variants.len()];
         for _ in 0..ROUNDS {
@@ -105,7 +134,7 @@ fn main() {
         let plain = median(times[0].clone());
         for ((variant, _), times) in variants.iter().zip(times) {
             let ms = median(times);
-            println!("{name} {variant:<14} {ms:8.3} ms a step, {:6.3} of plain", ms / plain);
+            println!("{name} {variant:<18} {ms:8.3} ms a step, {:6.3} of plain", ms / plain);
         }
     }
 }

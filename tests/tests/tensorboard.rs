@@ -11,7 +11,7 @@ use wgrad_cpu::CpuBackend;
 use wgrad_nn::{
     Activation, Builder, Histogram, Measurement, Mlp, MlpConfig, MonitorConfig, Trainer, TrainerConfig, Update,
     optim::{Sgd, SgdConfig},
-    track::{Setting, TensorBoard, Tracker},
+    track::{End, Setting, TensorBoard, Tracker},
 };
 
 /// The interpreter that has TensorBoard; `None` where these tests are to do without.
@@ -90,7 +90,7 @@ fn tensorboard_reads_every_value() {
     tracker.value(6, "odd", f64::NAN);
     tracker.alert(5, "spike", "the loss is *high*");
     tracker.text(6, "finding", "healthy: `é`");
-    tracker.end(6, true);
+    tracker.end(6, End::Finished);
     let tracked = tracker.finish();
     assert!(tracked.dropped == 0 && tracked.errors.is_empty(), "{tracked:?}");
 

@@ -61,7 +61,15 @@ function ticks(low, high, log) {
     const from = Math.ceil(low - 1e-9), to = Math.floor(high + 1e-9), by = Math.max(1, Math.ceil((to - from) / 5));
     const all = [];
     for (let power = from; power <= to; power += by) all.push(power);
-    return all.length > 1 ? all : [low, high];
+    if (all.length > 2) return all;
+    const finer = [];
+    for (let power = Math.floor(low); power <= high; power += 1) {
+      for (const times of [1, 2, 5]) {
+        const at = power + Math.log10(times);
+        if (at >= low - 1e-9 && at <= high + 1e-9) finer.push(at);
+      }
+    }
+    return finer.length > 1 ? finer : [low, high];
   }
   const raw = (high - low) / 5 || 1, unit = 10 ** Math.floor(Math.log10(raw));
   const by = unit * ([1, 2, 5].find((step) => step * unit >= raw) || 10);
@@ -80,7 +88,7 @@ function chart(parent, lines, { log, label }) {
   if (lines.length === 0) return;
   const finite = lines.flatMap((line) => [...line.low, ...line.high]).filter(Number.isFinite).sort((a, b) => a - b);
   // One spike would leave all else at the bottom.
-  if (log === undefined) log = finite[0] > 0 && finite[finite.length - 1] > 200 * finite[Math.floor(finite.length / 2)];
+  if (log === undefined) log = finite[0] > 0 && finite[finite.length - 1] > 10 * finite[Math.floor(finite.length / 2)];
   const shown = (v) => Number.isFinite(v) && (!log || v > 0);
   const at = (v) => (log ? Math.log10(v) : v);
   let values = lines.flatMap((line) => [...line.low, ...line.high]).filter(shown).map(at);

@@ -3,7 +3,7 @@
 use super::{
     super::{Run, Setting, json::number},
     assemble,
-    data::{MEASUREMENTS, Updates},
+    data::{MEASUREMENTS, Series, Updates},
 };
 use serde_json::{Map, Value, json};
 use std::{fs, io, path::Path};
@@ -42,7 +42,11 @@ fn of_run(name: &str, run: &Run) -> Value {
     let values: Map<String, Value> = run
         .values
         .iter()
-        .map(|(name, all)| (name.clone(), all.iter().map(|(step, value)| json!([step, number(*value)])).collect()))
+        .map(|(name, all)| {
+            let mut series = Series::default();
+            all.iter().for_each(|(step, value)| series.push(*step, *value));
+            (name.clone(), series.json())
+        })
         .collect();
     let stride = run.flow.len().div_ceil(MEASUREMENTS).max(1);
     let flow = run.flow.iter().step_by(stride);

@@ -107,6 +107,36 @@ impl Updates {
     }
 }
 
+/// Numbers by update, thinned evenly.
+#[derive(Clone, Default, Debug)]
+pub struct Series {
+    points: Vec<(usize, f64)>,
+    /// Of so many numbers one is kept; the last is always there.
+    stride: usize,
+    seen: usize,
+    last: Option<(usize, f64)>,
+}
+
+impl Series {
+    pub fn push(&mut self, step: usize, value: f64) {
+        self.stride = self.stride.max(1);
+        self.last = Some((step, value));
+        if self.seen.is_multiple_of(self.stride) {
+            self.points.push((step, value));
+        }
+        self.seen += 1;
+        if self.points.len() > POINTS {
+            self.points = self.points.iter().step_by(2).copied().collect();
+            self.stride *= 2;
+        }
+    }
+
+    pub fn json(&self) -> Value {
+        let last = self.last.filter(|last| self.points.last().is_none_or(|(step, _)| *step != last.0));
+        self.points.iter().copied().chain(last).map(|(step, value)| json!([step, number(value)])).collect()
+    }
+}
+
 /// The measurements of a run.
 #[derive(Clone, Default, Debug)]
 pub struct Measured {
@@ -197,6 +227,18 @@ mod tests {
         let most = |of: &Value| of.as_array().expect("a list").iter().filter_map(Value::as_f64).fold(0.0, f64::max);
         assert_eq!([most(&json["loss"]["high"]), most(&json["norm"]["high"])], [1e9, 7.0]);
         assert!(json["step"].as_array().expect("a list").len() <= POINTS);
+    }
+
+    #[test]
+    fn numbers_are_thinned_evenly_and_the_last_one_stays() {
+        let mut series = Series::default();
+        (0..20_000).for_each(|step| series.push(step, step as f64));
+        let points = series.json();
+        let steps: Vec<u64> =
+            points.as_array().expect("a list").iter().map(|point| point[0].as_u64().expect("a number")).collect();
+        let gap = steps[1] - steps[0];
+        assert!(steps.len() <= POINTS + 1 && steps[..steps.len() - 1].windows(2).all(|two| two[1] - two[0] == gap));
+        assert_eq!((steps[0], steps.last()), (0, Some(&19_999)));
     }
 
     #[test]

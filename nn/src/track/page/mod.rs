@@ -7,7 +7,7 @@ pub use comparison::{Row, SideBySide};
 
 use super::{Event, Record, Setting, Sink, json::number, rows_of_flow};
 use crate::SiteMeasure;
-use data::{Measured, Updates};
+use data::{Measured, Series, Updates};
 use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeMap,
@@ -39,7 +39,7 @@ pub struct Page {
     title: String,
     updates: Updates,
     measured: Measured,
-    values: BTreeMap<String, Vec<(usize, f64)>>,
+    values: BTreeMap<String, Series>,
     alerts: Vec<Value>,
     texts: BTreeMap<String, String>,
     settings: Vec<(String, Setting)>,
@@ -54,9 +54,6 @@ pub struct Page {
 
 /// The most alerts that a page lists.
 const ALERTS: usize = 500;
-
-/// Points of a number of the caller's at most; of more, every other one goes.
-const VALUES: usize = 2048;
 
 /// The numbers of a site, by name.
 fn probes(site: &SiteMeasure) -> BTreeMap<&'static str, Value> {
@@ -117,11 +114,7 @@ impl Page {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let settings: Map<String, Value> =
             self.settings.iter().map(|(name, setting)| (name.clone(), setting.json())).collect();
-        let values: Map<String, Value> = self
-            .values
-            .iter()
-            .map(|(name, all)| (name.clone(), all.iter().map(|(step, value)| json!([step, number(*value)])).collect()))
-            .collect();
+        let values: Map<String, Value> = self.values.iter().map(|(name, all)| (name.clone(), all.json())).collect();
         let texts: Map<String, Value> = self
             .texts
             .iter()
@@ -194,11 +187,7 @@ impl Sink for Page {
             }
             Event::Alert(_) => {}
             Event::Value(name, value) => {
-                let all = self.values.entry(name.clone()).or_default();
-                all.push((step, *value));
-                if all.len() > VALUES {
-                    *all = all.iter().step_by(2).copied().collect();
-                }
+                self.values.entry(name.clone()).or_default().push(step, *value);
             }
             Event::Text(name, text) => _ = self.texts.insert(name.clone(), text.clone()),
             Event::Settings { all, metric } => (self.settings, self.metric) = (all.clone(), metric.clone()),

@@ -163,7 +163,10 @@ function tape() {
 
   function describe() {
     details.replaceChildren();
-    if (!chosen) return;
+    if (!chosen) {
+      details.append(make("p", { class: "note" }, "Choose a node to see its formula, its line, and what reads it."));
+      return;
+    }
     const list = make("dl", {});
     const put = (name, ...of) => list.append(make("dt", {}, name), make("dd", {}, ...of));
     if (!chosen.node) {
