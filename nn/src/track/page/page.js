@@ -100,7 +100,23 @@ function flow() {
 }
 
 /** A number with a range that is sound: what lies outside stands out. */
-const RANGES = { "update / parameter": [1e-6, 0.1], "dead units": [0, 0.9], "score range": [0, 100] };
+const RANGES = { "update / parameter": [1e-6, 0.1], "dead units": [0, 0.9], "score range": [0, 100], "of the largest": [0.1, 1], "of the median": [1e-6, 1e6] };
+
+/** Parts of a model, by the first word of their parameters' paths, side by side: their balance. */
+function parts(look) {
+  const all = new Map();
+  names.params.forEach((path, i) => {
+    const part = path.split("/")[0], [norm, , , , own, update] = look.params[i].map(num), sums = all.get(part) || [0, 0, 0];
+    all.set(part, [sums[0] + norm ** 2, sums[1] + own ** 2, sums[2] + update ** 2]);
+  });
+  const largest = Math.max(...[...all.values()].map((sums) => Math.sqrt(sums[0])));
+  return [...all].map(([part, sums]) => {
+    const [norm, own, update] = sums.map(Math.sqrt);
+    return [part, norm, norm / largest, own, update, update / own];
+  });
+}
+
+const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
 
 function oneStep() {
   if (looks.length === 0) return;
@@ -124,8 +140,19 @@ function oneStep() {
     if (rows.length > 0) {
       place.append(make("h3", {}, "Parameters"), table(heads, rows, (cell, column) => column > 0 && odd(heads[column], cell)));
     }
-    const kinds = [...new Set(names.sites.flatMap((site) => site[1]))];
+    const balance = parts(look), of = ["part", "|gradient|", "of the largest", "|parameter|", "|update|", "update / parameter"];
+    if (balance.length > 1) {
+      place.append(make("h3", {}, "Parts"), table(of, balance, (cell, column) => column > 0 && odd(of[column], cell)));
+    }
+    const kinds = [...new Set(names.sites.flatMap((site) => site[1]))], mean = "mean |dL/dz|";
     const sites = names.sites.map(([path, own], i) => [path, ...kinds.map((kind) => (own.includes(kind) ? look.sites[i][own.indexOf(kind)] : ""))]);
+    // Behind what is frozen, the gradient must still be one.
+    const flows = sites.map((row) => num(row[1 + kinds.indexOf(mean)]));
+    const known = kinds.includes(mean) ? flows.filter((flow) => typeof flow === "number") : [];
+    if (known.length > 1) {
+      kinds.push("of the median");
+      sites.forEach((row, i) => row.push(typeof flows[i] === "number" ? flows[i] / median(known) : ""));
+    }
     if (sites.length > 0) {
       place.append(make("h3", {}, "Probes"), table(["site", ...kinds], sites, (cell, column) => column > 0 && cell !== "" && odd(kinds[column - 1], cell)));
     }
