@@ -1,6 +1,7 @@
 //! A session: a device, the values of a store on it, and the programs compiled for it.
 
 mod snapshot;
+mod states;
 
 pub use snapshot::Snapshot;
 
@@ -14,7 +15,7 @@ use crate::{
     plan::{Grouping, Plan},
     program::Program,
     random::{FNV_OFFSET, fnv1a_bytes},
-    store::{Layout, Param, StateId, Store},
+    store::{Layout, StateId, Store},
     tape::Tape,
     window::{Events, Windows},
 };
@@ -540,65 +541,6 @@ impl Session {
         self.collect_taps()?;
         self.late()?;
         Ok(self.taps.drain(..).collect())
-    }
-
-    /// Waits for the device and copies a state to the host.
-    ///
-    /// # Errors
-    /// If the device is lost, or a run has failed.
-    ///
-    /// # Panics
-    /// If the state is another store's.
-    #[track_caller]
-    pub fn read(&mut self, state: StateId) -> Result<Array> {
-        let decl = self.layout.state(state);
-        Ok(Array::new(&decl.shape, self.backend.read(self.buffers[state.index()])?))
-    }
-
-    /// Waits for the device and copies a parameter to the host.
-    ///
-    /// # Errors
-    /// If the device is lost, or a run has failed.
-    ///
-    /// # Panics
-    /// If the parameter is another store's.
-    #[track_caller]
-    pub fn read_param(&mut self, param: Param) -> Result<Array> {
-        let decl = self.layout.param(param).clone();
-        let arena = self.read(decl.arena)?;
-        Ok(Array::new(&decl.shape, arena.data().slice(decl.offset..decl.offset + decl.shape.numel())))
-    }
-
-    /// Replaces a state's value.
-    ///
-    /// # Errors
-    /// If the shape or type differs, which leaves the state as it was; if the device is lost.
-    ///
-    /// # Panics
-    /// If the state is another store's.
-    #[track_caller]
-    pub fn write(&mut self, state: StateId, value: &Array) -> Result<()> {
-        let decl = self.layout.state(state);
-        check(|| format!("state {:?}", decl.name), (&decl.shape, decl.dtype), value, None)?;
-        self.windows.forget(state);
-        self.backend.write(self.buffers[state.index()], value.data())
-    }
-
-    /// Replaces a parameter's value.
-    ///
-    /// # Errors
-    /// If the shape or type differs, which leaves the parameter as it was; if the device is lost.
-    ///
-    /// # Panics
-    /// If the parameter is another store's.
-    #[track_caller]
-    pub fn write_param(&mut self, param: Param, value: &Array) -> Result<()> {
-        let decl = self.layout.param(param).clone();
-        let dtype = self.layout.state(decl.arena).dtype;
-        check(|| format!("parameter {:?}", decl.path), (&decl.shape, dtype), value, None)?;
-        let mut arena = self.backend.read(self.buffers[decl.arena.index()])?;
-        arena.overwrite(decl.offset, value.data());
-        self.backend.write(self.buffers[decl.arena.index()], &arena)
     }
 
     /// Computes one value, once: records, compiles, runs and forgets a program.

@@ -3,16 +3,21 @@
 //! A node's inputs always have smaller ids than the node, so id order is a topological order, and a range of ids is a
 //! stretch of the program.
 
+mod leaves;
+mod scopes;
+
+pub use scopes::Entered;
+
 use crate::{
-    Array, DType, Shape, Site, Tensor,
+    DType, Shape, Site, Tensor,
     alarm::Alarm,
     call::Named,
     hook::{HookFns, OwnRule, Probe, Rewrite, RuleFn},
     lints::{Drawing, Facts},
-    op::{HookId, InputId, Op, RuleId, Typed},
+    op::{HookId, Op, RuleId, Typed},
     program::{InputDecl, Pass, Program, TapDecl},
     random::fnv1a,
-    store::{Flat, Layout, Param, ParamSet, StateId},
+    store::{Layout, Param, ParamSet, StateId},
     versions::Versions,
     window::Event,
 };
@@ -152,25 +157,6 @@ pub struct Tape {
     pub(crate) inner: RefCell<Inner>,
 }
 
-/// A scope that is being recorded in, until this is dropped: see [`Tape::enter`].
-#[must_use = "the scope ends where this is dropped"]
-pub struct Entered<'t> {
-    tape: &'t Tape,
-    before: Option<ScopeId>,
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.tape.inner.borrow_mut().scope = self.before;
-    }
-}
-
-impl fmt::Debug for Entered<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entered").field("before", &self.before).finish_non_exhaustive()
-    }
-}
-
 impl Default for Tape {
     fn default() -> Self {
         Self::new(Arc::default())
@@ -303,277 +289,6 @@ impl Tape {
 
     pub(crate) fn len(&self) -> u32 {
         self.inner.borrow().nodes.len() as u32
-    }
-
-    // Leaves.
-
-    /// A scalar constant, rounded to a float type.
-    ///
-    /// # Panics
-    /// If an integer type, or bool, does not hold the value.
-    #[track_caller]
-    pub fn scalar(&self, value: f64, dtype: DType) -> Tensor<'_> {
-        let exact = dtype.is_float() || Array::new([], vec![value]).cast(dtype).item(0) == value;
-        self.require(exact, &format!("constant {value}"), &[], || format!("{dtype} does not hold it"));
-        self.push_typed(Op::Const(value.to_bits()), [].into(), (Shape::scalar(), dtype))
-    }
-
-    /// A tensor filled with one value.
-    #[track_caller]
-    pub fn full(&self, shape: impl Into<Shape>, value: f64, dtype: DType) -> Tensor<'_> {
-        let _call = self.call("full", &[]);
-        self.scalar(value, dtype).broadcast_to(shape)
-    }
-
-    /// A constant vector, rounded to a float type: for facts of the program, which are part of it. Give data as an input.
-    ///
-    /// # Panics
-    /// If an integer type, or bool, does not hold a value.
-    #[track_caller]
-    pub fn table(&self, values: &[f64], dtype: DType) -> Tensor<'_> {
-        let held = Array::new([values.len()], values.to_vec()).cast(dtype).to_f64();
-        let lost = values.iter().zip(held).find(|(value, held)| !dtype.is_float() && **value != *held);
-        self.require(lost.is_none(), "table", &[], || {
-            format!("{dtype} does not hold {}", lost.map_or(0.0, |(lost, _)| *lost))
-        });
-        let bits = values.iter().map(|value| value.to_bits()).collect();
-        self.push_typed(Op::Table(bits), [].into(), ([values.len()].into(), dtype))
-    }
-
-    /// `0, 1, .., len - 1` (u32).
-    #[track_caller]
-    pub fn iota(&self, len: usize) -> Tensor<'_> {
-        self.push(Op::Iota(len), &[])
-    }
-
-    /// Host data that each run supplies under this name.
-    ///
-    /// # Panics
-    /// If the tape has an input of this name already: what is to be the same data is the same tensor.
-    #[track_caller]
-    pub fn input(&self, name: &str, shape: impl Into<Shape>, dtype: DType) -> Tensor<'_> {
-        let (shape, site) = (shape.into(), self.site());
-        let first = self.inner.borrow().inputs.iter().find(|i| i.name == name).map(|i| i.site);
-        if let Some(first) = first {
-            let at = self.recorded_at();
-            panic!("input {name:?} of {dtype}{shape}: the name is taken, at {first}: use that tensor again{at}");
-        }
-        let id = {
-            let inputs = &mut self.inner.borrow_mut().inputs;
-            inputs.push(InputDecl { name: name.into(), shape: shape.clone(), dtype, site });
-            InputId(inputs.len() as u32 - 1)
-        };
-        self.push_typed(Op::Input(id), [].into(), (shape, dtype))
-    }
-
-    /// As [`Tape::input`], or the input of this name: for programs put together from parts that do not know of each other.
-    #[cfg(feature = "testing")]
-    #[track_caller]
-    pub fn shared_input(&self, name: &str, shape: impl Into<Shape>, dtype: DType) -> Tensor<'_> {
-        let shape = shape.into();
-        let known = self.inner.borrow().inputs.iter().position(|i| i.name == name);
-        match known {
-            Some(known) => self.push_typed(Op::Input(InputId(known as u32)), [].into(), (shape, dtype)),
-            None => self.input(name, shape, dtype),
-        }
-    }
-
-    /// An input with the shape and type of an array.
-    #[track_caller]
-    pub fn input_like(&self, name: &str, array: &Array) -> Tensor<'_> {
-        self.input(name, array.shape(), array.dtype())
-    }
-
-    // State: single assignment within a program.
-
-    /// The latest value of a state on this tape: what was assigned last, else its value when the program starts.
-    #[track_caller]
-    pub fn state(&self, state: StateId) -> Tensor<'_> {
-        let (rebound, current) = {
-            let inner = self.inner.borrow();
-            (inner.rebound.iter().rev().find_map(|r| r.get(&state).copied()), inner.states.get(&state).copied())
-        };
-        if let Some(id) = rebound.or(current) {
-            return Tensor { tape: self, id };
-        }
-        let decl = self.layout.state(state);
-        self.push_typed(Op::State(state), [].into(), (decl.shape.clone(), decl.dtype))
-    }
-
-    /// Makes `value` the state's value: for later reads on this tape at once, for later runs when the program ends.
-    ///
-    /// # Panics
-    /// If the shape or type is not the state's, or within [`Tape::with_params`] of that state.
-    #[track_caller]
-    pub fn assign(&self, state: StateId, value: Tensor<'_>) {
-        let id = self.fitting("assign to", state, value);
-        let rebound = self.inner.borrow().rebound.iter().any(|r| r.contains_key(&state));
-        let name = &self.layout.state(state).name;
-        assert!(
-            !rebound,
-            "assign to {name:?}: it has another value within `with_params`; use `Optimizer::update` there"
-        );
-        let site = self.site();
-        let mut inner = self.inner.borrow_mut();
-        inner.states.insert(state, id);
-        inner.versions.assigned.push((state, id, site));
-        inner.facts.assign(state, site);
-    }
-
-    /// Remembers the value of a loss scale that a loss is multiplied by.
-    #[track_caller]
-    pub(crate) fn note_scale(&self, scale: StateId) {
-        let id = self.state(scale).id;
-        self.inner.borrow_mut().scaled_by.insert(scale, id);
-    }
-
-    /// Whether a loss scale still has the value that was noted; true where no loss was scaled on this tape.
-    #[track_caller]
-    pub(crate) fn scale_is_noted(&self, scale: StateId) -> bool {
-        let id = self.state(scale).id;
-        self.inner.borrow().scaled_by.get(&scale).is_none_or(|noted| *noted == id)
-    }
-
-    /// The latest values of the arenas that hold some parameters.
-    #[track_caller]
-    pub fn arenas(&self, params: &ParamSet) -> Flat<'_> {
-        Flat::new(params.arenas(&self.layout).into_iter().map(|arena| (arena, self.state(arena))).collect())
-    }
-
-    /// The node of a value for a state.
-    #[track_caller]
-    pub(crate) fn fitting(&self, what: &str, state: StateId, value: Tensor<'_>) -> NodeId {
-        let decl = self.layout.state(state);
-        assert!(
-            decl.shape == value.shape() && decl.dtype == value.dtype(),
-            "{what} {:?} of {}{}: the value is {}{}",
-            decl.name,
-            decl.dtype,
-            decl.shape,
-            value.dtype(),
-            value.shape()
-        );
-        self.own(value, what)
-    }
-
-    /// Runs `f` with other values for whole arenas: a model on updated parameters, for gradients through an update.
-    ///
-    /// [`Tensor::grad`] within `f` is by these values, and goes no further back; after it, of what `f` has returned, it goes
-    /// through these values to the parameters that they were computed from.
-    ///
-    /// # Panics
-    /// If a value does not have its arena's shape and type.
-    #[track_caller]
-    pub fn with_params<'t, R>(&'t self, values: &Flat<'t>, f: impl FnOnce() -> R) -> R {
-        // A loop, not a closure: what does not fit is refused at the caller's line.
-        let mut bindings = BTreeMap::new();
-        for &(arena, value) in values.parts() {
-            bindings.insert(arena, self.fitting("with_params:", arena, value));
-        }
-        self.inner.borrow_mut().rebound.push(bindings);
-        let result = f();
-        self.inner.borrow_mut().rebound.pop();
-        result
-    }
-
-    // Scopes.
-
-    /// Records what `f` does under a name.
-    pub fn scoped<R>(&self, name: &str, f: impl FnOnce() -> R) -> R {
-        let _scope = self.enter(name);
-        f()
-    }
-
-    /// As [`Tape::scoped`], of all that is recorded until the result is dropped: what is refused there names the line of
-    /// who calls a `#[track_caller]` function, which it does not within a closure.
-    pub fn enter(&self, name: &str) -> Entered<'_> {
-        self.entered(self.child_scope(self.current_scope(), name, None))
-    }
-
-    /// Records what `f` does as turn `turn` of a loop of this name; the printer folds turns that are alike.
-    pub fn scoped_turn<R>(&self, name: &str, turn: usize, f: impl FnOnce() -> R) -> R {
-        let _scope = self.enter_turn(name, turn);
-        f()
-    }
-
-    /// As [`Tape::scoped_turn`], until the result is dropped: see [`Tape::enter`].
-    pub fn enter_turn(&self, name: &str, turn: usize) -> Entered<'_> {
-        self.entered(self.child_scope(self.current_scope(), name, Some(turn)))
-    }
-
-    pub(crate) fn current_scope(&self) -> ScopeId {
-        self.inner.borrow().scope.unwrap_or(ScopeId(0))
-    }
-
-    pub(crate) fn child_scope(&self, parent: ScopeId, name: &str, turn: Option<usize>) -> ScopeId {
-        let inner = &mut *self.inner.borrow_mut();
-        let scope = Scope { parent, name: name.into(), turn };
-        *inner.scope_ids.entry(scope).or_insert_with_key(|scope| {
-            inner.scopes.push(scope.clone());
-            ScopeId(inner.scopes.len() as u32 - 1)
-        })
-    }
-
-    pub(crate) fn scope(&self, id: ScopeId) -> Scope {
-        self.inner.borrow().scopes[id.0 as usize].clone()
-    }
-
-    pub(crate) fn in_scope<R>(&self, scope: ScopeId, f: impl FnOnce() -> R) -> R {
-        let _scope = self.entered(scope);
-        f()
-    }
-
-    fn entered(&self, scope: ScopeId) -> Entered<'_> {
-        Entered { tape: self, before: self.inner.borrow_mut().scope.replace(scope) }
-    }
-
-    /// Records contractions of f32 tensors in half precision (Micikevicius et al. 2018, "Mixed precision training"):
-    ///
-    /// | what | with `F16` |
-    /// |---|---|
-    /// | `matmul`, `matmul_t`, `conv1d`, `conv2d`; with them a recurrent layer's product of its inputs, and `attention`'s of values where it masks or drops weights | operands and result rounded to f16, products summed wider; the result is f32 again |
-    /// | `attention` | queries, keys and values rounded to f16; scores, soft-max and sums in f32; the result rounded to f16, and f32 again |
-    /// | their gradients, of activations and of weights | computed and rounded likewise, in a sweep recorded within or without |
-    /// | several gradients of one value or weight | summed in f32, rounded once |
-    /// | elementwise operations, `dot`, sums, means, norms, soft-max, losses, embeddings, a recurrent layer's steps | f32, and so are their gradients |
-    /// | parameters, and their gradients in the arena | f32, holding what the gradients' halves can hold |
-    /// | contractions of f64, or of halves | left as they are |
-    ///
-    /// So what flows back from layer to layer is rounded to halves at each contraction: below 2^-25 (3e-8) it is lost, from
-    /// 65520 on it is infinite. Scale the loss, and unscale the gradients, which makes an overflow a step not taken:
-    ///
-    /// ```
-    /// # use wgrad::{DType, LossScaler, Optimizer, ParamSet, Tape, Tensor};
-    /// # fn update<'t>(t: &'t Tape, model: &dyn Fn() -> Tensor<'t>, params: &ParamSet, scaler: &LossScaler, sgd: &dyn Optimizer) {
-    /// let loss = t.autocast(DType::F16, || model());
-    /// sgd.step(scaler.scale(loss).grad(params).unscale(scaler));
-    /// scaler.update(t);
-    /// # }
-    /// ```
-    ///
-    /// Within, `F32` switches it off, and the innermost policy holds.
-    ///
-    /// # Panics
-    /// If the type is neither f16 nor f32.
-    #[track_caller]
-    pub fn autocast<R>(&self, dtype: DType, f: impl FnOnce() -> R) -> R {
-        let half = match dtype {
-            DType::F16 => Some(dtype),
-            DType::F32 => None,
-            _ => panic!("autocast: contractions in {dtype}: needs f16, or f32 for none{}", self.recorded_at()),
-        };
-        let before = std::mem::replace(&mut self.inner.borrow_mut().autocast, half);
-        let result = f();
-        self.inner.borrow_mut().autocast = before;
-        result
-    }
-
-    /// The type that a contraction of these is to be computed in, if that is another than theirs.
-    pub(crate) fn autocasts(&self, a: Tensor<'_>, b: Tensor<'_>) -> Option<DType> {
-        let half = self.inner.borrow().autocast?;
-        let casts = a.dtype() == DType::F32 && b.dtype() == DType::F32;
-        self.inner.borrow_mut().half |= casts;
-        casts.then_some(half)
     }
 
     // What a program shows of itself.

@@ -5,7 +5,7 @@ use crate::{
     cli::Common,
     device::Place,
     output::json,
-    run::{Kept, Metrics, QUEUE},
+    run::{Kept, Metrics, QUEUE, measured},
     say,
 };
 use clap::{Args, ValueEnum};
@@ -15,7 +15,7 @@ use wgrad::{Array, Data, Origin, Parting, Program};
 use wgrad_cpu::{CpuBackend, reference};
 use wgrad_nn::{
     Capsule,
-    track::{End, Recorded, Setting},
+    track::{End, Setting},
 };
 
 /// Options of `wgrad replay`.
@@ -119,7 +119,7 @@ pub fn replay(args: &ReplayArgs, common: &Common) -> Result<()> {
         all.extend(capsule.notes.iter().map(|(name, value)| text(name, value.clone())));
         metrics.settings(all);
         metrics.finding(0, &said);
-        let recorded = Recorded::measured(&mut session, &step, &inputs, "in this replay")?;
+        let recorded = measured(&mut session, &step, &inputs, "in this replay", &place)?;
         let chain = origin.iter().flat_map(|origin| &origin.chain).map(|place| place.node);
         metrics.recorded(0, recorded.with_chain(chain));
         metrics.finish(0, End::of(origin.is_none()))?;

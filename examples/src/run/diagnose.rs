@@ -1,6 +1,6 @@
 //! The diagnosis of a run, and the proof of its cure.
 
-use super::{Kept, Metrics, Runnable, Settings, live::Live};
+use super::{Kept, Metrics, Runnable, Settings, live::Live, measured};
 use crate::{
     Result,
     cli::Common,
@@ -94,7 +94,7 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
     drop(example);
     let Settings { steps, batch, metric, .. } = settings;
     let mut live = Live::new(Live::is_wanted(common), steps, 0, batch, metric.name);
-    let (mut seen, mut measured) = (0, 0);
+    let (mut seen, mut known) = (0, 0);
     let mut study = Study::new(settings.steps, |setup: &Setup| {
         let (example, session) = run.open(common, &place, setup)?;
         Ok::<_, crate::Error>(example.opened(session))
@@ -103,10 +103,10 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
         for (at, update) in trace.updates.iter().enumerate().skip(seen) {
             live.update(at, update);
         }
-        if let Some((_, last)) = trace.measured.get(measured..).and_then(<[_]>::last) {
+        if let Some((_, last)) = trace.measured.get(known..).and_then(<[_]>::last) {
             live.flow(&layers(last));
         }
-        (seen, measured) = (trace.updates.len(), trace.measured.len());
+        (seen, known) = (trace.updates.len(), trace.measured.len());
         live.show(trace.batches.len());
         !interrupt::requested()
     })?;
@@ -131,7 +131,7 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
         let recorded = match failing(&diagnosis, &place)? {
             None => {
                 let (example, session) = run.open(common, &place, &Setup::default())?;
-                Some((0, first(example.opened(session), &program)?))
+                Some((0, first(example.opened(session), &program, &place)?))
             }
             found => found,
         };
@@ -211,16 +211,16 @@ fn failing(diagnosis: &Diagnosis, place: &Place) -> Result<Option<(usize, Record
     let (mut session, step) = capsule.open(place.backend()?)?;
     let why = if failed.is_some() { "breaks" } else { "has its first spike" };
     let moment = format!("at step {update}, where the run {why}");
-    let recorded = Recorded::measured(&mut session, &step, &capsule.inputs(), &moment)?;
+    let recorded = measured(&mut session, &step, &capsule.inputs(), &moment, place)?;
     Ok(Some((update, recorded.with_chain(chain.iter().map(|place| place.node)))))
 }
 
 /// The first step of a run, measured.
-fn first(opened: Opened<crate::Error>, program: &Program) -> Result<Recorded> {
+fn first(opened: Opened<crate::Error>, program: &Program, place: &Place) -> Result<Recorded> {
     let Opened { mut session, mut batches, .. } = opened;
     let micro = batches()?.swap_remove(0);
     let named: Vec<(&str, &Array)> = micro.iter().map(|(name, array)| (name.as_str(), array)).collect();
-    Ok(Recorded::measured(&mut session, program, &named, "before the first step")?)
+    measured(&mut session, program, &named, "before the first step", place)
 }
 
 /// The mean |dL/dz| of each layer.

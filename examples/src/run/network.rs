@@ -1,6 +1,6 @@
 //! Networks behind a trainer: micro-batches, held-out data, and what hooks see of the layers.
 
-use super::{Data, Example, Feed, Names, Seen, Settings, data::split};
+use super::{Data, Example, Feed, Names, Seen, Settings, data::split, measured};
 use crate::{Error, Result, cli::Training, device::Place, history::Observed};
 use wgrad::{Layout, Lint, Optimizer, Param, ParamSet, Program, Session, Store, Tape, Taps, Tensor};
 use wgrad_nn::{
@@ -75,6 +75,7 @@ struct Trained<N> {
     program: Program,
     /// The last micro-batch.
     last: Option<Batch>,
+    place: Place,
 }
 
 /// The parameters with at least two dimensions: their places among `params`, and their paths.
@@ -199,6 +200,7 @@ pub fn open<N: Network, D: Data>(
         flow: vec![],
         program: plain.finish(),
         last: None,
+        place: place.clone(),
     };
     Ok((Box::new(trained), session))
 }
@@ -297,7 +299,7 @@ impl<N: Network> Example for Trained<N> {
 
     fn measured(&self, session: &mut Session, moment: &str) -> Result<Option<Recorded>> {
         let Some(Batch { x, y }) = &self.last else { return Ok(None) };
-        Ok(Some(Recorded::measured(session, &self.program, &[("x", x), ("y", y)], moment)?))
+        Ok(Some(measured(session, &self.program, &[("x", x), ("y", y)], moment, &self.place)?))
     }
 
     fn lints(&self) -> Vec<Lint> {

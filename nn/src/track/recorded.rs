@@ -29,31 +29,40 @@ impl Recorded {
         Self { program: program.clone(), moment: String::new(), ranges: vec![], chain: vec![], costs: vec![] }
     }
 
-    /// A step, with the ranges of its values from the states as they are and, where the device tells, the time of its kernels:
-    /// the median of 5 runs. The states are then what they were. `moment` says in words which states these are, such as
-    /// `after the last step`.
+    /// With the ranges of its values, from the states that a session of the step has now. `moment` says in words which these are,
+    /// such as `after the last step`.
     ///
     /// ```
     /// # use wgrad::{Array, Session, Step};
     /// # use wgrad_nn::track::{Recorded, Tracker};
     /// # fn look(tracker: &mut Tracker, session: &mut Session, step: &Step, x: &Array) -> Result<(), wgrad::Error> {
-    /// let recorded = Recorded::measured(session, step, &[("x", x)], "after the last step")?;
+    /// let (inputs, moment) = ([("x", x)], "after the last step");
+    /// let recorded = Recorded::new(step).with_ranges(session, &inputs, moment)?.with_times(session, &inputs)?;
     /// tracker.tape(0, recorded);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// As [`Session::ranges`] and [`Session::run`].
-    pub fn measured(
+    /// As [`Session::ranges`].
+    pub fn with_ranges(
+        mut self,
         session: &mut Session,
-        program: &Program,
         inputs: &[(&str, &Array)],
         moment: &str,
     ) -> wgrad::Result<Self> {
-        let ranges = session.ranges(program, inputs)?;
-        let costs = costs(session, program, inputs)?;
-        Ok(Self { moment: moment.into(), ranges, costs, ..Self::new(program) })
+        self.ranges = session.ranges(&self.program, inputs)?;
+        self.moment = moment.into();
+        Ok(self)
+    }
+
+    /// With the time of each kernel, where the device tells it: the median of 5 runs. The states are then what they were.
+    ///
+    /// # Errors
+    /// As [`Session::compile`] and [`Session::run`].
+    pub fn with_times(mut self, session: &mut Session, inputs: &[(&str, &Array)]) -> wgrad::Result<Self> {
+        self.costs = costs(session, &self.program, inputs)?;
+        Ok(self)
     }
 
     /// With the way from a cause to the loss, node by node.

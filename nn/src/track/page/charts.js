@@ -163,19 +163,29 @@ function chart(parent, lines, { log, label }) {
 
 /** A heat map: `columns` of numbers, drawn from the first row down. `said` puts a place in words. */
 function heat(parent, columns, rows, paint, said, label) {
-  const canvas = make("canvas", { width: columns.length, height: rows, role: "img", "aria-label": label });
+  const canvas = make("canvas", { width: columns.length, height: rows, role: "img", "aria-label": label, tabindex: "0" });
   canvas.style.height = `${Math.min(320, Math.max(60, rows * 14))}px`;
   const context = canvas.getContext("2d"), image = context.createImageData(columns.length, rows);
   columns.forEach((column, c) => {
     for (let r = 0; r < rows; r += 1) image.data.set([...paint(num(column[r]), column), 255], (r * columns.length + c) * 4);
   });
   context.putImageData(image, 0, 0);
-  const read = make("div", { class: "read" });
+  const read = make("div", { class: "read", "aria-live": "polite" });
+  let [c, r] = [columns.length - 1, 0];
+  const show = () => { read.textContent = said(c, r); };
   canvas.addEventListener("pointermove", (event) => {
     const box = canvas.getBoundingClientRect();
-    const c = Math.min(columns.length - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * columns.length)));
-    const r = Math.min(rows - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * rows)));
-    read.textContent = said(c, r);
+    c = Math.min(columns.length - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * columns.length)));
+    r = Math.min(rows - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * rows)));
+    show();
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    c = Math.min(columns.length - 1, Math.max(0, c + by[0]));
+    r = Math.min(rows - 1, Math.max(0, r + by[1]));
+    show();
   });
   parent.append(canvas, read);
 }
@@ -185,25 +195,37 @@ function scale() {
   return make("div", {}, make("div", { class: "scale" }), make("div", { class: "ends" }, make("span", {}, "1e-10"), make("span", {}, "1e-4"), make("span", {}, "1e2")));
 }
 
-/** The guides' bar picture: mean |dL/dz| of each layer on a logarithmic scale. */
-function bars(parent, flow, rows) {
-  const values = flow.map(num);
-  if (values.length === 0) return;
-  const finite = values.filter((v) => Number.isFinite(v) && v > 0).map(Math.log10);
+/**
+ * The guides' bar picture: a number of each row on a logarithmic scale, such as mean |dL/dz| of each layer; and behind it, where
+ * there are `tops`, a larger one.
+ */
+function bars(parent, title, values, rows, tops = []) {
+  values = values.map(num);
+  tops = tops.map(num);
+  const finite = [...values, ...tops].filter((v) => Number.isFinite(v) && v > 0).map(Math.log10);
   if (finite.length === 0) return;
   const high = Math.ceil(Math.max(...finite)), low = Math.min(high - 2, Math.floor(Math.min(...finite)));
   const W = width(parent), H = 160, left = 56, bottom = 18, wide = (W - left - 8) / values.length;
-  const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Mean |dL/dz| of each layer" });
+  const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title} of each of ${rows.length} rows` });
   for (const tick of ticks(low, high, true)) {
     const y = H - bottom - ((tick - low) / (high - low)) * (H - bottom - 8);
     svg.append(make("line", { class: "grid", x1: left, x2: W - 8, y1: y, y2: y }), make("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, brief(10 ** tick)));
   }
-  values.forEach((v, i) => {
+  const bar = (v, i, key, said) => {
     const share = v > 0 && Number.isFinite(v) ? Math.max(0.01, (Math.log10(v) - low) / (high - low)) : Number.isFinite(v) ? 0 : 1;
     const height = share * (H - bottom - 8), gap = wide > 4 ? 1 : 0;
-    svg.append(make("rect", { x: left + i * wide + gap, y: H - bottom - height, width: Math.max(0.5, wide - 2 * gap), height, fill: Number.isFinite(v) ? "var(--one)" : "var(--alarm)" },
-      make("title", {}, `${rows[i]}: ${text(v)}`)));
+    svg.append(make("rect", { x: left + i * wide + gap, y: H - bottom - height, width: Math.max(0.5, wide - 2 * gap), height, fill: Number.isFinite(v) ? `var(--${key})` : "var(--alarm)" },
+      make("title", {}, said)));
+  };
+  values.forEach((v, i) => {
+    const said = `${rows[i]}: ${text(v)}${tops.length > 0 ? `, largest ${text(tops[i])}` : ""}`;
+    if (tops.length > 0) bar(tops[i], i, "two", said);
+    bar(v, i, "one", said);
   });
-  svg.append(make("text", { x: left, y: H - 4 }, rows[0]), make("text", { x: W - 8, y: H - 4, "text-anchor": "end" }, rows[values.length - 1]));
-  parent.append(make("h3", {}, "Mean |dL/dz|"), svg);
+  svg.append(make("text", { x: left, y: H - 4 }, rows[0]), make("text", { x: W - 8, y: H - 4, "text-anchor": "end" }, rows[rows.length - 1]));
+  parent.append(make("h3", {}, title), svg);
+  if (tops.length > 0) {
+    const key = (name, of) => make("span", { style: `--key:var(--${of})` }, name);
+    parent.append(make("div", { class: "legend" }, key("mean", "one"), key("largest", "two")));
+  }
 }

@@ -44,8 +44,7 @@ function flows() {
     // Each run at the same share of its measurements.
     const said = runs.map((run) => {
       const look = run.flow[Math.round((Number(slider.value) / 1000) * (run.flow.length - 1))];
-      place.append(make("h3", {}, `${run.name}, step ${look.step}`));
-      bars(place, look.flow, run.rows);
+      bars(place, `Mean |dL/dz| of ${run.name}, step ${look.step}`, look.flow, run.rows);
       return `step ${look.step} of ${run.name}`;
     });
     title.textContent = said.join(", ");

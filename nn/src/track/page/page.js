@@ -130,7 +130,8 @@ function oneStep() {
     title.textContent = `Step ${look.step}, measurement ${Number(slider.value) + 1} of ${looks.length}`;
     slider.setAttribute("aria-valuetext", `step ${look.step}`);
     place.replaceChildren();
-    bars(place, look.flow, names.flow);
+    bars(place, "Mean |dL/dz|", look.flow, names.flow);
+    bars(place, "|gradient| of each parameter", look.params.map((param) => param[1]), names.params, look.params.map((param) => param[2]));
     const odd = (column, value) => {
       const range = RANGES[column], v = num(value);
       return typeof v === "number" && (!Number.isFinite(v) || (range && v !== 0 && (v < range[0] || v > range[1])));
