@@ -4,7 +4,7 @@ use super::json::number;
 use crate::flight::settled;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
-use wgrad::{Array, NodeId, Program, Session, ValueRange, plan::Cost};
+use wgrad::{Array, NodeId, Program, Session, ValueRange, op::Op, plan::Cost};
 
 /// A recorded step, with what is measured of it.
 #[derive(Clone, Debug)]
@@ -72,11 +72,6 @@ impl Recorded {
         self
     }
 
-    /// Whether a value that is measured is not finite.
-    pub fn is_broken(&self) -> bool {
-        self.ranges.iter().flatten().any(|range| range.non_finite() > 0)
-    }
-
     /// All of it but the printed text. A node is `[id, formula, type and shape, line, scope, phase, operands, range]`, with scope
     /// and phase by their places in the lists; a range is null, or `[low, high, NaN, infinite]`, with null for an end where no
     /// element is finite. A kernel is `[kernel, over, computes, recorded in, times, milliseconds]`.
@@ -88,8 +83,11 @@ impl Recorded {
         let formulas = program.formulas();
         let mut node = |id: NodeId| -> Value {
             let (node, place) = (program.node(id), program.place(id));
-            let name = matches!(node.op, wgrad::op::Op::Input(_) | wgrad::op::Op::State(_) | wgrad::op::Op::Const(_));
-            let formula = if name { &place.what } else { &formulas[id.index()] };
+            let formula = match node.op {
+                Op::Input(_) | Op::State(_) => place.what.clone(),
+                Op::Const(bits) => format!("const {}", f64::from_bits(bits)),
+                _ => formulas[id.index()].clone(),
+            };
             let operands: Vec<usize> = node.inputs.iter().map(|id| id.index()).collect();
             let range = ranges.get(id.index()).copied().flatten().map(|range| {
                 let end = |value: f64| if value.is_finite() { number(value) } else { Value::Null };
