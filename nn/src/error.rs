@@ -63,7 +63,7 @@ pub enum Error {
         path: PathBuf,
         /// The line, from 1 on.
         line: usize,
-        /// What is wrong with it.
+        /// The fault of the line.
         why: String,
     },
     /// A file that is no capsule of this version.

@@ -9,7 +9,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// How many scalars are shown together.
+/// Scalars that are shown together.
 pub(super) const TOGETHER: usize = 64;
 
 /// The nodes so far.

@@ -133,7 +133,7 @@ impl Tape {
         self.inner.borrow_mut().scaled_by.insert(scale, id);
     }
 
-    /// Whether a loss scale still has the value that was noted; true where no loss was scaled on this tape.
+    /// True if a loss scale still has the value that was noted, and where no loss was scaled on this tape.
     #[track_caller]
     pub(crate) fn scale_is_noted(&self, scale: StateId) -> bool {
         let id = self.state(scale).id;

@@ -1,4 +1,4 @@
-//! What a run shows on a terminal while it goes on: one block of lines that stays in its place.
+//! The block of lines on a terminal that shows a run while it goes on, and stays in its place.
 
 use crate::cli::Common;
 use console::{Term, truncate_str};
@@ -111,7 +111,7 @@ impl Live {
         }
     }
 
-    /// Whether a command shows blocks.
+    /// True if a command shows blocks.
     pub fn is_wanted(common: &Common) -> bool {
         !common.quiet && !common.json
     }

@@ -30,9 +30,9 @@ fn browser() -> Option<PathBuf> {
     Some(found.expect("no Chromium was found. With WGRAD_NO_BROWSER=1 the tests run without a browser."))
 }
 
-/// What a browser has seen of a page.
+/// The things that a browser has seen of a page.
 struct Seen {
-    /// What it saw at 400 and at 1400 pixels.
+    /// Those at 400 and those at 1400 pixels.
     looks: [Value; 2],
     /// Its console.
     console: Vec<String>,
@@ -75,13 +75,27 @@ fn rows(of: &Value) -> Vec<Vec<&str>> {
     of.as_array().into_iter().flatten().map(texts).collect()
 }
 
-/// Whether a number is shown as it is, with four digits.
+/// True if a number is shown as it is: with four digits, or with three and a power of ten.
 fn shows(shown: &str, value: &Value) -> bool {
+    let close = if shown.contains('e') { 5.01e-3 } else { 5.01e-4 };
     match value.as_f64() {
-        Some(value) => shown.parse::<f64>().is_ok_and(|shown| (shown - value).abs() <= 6e-3 * value.abs() + 1e-30),
+        Some(value) => shown.parse::<f64>().is_ok_and(|shown| (shown - value).abs() <= close * value.abs()),
         None => value.as_str() == Some(shown),
     }
 }
+
+/// The columns of probes, each with the key of its line.
+const PROBES: [(&str, &str); 9] = [
+    ("rms", "rms"),
+    ("mean", "mean"),
+    ("max", "max"),
+    ("dead units", "off"),
+    ("|tanh| > 0.97", "tanh_saturated"),
+    ("sigmoid flat", "sigmoid_saturated"),
+    ("entropy", "entropy"),
+    ("mean |dL/dz|", "flow_mean_abs"),
+    ("|dL/dz|", "flow_norm"),
+];
 
 fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).expect("it is there");
@@ -137,10 +151,26 @@ fn has_its_numbers(page: &Seen, folder: &Path, name: &str) {
         }
         let sites = measured[0]["sites"].as_object().expect("an object");
         let probes = tables.last().expect("it has tables");
+        assert_eq!(probes.len(), sites.len() + 1, "{name}");
+        let mut compared = 0;
         for row in &probes[1..] {
-            let at = probes[0].iter().position(|head| *head == "rms").expect("a column");
-            assert!(row[at].is_empty() || shows(row[at], &sites[row[0]]["rms"]), "{name}: {row:?}");
+            for (head, cell) in probes[0].iter().zip(row).skip(1).filter(|(_, cell)| !cell.is_empty()) {
+                let site = &sites[row[0]];
+                let range = || {
+                    let end = |key: &str| site[key].as_f64().expect("a number");
+                    Value::from(end("score_high") - end("score_low"))
+                };
+                let value = match PROBES.iter().find(|(known, _)| known == head) {
+                    Some((_, key)) => site[*key].clone(),
+                    None if *head == "score range" => range(),
+                    // The page computes it from a column that is compared.
+                    None => continue,
+                };
+                assert!(shows(cell, &value), "{name}: {head} of {row:?}, and {value}");
+                compared += 1;
+            }
         }
+        assert!(compared > 5, "{name}: {compared}");
         let is_flow = |path: &str| path.rsplit('/').next() == Some("z") && !sites[path]["flow_mean_abs"].is_null();
         let flows = |path: &str| sites[path]["flow_steps"].as_array().map_or(1, Vec::len);
         let bars: usize = sites.keys().filter(|path| is_flow(path)).map(|path| flows(path)).sum();

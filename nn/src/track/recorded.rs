@@ -141,7 +141,7 @@ impl Names {
     }
 }
 
-/// Where the time of a step goes; nothing if the device does not tell.
+/// The time of a step by kernels; nothing if the device does not tell.
 fn costs(session: &mut Session, program: &Program, inputs: &[(&str, &Array)]) -> wgrad::Result<Vec<Cost>> {
     let step = session.compile(program.clone())?;
     if !session.watch(&step)? {

@@ -24,9 +24,9 @@ pub struct Run {
     pub flow_rows: Vec<String>,
     /// Mean |dL/dz| of each row, by update.
     pub flow: Vec<(usize, Vec<f64>)>,
-    /// What it has alerted to.
+    /// Its alerts, each with its update.
     pub alerts: Vec<(usize, Alert)>,
-    /// What a diagnosis has found, in words.
+    /// The finding of a diagnosis, in words.
     pub finding: Option<String>,
     /// Its end. `None` of a run that goes on, or was killed.
     pub end: Option<End>,

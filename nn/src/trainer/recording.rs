@@ -1,4 +1,4 @@
-//! What a trainer records: the loss of a micro-batch, its gradient, and the update with all passes.
+//! The programs that a trainer records: the loss of a micro-batch, its gradient, and the update with all passes.
 
 use super::{Inputs, Loss, Precision, Trainer};
 use crate::{buffers::Remembered, edit::recorded, monitor::Recorder};

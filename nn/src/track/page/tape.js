@@ -114,7 +114,7 @@ function tape() {
     const at = rows.findIndex((row) => row.item === chosen);
     const all = edges(), few = all.length <= 1500;
     const kind = (edge) => (edge.way ? "way" : edge.to === at ? "in" : edge.from === at ? "out" : "");
-    // What stands out is drawn last.
+    // Edges that stand out are drawn last.
     for (const edge of all.filter((edge) => few || kind(edge)).sort((a, b) => Number(Boolean(kind(a))) - Number(Boolean(kind(b))))) {
       const bulge = Math.min(G - 4, 8 + 5 * Math.sqrt(Math.abs(edge.to - edge.from)) * (G > 60 ? 2 : 1));
       const [y1, y2] = [middle(edge.from), middle(edge.to)];
