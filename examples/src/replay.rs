@@ -89,8 +89,8 @@ impl Node {
 pub fn replay(args: &ReplayArgs, common: &Common) -> Result<()> {
     let capsule = Capsule::load(&args.file)?;
     let kept = Kept { metrics: None, report: args.report.as_deref() };
-    let metrics = Metrics::open(kept, false, QUEUE)?;
     let place = Place::open(common)?;
+    let metrics = Metrics::open(kept, false, QUEUE)?;
     let (mut session, step) = capsule.open(place.backend()?)?;
     let inputs = capsule.inputs();
     let origin = session.first_non_finite(&step, &inputs)?;

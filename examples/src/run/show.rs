@@ -79,8 +79,9 @@ pub fn show(asked: &Asked<'_>, common: &Common, options: &RunOptions) -> Result<
         return diagnose(asked.run, &how, common);
     }
     let args = &options.files;
-    let files = Files::open(args, options.kept())?;
+    // A run that has no device makes no file.
     let place = Place::open(common)?;
+    let files = Files::open(args, options.kept())?;
     let watch = if common.quiet { Watch::Silent } else { Watch::Bar };
     let mut beside = None;
     if let Some(other) = asked.beside.as_ref().filter(|_| !common.json && !common.quiet) {

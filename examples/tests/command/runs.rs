@@ -70,3 +70,16 @@ fn what_is_no_run_is_refused() {
         "{outcome:#?}"
     );
 }
+
+/// A run that cannot start leaves nothing that the next try would be refused for.
+#[test]
+fn a_run_without_its_device_leaves_no_report() {
+    let dir = kept();
+    wgrad_in(dir.path(), "diagnose nan.toml --capsule kept --quiet --threads 1").fine();
+    for args in ["train run.toml", "diagnose run.toml", "replay kept", "rnn --steps 5"] {
+        let outcome = wgrad_in(dir.path(), &format!("{args} --device gpu:99 --report report"));
+        assert!(!outcome.stderr.is_empty() && outcome.stdout.is_empty(), "{outcome:#?}");
+        assert!(!dir.path().join("report").exists(), "{args}");
+    }
+    wgrad_in(dir.path(), "train run.toml --report report --quiet --threads 1").fine();
+}
