@@ -76,7 +76,10 @@ struct StoredPass {
 }
 
 /// More elements than any value of a program that has run anywhere.
-const MOST: usize = 1 << 34;
+const MOST: usize = match 1usize.checked_shl(34) {
+    Some(most) => most,
+    None => usize::MAX >> 4,
+};
 
 impl Program {
     /// The program as data.

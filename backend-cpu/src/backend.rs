@@ -1,6 +1,7 @@
 //! The device: buffers, compiled plans, and a pool of threads.
 
 use crate::{
+    clock::Instant,
     cut::Sizes,
     kernel::Compiled,
     memory::{Element, Env, Source, Target, nothing, poison, room, with_type},
@@ -9,10 +10,7 @@ use crate::{
     team::Team,
     view::View,
 };
-use std::{
-    ops::Range,
-    time::{Duration, Instant},
-};
+use std::{ops::Range, time::Duration};
 use wgrad::{
     Backend, Collective, DType, Data, Result, StateId,
     backend::{BufferId, Delivery, ExecutableId, SnapshotId},

@@ -12,6 +12,7 @@ mod arrange;
 mod attention;
 mod backend;
 mod chain;
+mod clock;
 mod contract;
 mod conv;
 mod cumsum;

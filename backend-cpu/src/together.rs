@@ -5,10 +5,12 @@
 //! and would have to fetch everything from memory again. No result depends on it: each does what it would do alone, in the
 //! same order.
 
-use crate::{looped::Loop, memory::Env, pool::Pool, schedule::Schedule, scratch::Workers, tile::Machine};
+use crate::{
+    clock::Instant, looped::Loop, memory::Env, pool::Pool, schedule::Schedule, scratch::Workers, tile::Machine,
+};
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::{Duration, Instant},
+    time::Duration,
 };
 use wgrad::plan::{Kernel, Kind, Operand};
 

@@ -4,6 +4,7 @@ use crate::{
     error::{Error, Result},
     pipelines::Pipelines,
     units::{self, MatrixUnits, Offer},
+    wait::{block_on, pause},
     wgsl::{Halves, Target, cooperative::Units},
 };
 use std::{
@@ -15,7 +16,6 @@ use std::{
             Ordering::{Relaxed, SeqCst},
         },
     },
-    time::{Duration, Instant},
 };
 use wgpu::{Backends, DeviceType, Features, Limits};
 
@@ -46,6 +46,33 @@ impl fmt::Display for AdapterKind {
     }
 }
 
+/// A compiler of DX12's kernels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Compiler {
+    /// Microsoft's current one, a library beside the program or on the path: `dxcompiler.dll`.
+    Dxc,
+    /// Its predecessor, which is part of Windows. It leaves out barriers, so each kernel is a dispatch of its own.
+    Fxc,
+}
+
+impl Compiler {
+    fn of_wgpu(self) -> wgpu::Dx12Compiler {
+        match self {
+            Compiler::Dxc => wgpu::Dx12Compiler::default_dynamic_dxc(),
+            Compiler::Fxc => wgpu::Dx12Compiler::Fxc,
+        }
+    }
+}
+
+impl fmt::Display for Compiler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Compiler::Dxc => "DXC",
+            Compiler::Fxc => "FXC",
+        })
+    }
+}
+
 /// What there is to know of an adapter before it is opened.
 #[derive(Clone, Debug)]
 pub struct AdapterSummary {
@@ -53,10 +80,12 @@ pub struct AdapterSummary {
     pub name: String,
     /// What sort of device it is.
     pub kind: AdapterKind,
-    /// The interface it is reached by: `vulkan`, `metal` or `dx12`.
+    /// The interface it is reached by: `vulkan`, `metal`, `dx12` or `webgpu`.
     pub backend: String,
     /// The driver's name and version.
     pub driver: String,
+    /// What compiles kernels, where wgpu has to choose: on DX12.
+    pub compiler: Option<Compiler>,
     /// The largest value that a kernel can read or write, in bytes.
     pub largest_binding: u64,
     /// How many buffers a kernel can read and write.
@@ -83,12 +112,13 @@ fn matrix_unit(unit: &wgpu::wgt::CooperativeMatrixProperties) -> String {
 }
 
 impl AdapterSummary {
-    fn new(adapter: &wgpu::Adapter) -> Self {
+    fn new(Found { adapter, compiler }: &Found) -> Self {
         let (info, limits) = (adapter.get_info(), adapter.limits());
         let names = |features: Features| features.iter_names().map(|(name, _)| name.to_lowercase()).collect();
         Self {
             kind: kind(info.device_type),
             backend: info.backend.to_string(),
+            compiler: *compiler,
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
             largest_binding: limits.max_storage_buffer_binding_size,
             storage_buffers: limits.max_storage_buffers_per_shader_stage,
@@ -98,7 +128,8 @@ impl AdapterSummary {
             missing: names(WANTED - adapter.features()),
             native_halves: adapter.features().contains(Features::SHADER_I16),
             matrix_units: adapter.cooperative_matrix_properties().iter().map(matrix_unit).collect(),
-            name: info.name,
+            // Browsers keep it to themselves.
+            name: if info.name.is_empty() { "adapter without a name".into() } else { info.name },
         }
     }
 
@@ -181,20 +212,46 @@ pub struct Options {
     pub stand_in: Option<StandIn>,
 }
 
-fn instance() -> wgpu::Instance {
-    let mut description = wgpu::InstanceDescriptor::new_without_display_handle();
-    // Never GL: wgpu would fall back to it without a word.
-    description.backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
-    // Debug builds would have wgpu look for validation layers.
-    description.flags = wgpu::InstanceFlags::empty();
-    wgpu::Instance::new(description)
+/// By what devices are reached. Never GL: wgpu would fall back to it without a word.
+const INTERFACES: Backends =
+    Backends::VULKAN.union(Backends::METAL).union(Backends::DX12).union(Backends::BROWSER_WEBGPU);
+
+/// An adapter, and what compiles its kernels, where that is to be chosen.
+struct Found {
+    adapter: wgpu::Adapter,
+    compiler: Option<Compiler>,
 }
 
-/// The adapters, best first: by kind, else in the system's order.
-fn ranked() -> Vec<wgpu::Adapter> {
-    let mut found = pollster::block_on(instance().enumerate_adapters(Backends::all()));
-    found.sort_by_key(|adapter| kind(adapter.get_info().device_type));
-    found
+/// The adapters of some interfaces. If a compiler is not there, then those of DX12 are not.
+fn enumerate(backends: Backends, compiler: Compiler) -> Vec<Found> {
+    let mut description = wgpu::InstanceDescriptor::new_without_display_handle();
+    description.backends = backends;
+    // Debug builds would have wgpu look for validation layers.
+    description.flags = wgpu::InstanceFlags::empty();
+    description.backend_options.dx12.shader_compiler = compiler.of_wgpu();
+    let adapters = block_on(wgpu::Instance::new(description).enumerate_adapters(Backends::all()));
+    let found = |adapter: wgpu::Adapter| {
+        let compiler = (adapter.get_info().backend == wgpu::Backend::Dx12).then_some(compiler);
+        Found { adapter, compiler }
+    };
+    adapters.into_iter().map(found).collect()
+}
+
+/// The adapters, best first: by kind, else in the system's order. Those of DX12 that DXC cannot compile for, or not without
+/// being there, have FXC.
+fn ranked() -> Vec<Found> {
+    let mut all = enumerate(INTERFACES, Compiler::Dxc);
+    if cfg!(windows) {
+        let known = |one: &Found, all: &[Found]| {
+            let id = |found: &Found| (found.compiler.is_some(), found.adapter.get_info().name);
+            all.iter().any(|other| id(other) == id(one))
+        };
+        let older = enumerate(Backends::DX12, Compiler::Fxc);
+        let older: Vec<Found> = older.into_iter().filter(|one| !known(one, &all)).collect();
+        all.extend(older);
+    }
+    all.sort_by_key(|found| kind(found.adapter.get_info().device_type));
+    all
 }
 
 /// The adapters of this machine, in the order in which [`Choice::Index`] counts them: the best first. None if there are
@@ -203,8 +260,9 @@ pub fn adapters() -> Vec<AdapterSummary> {
     ranked().iter().map(AdapterSummary::new).collect()
 }
 
-/// How long values may take to arrive when the device has done all its work.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is looked whether values have arrived when the device has done all its work: for a minute or more. In a
+/// browser it is not known when that is.
+const PATIENCE: u32 = if cfg!(target_arch = "wasm32") { u32::MAX } else { 1_200_000 };
 
 /// Whether something has arrived at the host: not yet, or it is there, or it never will be.
 #[derive(Clone, Default)]
@@ -245,7 +303,10 @@ pub(crate) struct Inner {
     /// What has become of the adapter's own.
     matrix_units: MatrixUnits,
     pub poison: bool,
+    /// Whether each kernel is a dispatch of its own.
     pub separate: bool,
+    /// Whether compilers compute as if floats were real numbers; those of Vulkan's drivers keep what kernels rely on.
+    pub wary: bool,
     budget: Option<u64>,
     used: AtomicU64,
     /// What wgpu has reported outside of any call.
@@ -260,7 +321,7 @@ impl Gpu {
     pub fn open(choice: Choice, options: Options) -> Result<Self> {
         let mut found = ranked();
         if choice == Choice::Hardware {
-            found.retain(|adapter| adapter.get_info().device_type != DeviceType::Cpu);
+            found.retain(|found| found.adapter.get_info().device_type != DeviceType::Cpu);
         }
         let (index, count) = (if let Choice::Index(index) = choice { index } else { 0 }, found.len());
         if found.is_empty() {
@@ -269,8 +330,8 @@ impl Gpu {
         if index >= count {
             return Err(Error::NoSuchAdapter { index, count });
         }
-        let adapter = found.swap_remove(index);
-        let offer = Offer::of(&adapter);
+        let found = found.swap_remove(index);
+        let offer = Offer::of(&found.adapter);
         let units = match options.stand_in {
             _ if options.floor => Err(MatrixUnits::NotAsked),
             Some(stand_in) => offer.stand_in(stand_in),
@@ -278,17 +339,17 @@ impl Gpu {
         };
         let with_units = units.and_then(|units| {
             let used = (Some(units), MatrixUnits::Used(units.size));
-            let gpu = Self::request(&adapter, options, used).map_err(|why| MatrixUnits::Refused(why.to_string()))?;
+            let gpu = Self::request(&found, options, used).map_err(|why| MatrixUnits::Refused(why.to_string()))?;
             units::test(&gpu).map_err(MatrixUnits::Failed)?;
             Ok(gpu)
         });
-        with_units.or_else(|state| Self::request(&adapter, options, (None, state)))
+        with_units.or_else(|state| Self::request(&found, options, (None, state)))
     }
 
     /// A device of an adapter, with these units in use, if any.
-    fn request(adapter: &wgpu::Adapter, options: Options, units: (Option<Units>, MatrixUnits)) -> Result<Self> {
+    fn request(found: &Found, options: Options, units: (Option<Units>, MatrixUnits)) -> Result<Self> {
         let (units, matrix_units) = units;
-        let summary = AdapterSummary::new(adapter);
+        let (adapter, summary) = (&found.adapter, AdapterSummary::new(found));
         let (mut features, limits) = match options.floor {
             true => (Features::empty(), Limits::default()),
             false => (adapter.features() & WANTED, adapter.limits()),
@@ -307,7 +368,7 @@ impl Gpu {
         };
         let refused =
             |why: wgpu::RequestDeviceError| Error::Refused { adapter: summary.name.clone(), why: why.to_string() };
-        let (device, queue) = pollster::block_on(adapter.request_device(&description)).map_err(refused)?;
+        let (device, queue) = block_on(adapter.request_device(&description)).map_err(refused)?;
         let fault = Arc::new(Mutex::new(None));
         let note = |fault: &Arc<Mutex<Option<Error>>>, error: Error| {
             let mut fault = fault.lock().unwrap_or_else(PoisonError::into_inner);
@@ -324,7 +385,9 @@ impl Gpu {
                 note(&lost, Error::Lost(if message.is_empty() { format!("{reason:?}") } else { message }));
             }
         });
-        let software = summary.is_software() && !options.as_hardware;
+        // Of a browser's renderer, too, the kernels of hardware: it compiles those of Mesa's for minutes.
+        let in_browser = adapter.get_info().backend == wgpu::Backend::BrowserWebGpu;
+        let software = summary.is_software() && !options.as_hardware && !in_browser;
         let target = if software { Target::Software } else { Target::Hardware };
         let inner = Inner {
             device,
@@ -337,7 +400,8 @@ impl Gpu {
             units,
             matrix_units,
             poison: options.poison,
-            separate: options.separate,
+            separate: options.separate || found.compiler == Some(Compiler::Fxc),
+            wary: adapter.get_info().backend != wgpu::Backend::Vulkan,
             budget: options.budget,
             used: AtomicU64::new(0),
             fault,
@@ -404,7 +468,7 @@ impl Inner {
         let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let value = f();
-        let errors = [pollster::block_on(validation.pop()), pollster::block_on(memory.pop())];
+        let errors = [block_on(validation.pop()), block_on(memory.pop())];
         self.check()?;
         match errors.into_iter().flatten().next() {
             None => Ok(value),
@@ -417,13 +481,14 @@ impl Inner {
     pub fn wait(&self, submission: Option<wgpu::SubmissionIndex>, arrival: &Arrival) -> Result<()> {
         let poll = || self.device.poll(wgpu::PollType::Wait { submission_index: submission.clone(), timeout: None });
         let mut waited = poll();
-        let start = Instant::now();
+        let mut looks = 0;
         while waited.is_ok() && !arrival.is_known() {
             self.check()?;
-            if start.elapsed() > PATIENCE {
+            looks += 1;
+            if looks > PATIENCE {
                 return Err(Error::Lost("a run has ended, but its values do not arrive".into()));
             }
-            std::thread::sleep(Duration::from_micros(50));
+            pause();
             waited = poll();
         }
         self.check()?;

@@ -191,6 +191,7 @@ impl Executable {
             halves: world.gpu.halves,
             units: world.gpu.units,
             separate: world.gpu.separate,
+            wary: world.gpu.wary,
         };
         let schedule = Schedule::new(plan, &layout, &mut |words| parts.table(world, words))?;
         schedule.within(buffers)?;

@@ -35,12 +35,13 @@ mod merge;
 mod pipelines;
 mod schedule;
 mod units;
+mod wait;
 mod wgsl;
 
 pub use backend::{Counters, WgpuBackend};
 #[doc(hidden)]
 pub use device::StandIn;
-pub use device::{AdapterKind, AdapterSummary, Choice, Gpu, Options, adapters};
+pub use device::{AdapterKind, AdapterSummary, Choice, Compiler, Gpu, Options, adapters};
 pub use error::{Error, Result};
 #[doc(hidden)]
 pub use schedule::{Imagined, kernels};

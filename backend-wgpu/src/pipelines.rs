@@ -7,6 +7,7 @@ use crate::{
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::available_parallelism,
 };
 
 /// The kernels of a device, by their WGSL.
@@ -88,7 +89,7 @@ impl Pipelines {
         let mut new: Vec<&str> = texts.iter().copied().filter(|text| !known.kernels.contains_key(*text)).collect();
         new.sort_unstable();
         new.dedup();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(new.len().max(1));
+        let threads = available_parallelism().map_or(1, usize::from).min(new.len().max(1));
         let part = |first: usize| -> Result<Vec<(Arc<str>, wgpu::ComputePipeline)>> {
             new.iter().skip(first).step_by(threads).map(|text| Ok(((*text).into(), compile(gpu, text)?))).collect()
         };

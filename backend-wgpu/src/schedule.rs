@@ -54,8 +54,10 @@ pub(crate) struct Layout<'a> {
     pub halves: Halves,
     /// What multiplies matrices of halves, if there is anything.
     pub units: Option<Units>,
-    /// For tests: each kernel is a dispatch of its own.
+    /// Whether each kernel is a dispatch of its own.
     pub separate: bool,
+    /// Whether its compiler computes as if floats were real numbers.
+    pub wary: bool,
 }
 
 /// The kernels of a plan.
@@ -82,8 +84,8 @@ impl Schedule {
             *words = wanted.max(*words);
             Memory::Own(layout.own + which as usize)
         };
-        let Layout { shared, target, units, .. } = *layout;
-        let mut tables = Tables { put, scratch: &mut scratch, shared, target, units };
+        let Layout { shared, target, wary, units, .. } = *layout;
+        let mut tables = Tables { put, scratch: &mut scratch, shared, target, wary, units };
         let mut lowering = Lowering { plan, places: layout.places, failed: layout.failed, checks: vec![] };
         let most = Most { buffers: layout.buffers, shared: layout.shared };
         let mut dispatches: Vec<Dispatch> = vec![];
@@ -209,6 +211,8 @@ pub struct Imagined {
     pub software: bool,
     /// Whether each kernel is a dispatch of its own.
     pub separate: bool,
+    /// Whether its compiler computes as if floats were real numbers.
+    pub wary: bool,
     /// Whether it stores integers of 16 bits, and so halves.
     pub native: bool,
     /// The size of its matrix units, if it has some: they take 16-bit integers too.
@@ -221,7 +225,7 @@ pub struct Imagined {
 /// If a kernel exceeds what all devices can do.
 #[doc(hidden)]
 pub fn kernels(program: &Program, grouping: &Grouping, device: Imagined) -> Result<Vec<String>> {
-    let Imagined { buffers, software, separate, native, units } = device;
+    let Imagined { buffers, software, separate, wary, native, units } = device;
     let target = if software { Target::Software } else { Target::Hardware };
     let program = program.lowered(grouping.simplify, |op, inputs| claims(op, inputs, target));
     let plan = &Plan::with(&program, &Grouping { buffers: planned(buffers), ..grouping.clone() });
@@ -262,6 +266,7 @@ pub fn kernels(program: &Program, grouping: &Grouping, device: Imagined) -> Resu
         halves: if native { Halves::Native } else { Halves::Packed },
         units: units.map(|size| Units { size, width: WIDTH, by: By::Device }),
         separate,
+        wary,
     };
     let schedule = Schedule::new(plan, &layout, &mut |_| Ok(0))?;
     schedule.within(buffers)?;

@@ -5,17 +5,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// The exit status of a process that a second Ctrl-C ends, as shells expect it.
+#[cfg(not(target_arch = "wasm32"))]
 const INTERRUPTED: i32 = 130;
 
 /// Starts listening. Where the system has no such signal, nothing happens.
 pub fn listen() {
-    let handler = || {
-        if REQUESTED.swap(true, Ordering::Relaxed) {
-            std::process::exit(INTERRUPTED);
-        }
-    };
-    if let Err(error) = ctrlc::set_handler(handler) {
+    #[cfg(not(target_arch = "wasm32"))]
+    if let Err(error) = ctrlc::set_handler(interrupted) {
         eprintln!("wgrad: Ctrl-C will end a run at once: {error}");
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn interrupted() {
+    if REQUESTED.swap(true, Ordering::Relaxed) {
+        std::process::exit(INTERRUPTED);
     }
 }
 

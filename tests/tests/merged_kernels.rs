@@ -55,7 +55,7 @@ fn alone() -> Grouping {
 }
 
 fn dispatches(program: &Program, grouping: &Grouping, separate: bool) -> usize {
-    let device = Imagined { buffers: 8, software: false, separate, native: false, units: None };
+    let device = Imagined { buffers: 8, software: false, separate, wary: false, native: false, units: None };
     wgrad_wgpu::kernels(program, grouping, device).expect("any GPU can run it").len()
 }
 

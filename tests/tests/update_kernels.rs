@@ -58,7 +58,7 @@ fn planned(program: &Program) -> (usize, String) {
 /// How many dispatches they are on a GPU that binds so few, commits among them: each kernel by itself, and merged.
 fn dispatches(program: &Program) -> [usize; 2] {
     [true, false].map(|separate| {
-        let device = Imagined { buffers: 8, software: false, separate, native: false, units: None };
+        let device = Imagined { buffers: 8, software: false, separate, wary: false, native: false, units: None };
         wgrad_wgpu::kernels(program, &Grouping::default(), device).expect("any GPU can run it").len()
     })
 }

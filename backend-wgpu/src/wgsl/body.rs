@@ -47,6 +47,8 @@ pub(crate) struct Emit<'a> {
     pub blocks: Vec<Vec<usize>>,
     /// What stores happen under, if that is not always.
     guard: Option<String>,
+    /// A zero that compilers cannot know, where results are hidden from them.
+    none: Option<String>,
     /// Tables of segments: their place in the arena, and how many.
     segments: Vec<(usize, String, usize)>,
 }
@@ -127,7 +129,8 @@ impl<'a> Emit<'a> {
             source.line(format!("let allowed = {arena}[{word}] == 0u;"));
             "allowed".to_string()
         });
-        let mut emit = Self { body, reads, writes, looks, blocks, guard, segments: vec![] };
+        let none = tables.wary.then(|| source.param(0));
+        let mut emit = Self { body, reads, writes, looks, blocks, guard, none, segments: vec![] };
         for (i, value) in body.values.iter().enumerate() {
             if let Instr::Lookup { segments, .. } = &value.instr {
                 let (place, count) = put_segments(segments, tables)?;
@@ -171,6 +174,10 @@ impl<'a> Emit<'a> {
             Instr::Const(c) => constant(source, dtype, *c),
             Instr::Product => "product".into(),
             Instr::Unary(op, a) => unary(source, *op, type_of(*a), &of(*a)),
+            // What is divided by itself is hidden, too.
+            Instr::Binary(Binary::Div, a, b) if dtype.is_float() => {
+                format!("({} / {})", of(*a), self.hidden(source, of(*b)))
+            }
             Instr::Binary(op, a, b) => binary(source, *op, type_of(*a), &of(*a), &of(*b)),
             Instr::Select(c, a, b) => format!("select({}, {}, {})", of(*b), of(*a), of(*c)),
             Instr::Cast(a) => cast(source, type_of(*a), dtype, &of(*a)),
@@ -184,7 +191,22 @@ impl<'a> Emit<'a> {
             Instr::Lookup { load, .. } => return self.lookup(source, i, *load, at),
             Instr::Reduce(..) => unreachable!("reductions are loops"),
         };
+        let expression = match value.instr {
+            Instr::Unary(..) | Instr::Binary(..) if dtype.is_float() => self.hidden(source, expression),
+            _ => expression,
+        };
         format!("let v{i}: {} = {expression};\n", type_name(dtype))
+    }
+
+    /// A float as it is; where compilers take liberties, nothing is known to them of how it came about.
+    fn hidden(&self, source: &mut Source, float: String) -> String {
+        match &self.none {
+            None => float,
+            Some(none) => {
+                source.part(Part::Opaque);
+                format!("opaque({float}, {none})")
+            }
+        }
     }
 
     /// The element of a vector for the segment that a position lies in.
@@ -268,7 +290,7 @@ pub(crate) fn constant(source: &mut Source, dtype: DType, value: f64) -> String 
 
 fn unary(source: &mut Source, op: Unary, from: DType, a: &str) -> String {
     let (part, name) = match op {
-        Unary::Neg if from.is_float() => return negative(a),
+        Unary::Neg if from.is_float() => return negative(source, a),
         Unary::Neg => return format!("-({a})"),
         Unary::Recip => return format!("(1.0 / {a})"),
         Unary::Sqrt => return format!("sqrt({a})"),
@@ -283,7 +305,6 @@ fn unary(source: &mut Source, op: Unary, from: DType, a: &str) -> String {
         Unary::Expm1 => (Part::Exp, "fexpm1"),
         Unary::Tanh => (Part::Exp, "ftanh"),
         Unary::Log => (Part::Log, "flog"),
-        Unary::Log1p => (Part::Log, "flog1p"),
         Unary::Sin => (Part::Trig, "fsin"),
         Unary::Cos => (Part::Trig, "fcos"),
         Unary::Erf => (Part::Erf, "ferf"),
@@ -294,17 +315,24 @@ fn unary(source: &mut Source, op: Unary, from: DType, a: &str) -> String {
         Unary::GatedSlope(Gate::Sigmoid) => (Part::Gates, "fsilu_slope"),
         Unary::Gated(Gate::Normal) => (Part::Gates, "fgelu"),
         Unary::GatedSlope(Gate::Normal) => (Part::Gates, "fgelu_slope"),
+        Unary::Log1p => (Part::Log, "flog1p"),
         Unary::Gated(Gate::NormalTanh) => (Part::Gates, "fgelu_tanh"),
         Unary::GatedSlope(Gate::NormalTanh) => (Part::Gates, "fgelu_tanh_slope"),
     };
     source.part(part);
-    format!("{name}({a})")
+    match op {
+        // These add up what rounding has lost.
+        Unary::Log1p | Unary::Gated(Gate::NormalTanh) | Unary::GatedSlope(Gate::NormalTanh) => {
+            format!("{name}({a}, {})", source.param(0))
+        }
+        _ => format!("{name}({a})"),
+    }
 }
 
-/// A float with its sign turned, in integer arithmetic: compilers take the difference of what they know to be equal for 0,
-/// even where it is infinite or NaN.
-fn negative(a: &str) -> String {
-    format!("bitcast<f32>(bitcast<u32>({a}) ^ 0x80000000u)")
+/// A float with its sign turned, in integer arithmetic by a bit that compilers do not know: they take the difference of what they
+/// know to be equal for 0, even where it is infinite or NaN.
+fn negative(source: &mut Source, a: &str) -> String {
+    format!("bitcast<f32>(bitcast<u32>({a}) ^ {})", source.sign())
 }
 
 /// An elementwise function of two values of a type.
@@ -316,7 +344,7 @@ pub(crate) fn binary(source: &mut Source, op: Binary, dtype: DType, a: &str, b: 
     };
     match op {
         Binary::Add => format!("({a} + {b})"),
-        Binary::Sub if float => format!("({a} + {})", negative(b)),
+        Binary::Sub if float => format!("({a} + {})", negative(source, b)),
         Binary::Sub => format!("({a} - {b})"),
         Binary::Mul => format!("({a} * {b})"),
         Binary::Div if float => format!("({a} / {b})"),
@@ -324,7 +352,8 @@ pub(crate) fn binary(source: &mut Source, op: Binary, dtype: DType, a: &str, b: 
         Binary::Div => call(source, Part::Convert, "quotient_u32"),
         Binary::Pow => call(source, Part::Pow, "fpow"),
         Binary::Max if float => call(source, Part::Convert, "larger"),
-        Binary::Max if dtype == DType::Bool => format!("({a} || {b})"),
+        // No `||`: see `larger` in convert.wgsl.
+        Binary::Max if dtype == DType::Bool => format!("({a} | {b})"),
         Binary::Max => format!("max({a}, {b})"),
         Binary::Lt => format!("({a} < {b})"),
         Binary::Eq => format!("({a} == {b})"),

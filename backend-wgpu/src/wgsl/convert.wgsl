@@ -8,9 +8,10 @@ fn is_nan(x: f32) -> bool {
 fn is_nonzero(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) != 0u;
 }
-// The larger; NaN if either is.
+// The larger; NaN if either is. Here and elsewhere `|` and `&` stand between comparisons of floats: of what is on the left of
+// `||` FXC takes the opposite, and for it that of a < b is a >= b.
 fn larger(a: f32, b: f32) -> f32 {
-    return select(b, a, (a >= b || is_nan(a)) && !is_nan(b));
+    return select(b, a, ((a >= b) | is_nan(a)) & !is_nan(b));
 }
 // Towards 0, within the type's range; 0 for NaN.
 fn to_u32(x: f32) -> u32 {

@@ -18,12 +18,12 @@ use wgrad::{Conv2d, op::Op};
 pub(crate) fn tree(source: &mut Source, value: &str, lanes: u32) {
     source.shared = 4 * lanes as usize;
     source.outside += &format!("var<workgroup> sums$: array<f32, {lanes}>;\n");
-    source.line(format!("sums$[lid] = {value};\nworkgroupBarrier();"));
+    source.line(format!("sums$[lid] = {value};"));
     let mut half = lanes / 2;
     while half > 0 {
+        source.line("workgroupBarrier();");
         source
             .line(format!("if (lid < {half}u) {{ {value} = {value} + sums$[lid + {half}u]; sums$[lid] = {value}; }}"));
-        source.line("workgroupBarrier();");
         half /= 2;
     }
 }

@@ -23,5 +23,5 @@ fn ferf(x: f32) -> f32 {
     q = q * t - 5.3526807e0f;
     q = q * t - 7.8068151e0f;
     let far = select(1.0f - fexp(q), 1.0f, size >= 4.0f);
-    return with_sign(select(far, size * s, size < 1.0f || is_nan_e(x)), x);
+    return with_sign(select(far, size * s, (size < 1.0f) | is_nan_e(x)), x);
 }

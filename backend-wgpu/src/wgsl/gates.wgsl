@@ -91,30 +91,30 @@ fn fgelu_slope(x: f32) -> f32 {
     return select(1.0f + tail, -tail, x < 0.0f);
 }
 // x (a + b x^2), with a = 2 sqrt(2 / pi) and b = 0.044715 a, each in two parts; and what rounding took from it.
-fn cubic(t: f32) -> vec2<f32> {
+fn cubic(t: f32, none: u32) -> vec2<f32> {
     let high = upper_digits(t);
     let low = t - high;
     let square = high * high;
     let square_high = upper_digits(square);
     let square_low = (square - square_high) + low * (t + high);
     let term = square_high * 0.07135009765625f;
-    let factor = term + 1.595703125f;
-    let other = factor - term;
-    let lost = (term - (factor - other)) + (1.595703125f - other);
+    let factor = opaque(term + 1.595703125f, none);
+    let other = opaque(factor - term, none);
+    let lost = (term - opaque(factor - other, none)) + (1.595703125f - other);
     let rest = lost + (square_low * 0.07135009765625f + ((square_high + square_low) * 4.71861635e-6f + 6.59966057e-5f));
     let factor_high = upper_digits(factor);
     let factor_low = (factor - factor_high) + rest;
     let product = high * factor_high;
     let product_low = high * factor_low + low * (factor_high + factor_low);
-    let v = product + product_low;
+    let v = opaque(product + product_low, none);
     return vec2<f32>(v, (product - v) + product_low);
 }
-fn fgelu_tanh(x: f32) -> f32 {
-    let v = cubic(within(x, -15.0f, 15.0f));
+fn fgelu_tanh(x: f32, none: u32) -> f32 {
+    let v = cubic(within(x, -15.0f, 15.0f), none);
     return gated(at_least(x, -15.0f), v.x, v.y);
 }
-fn fgelu_tanh_slope(x: f32) -> f32 {
+fn fgelu_tanh_slope(x: f32, none: u32) -> f32 {
     let t = within(x, -15.0f, 15.0f);
-    let v = cubic(t);
+    let v = cubic(t, none);
     return gated_slope(t, v.x, v.y, t * t * 2.14064449e-1f + 1.59576917f);
 }

@@ -209,7 +209,7 @@ pub(crate) fn argmax(axis: usize, x: &View, out: &View, tables: &Tables<'_>) -> 
     let beats = |source: &mut Source, a: &str, b: &str| match name {
         "f32" => {
             source.part(Part::Convert);
-            format!("({a} > {b} || (is_nan({a}) && !is_nan({b})))")
+            format!("(({a} > {b}) | (is_nan({a}) & !is_nan({b})))")
         }
         "bool" => format!("({a} && !{b})"),
         _ => format!("({a} > {b})"),
@@ -231,8 +231,8 @@ pub(crate) fn argmax(axis: usize, x: &View, out: &View, tables: &Tables<'_>) -> 
         source.line("workgroupBarrier();");
         let mut half = n / 2;
         let same = match name {
-            "f32" => "!(best_is_better || now_is_better)",
-            _ => "now == most",
+            "f32" => "((best_is_better | now_is_better) == false)",
+            _ => "(now == most)",
         };
         while half > 0 {
             source.line(format!("if (lane < {half}u) {{\nlet other = places$[lane + {half}u];"));
@@ -240,7 +240,7 @@ pub(crate) fn argmax(axis: usize, x: &View, out: &View, tables: &Tables<'_>) -> 
             let now_better = beats(&mut source, "now", "most");
             let best_better = beats(&mut source, "most", "now");
             source.line(format!("let now_is_better = {now_better}; let best_is_better = {best_better};"));
-            source.line(format!("if (now_is_better || ({same} && other < best)) {{ best = other; most = now; }}"));
+            source.line(format!("if (now_is_better | ({same} & (other < best))) {{ best = other; most = now; }}"));
             source.line(format!("{put}\n}}\nworkgroupBarrier();"));
             half /= 2;
         }

@@ -9,14 +9,12 @@ fn log_of(k: f32, f: f32, c: f32) -> f32 {
     return (s * (h + r) + (k * 9.0580006e-6f + c) - h + f) + k * 6.9313812e-1f;
 }
 fn flog(x: f32) -> f32 {
-    var bits = bitcast<u32>(x);
-    let size = bits & 0x7fffffffu;
-    var e = 0i;
-    if (size < 0x00800000u) {
-        // Subnormal, and perhaps taken for 0: its digits, by integer arithmetic, in units of 2^-149.
-        bits = bitcast<u32>(f32(size));
-        e = -149i;
-    }
+    let size = bitcast<u32>(x) & 0x7fffffffu;
+    // Subnormal, and perhaps taken for 0: its digits, by integer arithmetic, in units of 2^-149. No branch: FXC ends where
+    // it knows that one is not taken.
+    let tiny = size < 0x00800000u;
+    let bits = select(bitcast<u32>(x), bitcast<u32>(f32(size)), tiny);
+    let e = select(0i, -149i, tiny);
     let shifted = bits + (0x3f800000u - 0x3f3504f3u);
     let k = f32((i32(shifted) >> 23u) - 127i + e);
     let m = bitcast<f32>((shifted & 0x007fffffu) + 0x3f3504f3u);
@@ -27,15 +25,15 @@ fn flog(x: f32) -> f32 {
     let special = select(0x7fc00000u, 0xff800000u, size == 0u) ^ 0u;
     return select(value, bitcast<f32>(special), size == 0u || negative);
 }
-fn flog1p(x: f32) -> f32 {
+fn flog1p(x: f32, none: u32) -> f32 {
     let size = bitcast<u32>(x) & 0x7fffffffu;
-    let sum = 1.0f + x;
+    let sum = opaque(1.0f + x, none);
     let shifted = bitcast<u32>(sum) + (0x3f800000u - 0x3f3504f3u);
     let k = f32((i32(shifted) >> 23u) - 127i);
     let m = bitcast<f32>((shifted & 0x007fffffu) + 0x3f3504f3u);
     // What the sum has lost, relative to it.
     let lost = select(x - (sum - 1.0f), 1.0f - (sum - x), sum >= 2.0f) / sum;
-    let direct = x > -0.29f && x < 0.41f;
+    let direct = (x > -0.29f) & (x < 0.41f);
     var value = log_of(select(k, 0.0f, direct), select(m - 1.0f, x, direct), select(lost, 0.0f, direct));
     value = select(value, x, size < 0x33000000u || size >= 0x7f800000u);
     // At -1 minus infinity; below, and at minus infinity, there is none.

@@ -122,6 +122,8 @@ pub(crate) struct Tables<'a> {
     /// The most bytes that a workgroup's invocations can share.
     pub shared: usize,
     pub target: Target,
+    /// Whether compilers compute as if floats were real numbers, so that results must be hidden from them.
+    pub wary: bool,
     /// What multiplies matrices of halves, if there is anything.
     pub units: Option<Units>,
 }
@@ -165,6 +167,8 @@ pub(crate) enum Part {
     Norm,
     /// Sums that remember what rounding takes.
     Sum,
+    /// Numbers that compilers cannot know.
+    Opaque,
 }
 
 impl Part {
@@ -180,15 +184,18 @@ impl Part {
             Part::Random => include_str!("random.wgsl"),
             Part::Norm => include_str!("norm.wgsl"),
             Part::Sum => include_str!("sum.wgsl"),
+            Part::Opaque => include_str!("opaque.wgsl"),
         }
     }
 
-    /// The part that this one uses.
-    fn needs(self) -> Option<Part> {
+    /// The parts that this one uses.
+    fn needs(self) -> &'static [Part] {
         match self {
-            Part::Erf | Part::Gates | Part::Pow => Some(Part::Exp),
-            Part::Sum => Some(Part::Convert),
-            _ => None,
+            Part::Erf | Part::Pow => &[Part::Exp],
+            Part::Gates => &[Part::Exp, Part::Opaque],
+            Part::Sum => &[Part::Convert, Part::Opaque],
+            Part::Log => &[Part::Opaque],
+            _ => &[],
         }
     }
 }
@@ -201,6 +208,8 @@ pub(crate) struct Source {
     /// What is bound as vectors of four elements.
     vectors: Vec<Memory>,
     params: Vec<u32>,
+    /// The number that is a float's sign bit, once there is one.
+    sign: Option<String>,
     /// The words of the arena that it reads or writes, apart from constants.
     touched: Vec<(Range<usize>, bool)>,
     /// What bound memory is an array of, if it is not words.
@@ -258,12 +267,18 @@ impl Source {
         format!("p[{}{PARAMS}].{}", i / 4, ["x", "y", "z", "w"][i % 4])
     }
 
+    /// A float's sign bit, of which compilers do not know that it is.
+    pub fn sign(&mut self) -> String {
+        if self.sign.is_none() {
+            self.sign = Some(self.param(0x8000_0000));
+        }
+        self.sign.clone().expect("there is one now")
+    }
+
     /// Has a part included.
     pub fn part(&mut self, part: Part) {
-        if self.parts.insert(part)
-            && let Some(other) = part.needs()
-        {
-            self.part(other);
+        if self.parts.insert(part) {
+            part.needs().iter().for_each(|other| self.part(*other));
         }
     }
 

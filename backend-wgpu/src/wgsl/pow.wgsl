@@ -5,12 +5,10 @@ fn leading(x: f32) -> f32 {
 // a^b with the special values of IEEE 754: 2 to the power of b log2 |a|, the logarithm as a sum of two numbers.
 fn fpow(a: f32, b: f32) -> f32 {
     let size = bitcast<u32>(a) & 0x7fffffffu;
-    var bits = size;
-    var k = 0i;
-    if (size < 0x00800000u) {
-        bits = bitcast<u32>(f32(size));
-        k = -149i;
-    }
+    // Without a branch, as in flog.
+    let tiny = size < 0x00800000u;
+    let bits = select(size, bitcast<u32>(f32(size)), tiny);
+    let k = select(0i, -149i, tiny);
     let shifted = bits + (0x3f800000u - 0x3f3504f3u);
     let e = f32((i32(shifted) >> 23u) - 127i + k);
     let f = bitcast<f32>((shifted & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
@@ -45,10 +43,10 @@ fn fpow(a: f32, b: f32) -> f32 {
         value = select(0.0f, infinity, (size == 0u) == (b < 0.0f));
     }
     let whole_b = floor(b) == b;
-    let odd = whole_b && abs(b) < 16777216.0f && floor(b * 0.5f) != b * 0.5f;
+    let odd = whole_b & (abs(b) < 16777216.0f) & (floor(b * 0.5f) != b * 0.5f);
     let negative = (bitcast<u32>(a) >> 31u) == 1u;
     value = select(value, -value, negative && odd);
-    let none = (negative && size != 0u && size < 0x7f800000u && !whole_b) || size > 0x7f800000u || is_nan_e(b);
+    let none = (negative && size != 0u && size < 0x7f800000u && whole_b == false) || size > 0x7f800000u || is_nan_e(b);
     value = select(value, bitcast<f32>(0x7fc00000u | (size & 0u)), none);
     return select(value, 1.0f, (bitcast<u32>(b) & 0x7fffffffu) == 0u || bitcast<u32>(a) == 0x3f800000u);
 }

@@ -360,7 +360,7 @@ impl Rows<'_> {
                 let first = if self.body.segments.is_some() { "inside && lane == 0u" } else { "lane == 0u" };
                 if !text.is_empty() {
                     if lanes > 1 && self.passes == 0 {
-                        source.line("workgroupBarrier();"); // All have read what is now overwritten.
+                        source.line("storageBarrier();"); // All have read what is now overwritten.
                     }
                     source.line(format!("if ({first}) {{ {text} }}"));
                 }
@@ -516,6 +516,9 @@ impl Walk<'_> {
             return;
         }
         let (lanes, words) = (self.lanes as usize, fold.words());
+        if source.shared > 0 {
+            source.line("workgroupBarrier();"); // All have read the reduction before.
+        }
         if source.shared < 4 * lanes * words {
             source.shared = 4 * lanes * words;
             source.outside = format!("var<workgroup> shared_words$: array<u32, {}>;\n", lanes * words);
@@ -538,7 +541,7 @@ impl Walk<'_> {
             half /= 2;
         }
         let all = fold.loaded(&at("0u"));
-        source.line(format!("a{} = {all};\nworkgroupBarrier();", fold.value));
+        source.line(format!("a{} = {all};", fold.value));
     }
 
     /// Combines the accumulators of parts, and names what follows from them.

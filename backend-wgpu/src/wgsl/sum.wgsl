@@ -1,7 +1,3 @@
-// The same number, which compilers cannot know: `none` is 0. Else they might find that what rounding has lost is nothing.
-fn opaque(x: f32, none: u32) -> f32 {
-    return bitcast<f32>(bitcast<u32>(x) ^ none);
-}
 // A sum and one more summand; the second part of a sum is what rounding has taken from the first (Knuth 1969, "The Art of
 // Computer Programming", volume 2, 4.2.2). What is not finite has lost nothing that can be told.
 fn plus(a: vec2<f32>, x: f32, none: u32) -> vec2<f32> {

@@ -1,7 +1,7 @@
 //! The command: looks for devices, tells what they offer, and probes them.
 
 use super::{
-    advice::advice,
+    advice::{GET_DXC, advice},
     probes::{Finding, probe},
 };
 use crate::{
@@ -14,6 +14,9 @@ use crate::{
 use serde::Serialize;
 use std::collections::BTreeMap;
 use wgrad_wgpu::{AdapterSummary, Choice, Gpu, Options, adapters};
+
+/// The compiler that nothing is to be said of.
+const DXC: &str = "DXC";
 
 /// What there is to know of the machine, as JSON.
 #[derive(Serialize)]
@@ -37,6 +40,8 @@ struct Adapter {
     software: bool,
     backend: String,
     driver: String,
+    /// What compiles kernels, where wgpu has to choose.
+    compiler: Option<String>,
     limits: BTreeMap<&'static str, u64>,
     /// What wgrad asks for, and whether it is there.
     features: BTreeMap<String, bool>,
@@ -110,6 +115,7 @@ impl Adapter {
             tested: Tested::new(gpu.map(Place::Gpu).map_err(Error::from)),
             name: summary.name,
             backend: summary.backend,
+            compiler: summary.compiler.map(|compiler| compiler.to_string()),
             driver: summary.driver,
         }
     }
@@ -120,6 +126,14 @@ impl Adapter {
         let slow = if self.software { "; slower than the CPU, so --device auto never takes it" } else { "" };
         line("kind", &format!("{}, by {}{slow}", self.kind, self.backend));
         line("driver", &self.driver);
+        match self.compiler.as_deref() {
+            None => {}
+            Some(DXC) => line("compiler", "DXC"),
+            Some(other) => {
+                line("compiler", &format!("{other}, with which small programs are slower than with DXC"));
+                GET_DXC.iter().for_each(|text| line("", text));
+            }
+        }
         let features: Vec<String> =
             self.features.iter().map(|(name, found)| format!("{name} {}", if *found { "yes" } else { "no" })).collect();
         line("features", &features.join(", "));

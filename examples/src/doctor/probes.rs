@@ -2,61 +2,115 @@
 
 use crate::{Result, device::Place};
 use std::time::Instant;
-use wgrad::{Array, Conv2d, Data, Optimizer, Rng, Store, Tape, Tensor};
+use wgrad::{Array, Conv2d, DType, Data, Optimizer, Rng, Store, Tape, Tensor};
 use wgrad_cpu::reference::{self, Outcome};
 use wgrad_nn::optim::{AdamW, AdamWConfig};
 
 /// Records what a probe computes from its inputs.
 type Record = Box<dyn for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>>;
 
+/// What an input holds.
+#[derive(Clone, Copy)]
+enum Fill {
+    /// Numbers between -1 and 1.
+    Numbers,
+    /// Integers that count up to a bound, and begin again.
+    Below(u32),
+    /// NaN, infinities, zeros, and numbers between them.
+    Special,
+}
+
 /// A small program.
 struct Probe {
     name: &'static str,
-    /// The inputs' shapes. Integers count up to a bound, and begin again.
-    inputs: &'static [(&'static str, &'static [usize], Option<u32>)],
+    /// The inputs' names, shapes, and what they hold.
+    inputs: &'static [(&'static str, &'static [usize], Fill)],
     /// Declares what it keeps.
     declare: fn(&mut Store) -> Record,
     /// How far a value may be from the reference, relative to the larger of 1 and the largest there.
     tolerance: f64,
 }
 
+/// What comparisons and divisions go wrong with.
+const SPECIAL: [f32; 11] = [f32::NAN, 0.25, f32::INFINITY, -0.25, f32::NEG_INFINITY, 0.0, 2.0, -2.0, -0.0, 0.5, -0.5];
+
 /// f32 against f64.
 const SINGLE: f64 = 1e-5;
 
-const PROBES: [Probe; 8] = [
+const PROBES: [Probe; 12] = [
     Probe {
         name: "map",
-        inputs: &[("x", &[5000], None), ("y", &[5000], None)],
+        inputs: &[("x", &[5000], Fill::Numbers), ("y", &[5000], Fill::Numbers)],
         declare: |_| Box::new(|_, x| x[0].tanh() * x[1] + x[0].exp()),
         tolerance: SINGLE,
     },
     Probe {
         name: "reduction",
-        inputs: &[("x", &[300, 70], None)],
+        inputs: &[("x", &[300, 70], Fill::Numbers)],
         declare: |_| Box::new(|_, x| x[0].sum_axes(&[0])),
         tolerance: SINGLE,
     },
     Probe {
         name: "rows",
-        inputs: &[("x", &[40, 300], None)],
+        inputs: &[("x", &[40, 300], Fill::Numbers)],
         declare: |_| Box::new(|_, x| x[0].softmax(1)),
         tolerance: SINGLE,
     },
     Probe {
+        // Compilers take NaN for what is never there, and what is divided by itself for 1.
+        name: "special values",
+        inputs: &[("x", &[11], Fill::Special), ("y", &[11], Fill::Numbers)],
+        declare: |_| {
+            Box::new(|_, x| {
+                Tensor::stack(&[x[0].clamp(-0.5, 0.5), x[0] / x[0], x[0].maximum(x[1]), (x[0] - x[0]) * x[1]])
+            })
+        },
+        tolerance: SINGLE,
+    },
+    Probe {
+        // They end without a word where they know that a number is far from 0.
+        name: "powers",
+        inputs: &[("x", &[40], Fill::Below(40)), ("y", &[40], Fill::Numbers)],
+        declare: |_| Box::new(|_, x| (x[0].cast(DType::F32) + 1.0).pow(-0.55) + (x[1].square() + 0.5).log()),
+        tolerance: SINGLE,
+    },
+    Probe {
+        // And they find that rounding loses nothing.
+        name: "small numbers",
+        inputs: &[("x", &[300], Fill::Numbers)],
+        declare: |_| Box::new(|_, x| ((x[0] + 2.0) * 1e-6).log1p() * 1e5 + (x[0] * x[0] / x[0]).log1p()),
+        tolerance: 3e-7,
+    },
+    Probe {
+        // Several kernels in one dispatch: FXC leaves out barriers between those that are not neighbours.
+        name: "dependence",
+        inputs: &[("x", &[5, 6], Fill::Numbers), ("y", &[5], Fill::Below(6))],
+        declare: |store| {
+            let weight = store.param("weight", &numbers(&[6], 98));
+            let params = store.params();
+            Box::new(move |t, x| {
+                let loss = (x[0] * t.param(weight)).cross_entropy(x[1]);
+                t.tap("loss", loss);
+                loss.grad(&params).get(weight).expect("the loss depends on it")
+            })
+        },
+        tolerance: SINGLE,
+    },
+    Probe {
         name: "product",
-        inputs: &[("a", &[70, 90], None), ("b", &[90, 50], None)],
+        inputs: &[("a", &[70, 90], Fill::Numbers), ("b", &[90, 50], Fill::Numbers)],
         declare: |_| Box::new(|_, x| x[0].matmul(x[1])),
         tolerance: SINGLE,
     },
     Probe {
         name: "convolution",
-        inputs: &[("x", &[2, 3, 12, 12], None), ("w", &[4, 3, 3, 3], None)],
+        inputs: &[("x", &[2, 3, 12, 12], Fill::Numbers), ("w", &[4, 3, 3, 3], Fill::Numbers)],
         declare: |_| Box::new(|_, x| x[0].conv2d(x[1], Conv2d::default())),
         tolerance: SINGLE,
     },
     Probe {
         name: "scatter",
-        inputs: &[("x", &[200, 3], None), ("index", &[200, 3], Some(17))],
+        inputs: &[("x", &[200, 3], Fill::Numbers), ("index", &[200, 3], Fill::Below(17))],
         declare: |_| Box::new(|_, x| x[0].scatter_add(x[1], 0, 17).gather(x[1], 0)),
         tolerance: SINGLE,
     },
@@ -71,7 +125,7 @@ const PROBES: [Probe; 8] = [
     },
     Probe {
         name: "optimizer",
-        inputs: &[("x", &[20, 30], None), ("y", &[20, 10], None)],
+        inputs: &[("x", &[20, 30], Fill::Numbers), ("y", &[20, 10], Fill::Numbers)],
         declare: |store| {
             let weight = store.param("weight", &numbers(&[30, 10], 99));
             let params = store.params();
@@ -112,11 +166,12 @@ impl Probe {
     fn run(&self, place: &Place) -> Result<Option<String>> {
         let mut store = Store::new();
         let record = (self.declare)(&mut store);
-        let input = |(i, &(name, shape, bound)): (usize, &(&'static str, &[usize], Option<u32>))| {
+        let input = |(i, &(name, shape, fill)): (usize, &(&'static str, &[usize], Fill))| {
             let len: usize = shape.iter().product();
-            let value = match bound {
-                None => numbers(shape, i as u32),
-                Some(bound) => Array::new(shape, Data::U32((0..len as u32).map(|i| i * 7 % bound).collect())),
+            let value = match fill {
+                Fill::Numbers => numbers(shape, i as u32),
+                Fill::Below(bound) => Array::new(shape, Data::U32((0..len as u32).map(|i| i * 7 % bound).collect())),
+                Fill::Special => Array::new(shape, (0..len).map(|i| SPECIAL[i % SPECIAL.len()]).collect::<Vec<f32>>()),
             };
             (name, value)
         };
@@ -153,8 +208,10 @@ impl Probe {
 
     /// The first element that is too far from what the reference gives.
     fn differs(&self, what: &str, have: &[f64], want: &[f64]) -> Option<String> {
-        let bound = self.tolerance * want.iter().fold(1.0f64, |largest, want| largest.max(want.abs()));
-        let near = |(have, want): (&f64, &f64)| (have - want).abs() <= bound;
+        let finite = want.iter().filter(|want| want.is_finite());
+        let bound = self.tolerance * finite.fold(1.0f64, |largest, want| largest.max(want.abs()));
+        let near =
+            |(have, want): (&f64, &f64)| (have - want).abs() <= bound || have == want || have.is_nan() && want.is_nan();
         let wrong = have.iter().zip(want).position(|pair| !near(pair))?;
         Some(format!("{what}[{wrong}] is {:e}, and the reference gives {:e}", have[wrong], want[wrong]))
     }

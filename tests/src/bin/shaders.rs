@@ -21,6 +21,9 @@ struct Args {
     /// Microsoft's shader compiler, or what is called as it is
     #[arg(long, value_name = "PROGRAM")]
     dxc: Option<PathBuf>,
+    /// Judge nothing: write the kernels here as HLSL for its predecessor FXC, which runs on Windows alone, a file each
+    #[arg(long, value_name = "FOLDER")]
+    hlsl: Option<PathBuf>,
     /// The validator of the SPIR-V tools
     #[arg(long, value_name = "PROGRAM", default_value = "spirv-val")]
     spirv_val: PathBuf,
@@ -64,6 +67,9 @@ fn run(args: &Args) -> Result<usize, String> {
     }
     let texts: Vec<(&String, &String)> = kernels.texts.iter().collect();
     println!("{} kernels of {} programs, {:.0} s", texts.len(), kernels.programs, start.elapsed().as_secs_f64());
+    if let Some(folder) = &args.hlsl {
+        return write(&texts, folder);
+    }
     let vulkan = SpirvVal::find(&args.spirv_val);
     let (next, judged) = (AtomicUsize::new(0), Judged::default());
     let work = || {
@@ -117,6 +123,29 @@ fn read(files: &[PathBuf]) -> Result<Kernels, String> {
     Ok(kernels)
 }
 
+/// Writes what FXC is to compile. Gives how many kernels cannot be translated.
+fn write(texts: &[(&String, &String)], folder: &Path) -> Result<usize, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    let (mut written, mut wrong) = (0, 0);
+    for (number, (text, program)) in texts.iter().enumerate() {
+        match Translated::new(text) {
+            Err(why) => {
+                println!("{program}: {why}");
+                wrong += 1;
+            }
+            Ok(Translated { legacy_hlsl: Some(hlsl), .. }) => {
+                std::fs::write(folder.join(format!("{number}.hlsl")), hlsl).map_err(failed)?;
+                std::fs::write(folder.join(format!("{number}.wgsl")), text).map_err(failed)?;
+                written += 1;
+            }
+            Ok(_) => {}
+        }
+    }
+    println!("{written} kernels are written to {}", folder.display());
+    Ok(wrong)
+}
+
 fn prove(text: &str, args: &Args, vulkan: Option<&SpirvVal>, judged: &Judged) -> Result<(), String> {
     let translated = Translated::new(text)?;
     let thread = format!("{:?}", std::thread::current().id());
@@ -126,23 +155,23 @@ fn prove(text: &str, args: &Args, vulkan: Option<&SpirvVal>, judged: &Judged) ->
         judged.spirv.fetch_add(vulkan.judge(&translated, &file("spv"))?.into(), Relaxed);
     }
     if let (Some(dxc), Some(hlsl)) = (&args.dxc, &translated.hlsl) {
-        compile(dxc, hlsl, translated.native, &file("hlsl"))?;
+        let model: &[&str] = if translated.native { &["cs_6_2", "-enable-16bit-types"] } else { &["cs_6_0"] };
+        compile(dxc, &[model, &["-HV", "2018", "-no-warnings"]].concat(), hlsl, &file("hlsl"))?;
         judged.dxil.fetch_add(1, Relaxed);
     }
     Ok(())
 }
 
-/// Has DXC compile a shader, with wgpu's settings.
-fn compile(dxc: &Path, hlsl: &str, native: bool, file: &Path) -> Result<(), String> {
+/// Has a compiler of Microsoft's compile a shader for a model, with wgpu's settings.
+fn compile(compiler: &Path, model: &[&str], hlsl: &str, file: &Path) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", file.display());
     std::fs::write(file, hlsl).map_err(failed)?;
-    let mut command = Command::new(dxc);
-    let model: &[&str] = if native { &["cs_6_2", "-enable-16bit-types"] } else { &["cs_6_0"] };
-    command.arg("-T").args(model).args(["-E", ENTRY, "-HV", "2018", "-no-warnings", "-Ges"]);
-    let output = command.arg("-Fo").arg(file.with_extension("dxil")).arg(file).output();
-    let output = output.map_err(|error| format!("{}: {error}", dxc.display()))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("DXC: {}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim())),
-    }
+    let mut command = Command::new(compiler);
+    command.arg("-T").args(model).args(["-E", ENTRY, "-Ges"]);
+    let output = command.arg("-Fo").arg(file.with_extension("object")).arg(file).output();
+    let output = output.map_err(|error| format!("{}: {error}", compiler.display()))?;
+    let said = || {
+        format!("{}: {}", compiler.display(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim())
+    };
+    if output.status.success() { Ok(()) } else { Err(said()) }
 }

@@ -48,13 +48,14 @@ impl Kernels {
     /// Adds what a program becomes.
     pub fn add(&mut self, name: &str, program: &Program, grouping: &Grouping) {
         self.programs += 1;
-        // For GPUs, and for software renderers; merged, and each by itself; with stores of 16 bits, and without.
+        // For GPUs, and for software renderers; merged, and each by itself with results hidden from its compiler, as DX12 has
+        // it; with stores of 16 bits, and without.
         let flags = |device: u32| [0, 1, 2].map(|bit| device >> bit & 1 == 1);
         let plain = (0..8).map(flags).map(|[software, separate, native]| (software, separate, native, None));
         // Matrix units change products of halves alone, and these stay by themselves.
         let with_units = UNITS.map(|size| (false, true, true, Some(size)));
         for (software, separate, native, units) in plain.chain(with_units) {
-            let device = Imagined { buffers: BUFFERS, software, separate, native, units };
+            let device = Imagined { buffers: BUFFERS, software, separate, wary: separate, native, units };
             match wgrad_wgpu::kernels(program, grouping, device) {
                 Ok(texts) => texts.into_iter().for_each(|text| {
                     self.texts.entry(text).or_insert_with(|| name.into());
@@ -85,8 +86,10 @@ pub struct Translated {
     pub matrices: bool,
     /// For Vulkan.
     pub spirv: Vec<u32>,
-    /// For DX12, which has no matrix units.
+    /// For DX12 by way of DXC; it has no matrix units.
     pub hlsl: Option<String>,
+    /// For DX12 by way of FXC, which has no integers of 16 bits either.
+    pub legacy_hlsl: Option<String>,
     /// For Metal, whose units are of 8 by 8.
     pub msl: Option<String>,
 }
@@ -108,11 +111,17 @@ impl Translated {
             .map_err(|error| error.emit_to_string(text))?;
         fits(&module)?;
         let spirv = spirv(&module, &info, matrices).map_err(|why| format!("SPIR-V: {why}"))?;
-        let hlsl = (!matrices).then(|| hlsl(&module, &info, native)).transpose();
+        let model = if native { hlsl::ShaderModel::V6_2 } else { hlsl::ShaderModel::V6_0 };
+        let hlsl = (!matrices).then(|| hlsl(&module, &info, model)).transpose();
         let hlsl = hlsl.map_err(|why| format!("HLSL: {why}"))?;
+        let is_merged = text.contains("fn body_0(");
+        let legacy = (!matrices && !native && !is_merged)
+            .then(|| self::hlsl(&module, &info, hlsl::ShaderModel::V5_1))
+            .transpose();
+        let legacy_hlsl = legacy.map_err(|why| format!("HLSL 5.1: {why}"))?;
         let msl = (!text.contains(LARGE_UNITS)).then(|| msl(&module, &info, matrices)).transpose();
         let msl = msl.map_err(|why| format!("MSL: {why}"))?;
-        Ok(Self { native, matrices, spirv, hlsl, msl })
+        Ok(Self { native, matrices, spirv, hlsl, legacy_hlsl, msl })
     }
 }
 
@@ -159,13 +168,10 @@ fn spirv(module: &naga::Module, info: &ModuleInfo, matrices: bool) -> Result<Vec
     spv::write_vec(module, info, &options, None).map_err(|why| why.to_string())
 }
 
-/// For shader model 6.0, the first that DXC compiles, or 6.2, the first with integers of 16 bits.
-fn hlsl(module: &naga::Module, info: &ModuleInfo, native: bool) -> Result<String, String> {
-    let options = hlsl::Options {
-        shader_model: if native { hlsl::ShaderModel::V6_2 } else { hlsl::ShaderModel::V6_0 },
-        zero_initialize_workgroup_memory: false,
-        ..hlsl::Options::default()
-    };
+/// For shader model 5.1, the last that FXC compiles; 6.0, the first that DXC compiles; or 6.2, the first with integers of
+/// 16 bits.
+fn hlsl(module: &naga::Module, info: &ModuleInfo, shader_model: hlsl::ShaderModel) -> Result<String, String> {
+    let options = hlsl::Options { shader_model, zero_initialize_workgroup_memory: false, ..hlsl::Options::default() };
     let (mut text, pipeline) = (String::new(), hlsl::PipelineOptions::default());
     let written = hlsl::Writer::new(&mut text, &options, &pipeline).write(module, info, None);
     match &written.map_err(|why| why.to_string())?.entry_point_names[..] {

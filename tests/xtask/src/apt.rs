@@ -13,11 +13,16 @@ pub fn may_install() -> bool {
 
 /// Installs a package.
 pub fn install(package: &str) -> Result<()> {
+    install_all(&[package])
+}
+
+/// Installs packages.
+pub fn install_all(packages: &[&str]) -> Result<()> {
     let apt = |args: &[&str]| {
         let mut command = Command::new("apt-get");
         command.env("DEBIAN_FRONTEND", "noninteractive").args(args);
         command
     };
     run(&mut apt(&["update"]))?;
-    run(&mut apt(&["install", "-y", "--no-install-recommends", package]))
+    run(apt(&["install", "-y", "--no-install-recommends"]).args(packages))
 }

@@ -9,6 +9,7 @@ mod core_crate;
 mod error;
 mod fuzz;
 mod gpu;
+mod hosts;
 mod peers;
 mod shaders;
 mod size;
@@ -40,6 +41,9 @@ Subcommands:
   peers <results>   put the tables of wgrad beside its peers into BENCHMARKS.md, from files of rows of `bench/peers/run_all`
   floor             run the tests of the wgpu backend on the least of what devices offer
   widths            run the tests of the wgpu backend with subgroups of 4, 8 and 16 invocations
+  hosts [<names>]   try other hosts, or those named of macos, arm, wasm, browser and windows: checks for macOS, tests on ARM
+                    by QEMU, the page in Chromium, and Windows by Wine, with Vulkan and DX12
+  web               make the page that trains in a browser
   size              check how small and how self-contained automatic differentiation is; list long files
   help              print this text
 
@@ -47,7 +51,7 @@ Exit status: that of the command that failed, 1 for a failed check, 2 for wrong 
 ";
 
 /// The subcommands, for whoever names another.
-const SUBCOMMANDS: &str = "test, check, fuzz, shaders, cases, peers, floor, widths, size or help";
+const SUBCOMMANDS: &str = "test, check, fuzz, shaders, cases, peers, floor, widths, hosts, web, size or help";
 
 /// One subcommand with its arguments.
 #[derive(Debug, PartialEq, Eq)]
@@ -68,6 +72,10 @@ enum Task {
     Floor,
     /// Run them with subgroups of several widths.
     Widths,
+    /// Try other hosts, all or these.
+    Hosts(Vec<OsString>),
+    /// Make the page.
+    Web,
     /// Check the size and the dependencies of the core.
     Size,
     /// Print the usage text.
@@ -93,6 +101,8 @@ impl Task {
             Some("shaders") => return Ok(Task::Shaders(rest)),
             Some("cases") => return Ok(Task::Cases(rest)),
             Some("peers") => return Ok(Task::Peers(rest)),
+            Some("hosts") => return Ok(Task::Hosts(rest)),
+            Some("web") => Task::Web,
             Some("check") => Task::Check,
             Some("floor") => Task::Floor,
             Some("widths") => Task::Widths,
@@ -122,6 +132,8 @@ impl Task {
             Task::Peers(files) => peers::run(&command::workspace_root()?, &files),
             Task::Floor => gpu::floor(&command::workspace_root()?),
             Task::Widths => gpu::widths(&command::workspace_root()?),
+            Task::Hosts(names) => hosts::run(&command::workspace_root()?, &names),
+            Task::Web => hosts::web(&command::workspace_root()?),
             Task::Size => size::run(&command::workspace_root()?),
             Task::Help => {
                 print!("{USAGE}");
