@@ -62,7 +62,8 @@ const PROBES: [Probe; 12] = [
         inputs: &[("x", &[11], Fill::Special), ("y", &[11], Fill::Numbers)],
         declare: |_| {
             Box::new(|_, x| {
-                Tensor::stack(&[x[0].clamp(-0.5, 0.5), x[0] / x[0], x[0].maximum(x[1]), (x[0] - x[0]) * x[1]])
+                let (this, same) = (x[0], x[0]);
+                Tensor::stack(&[this.clamp(-0.5, 0.5), this / same, this.maximum(x[1]), (this - same) * x[1]])
             })
         },
         tolerance: SINGLE,

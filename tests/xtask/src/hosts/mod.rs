@@ -11,8 +11,11 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
+/// Tries a host, from the root of the workspace.
+type Try = fn(&Path) -> Result<()>;
+
 /// The hosts by name, in the order in which they are tried.
-const HOSTS: [(&str, fn(&Path) -> Result<()>); 5] = [
+const HOSTS: [(&str, Try); 5] = [
     ("macos", macos::run),
     ("arm", arm::run),
     ("wasm", browser::check),
