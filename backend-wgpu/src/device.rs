@@ -84,7 +84,7 @@ pub struct AdapterSummary {
     pub backend: String,
     /// The driver's name and version.
     pub driver: String,
-    /// What compiles kernels, where wgpu has to choose: on DX12.
+    /// The compiler of its kernels, where wgpu has to choose one: on DX12.
     pub compiler: Option<Compiler>,
     /// The largest value that a kernel can read or write, in bytes.
     pub largest_binding: u64,
@@ -260,8 +260,8 @@ pub fn adapters() -> Vec<AdapterSummary> {
     ranked().iter().map(AdapterSummary::new).collect()
 }
 
-/// How often it is looked whether values have arrived when the device has done all its work: for a minute or more. In a
-/// browser it is not known when that is.
+/// So often it is looked whether values have arrived when the device has done all its work: for a minute or more. In a browser
+/// it is not known when that is.
 const PATIENCE: u32 = if cfg!(target_arch = "wasm32") { u32::MAX } else { 1_200_000 };
 
 /// Whether something has arrived at the host: not yet, or it is there, or it never will be.
@@ -303,9 +303,9 @@ pub(crate) struct Inner {
     /// What has become of the adapter's own.
     matrix_units: MatrixUnits,
     pub poison: bool,
-    /// Whether each kernel is a dispatch of its own.
+    /// True if each kernel is a dispatch of its own.
     pub separate: bool,
-    /// Whether compilers compute as if floats were real numbers; those of Vulkan's drivers keep what kernels rely on.
+    /// True if compilers compute as if floats were real numbers; those of Vulkan's drivers keep what kernels rely on.
     pub wary: bool,
     budget: Option<u64>,
     used: AtomicU64,

@@ -54,9 +54,9 @@ pub(crate) struct Layout<'a> {
     pub halves: Halves,
     /// What multiplies matrices of halves, if there is anything.
     pub units: Option<Units>,
-    /// Whether each kernel is a dispatch of its own.
+    /// True if each kernel is a dispatch of its own.
     pub separate: bool,
-    /// Whether its compiler computes as if floats were real numbers.
+    /// True if its compiler computes as if floats were real numbers.
     pub wary: bool,
 }
 
@@ -209,9 +209,9 @@ pub struct Imagined {
     pub buffers: usize,
     /// Whether it is a software renderer.
     pub software: bool,
-    /// Whether each kernel is a dispatch of its own.
+    /// True if each kernel is a dispatch of its own.
     pub separate: bool,
-    /// Whether its compiler computes as if floats were real numbers.
+    /// True if its compiler computes as if floats were real numbers.
     pub wary: bool,
     /// Whether it stores integers of 16 bits, and so halves.
     pub native: bool,

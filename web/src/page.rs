@@ -1,4 +1,4 @@
-//! What the page calls. Those functions that may wait for WebGPU are called by way of `WebAssembly.promising`, one at a time:
+//! The functions that the page calls. Those that may wait for WebGPU are called by way of `WebAssembly.promising`, one at a time:
 //! two programs that are put aside would share one stack.
 
 use crate::Play;
@@ -13,7 +13,7 @@ struct State {
     runs: Vec<Option<Play>>,
     /// The GPU, once it is opened: runs share it.
     gpu: Option<Gpu>,
-    /// What went wrong last.
+    /// The last error.
     message: String,
 }
 
@@ -88,7 +88,7 @@ pub fn close() {
     with(|state| state.runs.iter_mut().for_each(|run| *run = None));
 }
 
-/// What went wrong last.
+/// The last error.
 #[wasm_bindgen]
 pub fn message() -> String {
     with(|state| state.message.clone())
@@ -116,7 +116,7 @@ pub fn flow(run: usize) -> Vec<f64> {
     of(run, |play| play.flow().to_vec())
 }
 
-/// What a run runs on.
+/// The device of a run.
 #[wasm_bindgen]
 pub fn device(run: usize) -> String {
     of(run, Play::device)

@@ -70,12 +70,12 @@ impl Play {
         &self.norms
     }
 
-    /// How much of the last step's gradient each time step got: the mean of |dL/dz|, first to last.
+    /// The part of the last step's gradient that each time step got: the mean of |dL/dz|, first to last.
     pub fn flow(&self) -> &[f64] {
         &self.flow
     }
 
-    /// What it runs on.
+    /// The name of its device.
     pub fn device(&self) -> String {
         self.session.device()
     }

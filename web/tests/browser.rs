@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use wgrad_examples::device::Place;
 use wgrad_web::Play;
 
-/// What every Chromium here is started with: it has no display, and no sandbox in a container.
+/// The flags of every Chromium here: it has no display, and no sandbox in a container.
 const FLAGS: [&str; 6] = [
     "--headless",
     "--no-sandbox",
@@ -26,10 +26,10 @@ const FLAGS: [&str; 6] = [
     "--disable-extensions",
 ];
 
-/// How long a page may take.
+/// The longest that a page may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What Chromium tells by itself where it is asked for an adapter and has none.
+/// A message of Chromium's own, where it is asked for an adapter and has none.
 const NO_ADAPTER: &str = "No available adapters.";
 
 fn page() -> PathBuf {
@@ -89,7 +89,7 @@ impl Drop for Browser {
     }
 }
 
-/// What a page of the tests posts, and what the console says.
+/// The findings that a page of the tests posts, and the lines of its console.
 fn posted(page: &str, flags: &[&str]) -> (Value, Vec<String>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let address = listener.local_addr().expect("it has one");
@@ -148,7 +148,7 @@ fn the_page_trains_as_this_machine_does() {
     assert_eq!(found["why"], Value::Null, "there is WebGPU");
     let [plain, cured] = [false, true].map(native);
     for (name, play) in [("plain", &plain), ("cured", &cured)] {
-        // What explodes makes of a rounding a difference of 1e-3 in ten steps: there the first two tell.
+        // Where gradients explode, a rounding becomes a difference of 1e-3 in ten steps: there the first two tell.
         let count = if name == "plain" { 2 } else { 100 };
         for (device, bound) in [("cpu", 1e-5), ("gpu", 1e-3)] {
             let run = &found[format!("{device} {name}")];

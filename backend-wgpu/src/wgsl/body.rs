@@ -174,7 +174,7 @@ impl<'a> Emit<'a> {
             Instr::Const(c) => constant(source, dtype, *c),
             Instr::Product => "product".into(),
             Instr::Unary(op, a) => unary(source, *op, type_of(*a), &of(*a)),
-            // What is divided by itself is hidden, too.
+            // A divisor is hidden, too: it may be what is divided.
             Instr::Binary(Binary::Div, a, b) if dtype.is_float() => {
                 format!("({} / {})", of(*a), self.hidden(source, of(*b)))
             }

@@ -122,7 +122,7 @@ pub(crate) struct Tables<'a> {
     /// The most bytes that a workgroup's invocations can share.
     pub shared: usize,
     pub target: Target,
-    /// Whether compilers compute as if floats were real numbers, so that results must be hidden from them.
+    /// True if compilers compute as if floats were real numbers, so that results must be hidden from them.
     pub wary: bool,
     /// What multiplies matrices of halves, if there is anything.
     pub units: Option<Units>,

@@ -1,6 +1,6 @@
 //! What to install where no adapter is found.
 
-/// How to have the better compiler of DX12's kernels.
+/// The way to the better compiler of DX12's kernels.
 pub const GET_DXC: [&str; 2] = [
     "a device of shader model 6 has DXC if dxcompiler.dll, 1.8.2502 or later, lies beside this program:",
     "github.com/microsoft/DirectXShaderCompiler/releases",

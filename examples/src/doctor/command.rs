@@ -40,7 +40,7 @@ struct Adapter {
     software: bool,
     backend: String,
     driver: String,
-    /// What compiles kernels, where wgpu has to choose.
+    /// The compiler of kernels, where wgpu has to choose one.
     compiler: Option<String>,
     limits: BTreeMap<&'static str, u64>,
     /// What wgrad asks for, and whether it is there.

@@ -9,7 +9,7 @@ use wgrad_nn::optim::{AdamW, AdamWConfig};
 /// Records what a probe computes from its inputs.
 type Record = Box<dyn for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>>;
 
-/// What an input holds.
+/// The contents of an input.
 #[derive(Clone, Copy)]
 enum Fill {
     /// Numbers between -1 and 1.
@@ -31,7 +31,7 @@ struct Probe {
     tolerance: f64,
 }
 
-/// What comparisons and divisions go wrong with.
+/// Values that comparisons and divisions go wrong with.
 const SPECIAL: [f32; 11] = [f32::NAN, 0.25, f32::INFINITY, -0.25, f32::NEG_INFINITY, 0.0, 2.0, -2.0, -0.0, 0.5, -0.5];
 
 /// f32 against f64.

@@ -36,6 +36,7 @@ fn run(args: &str) -> Outcome {
 }
 
 /// As on a machine without any driver.
+#[cfg(target_os = "linux")]
 fn without_drivers(args: &str) -> Outcome {
     let mut command = at_home(args);
     command.env("VK_ICD_FILENAMES", "/nonexistent").env("VK_DRIVER_FILES", "/nonexistent");

@@ -1,6 +1,8 @@
 //! What is printed where: JSON, the result alone, tables, and nothing for terminals in a pipe.
 
-use crate::{FIELDS, Outcome, command, saved, wgrad};
+use crate::{FIELDS, command, wgrad};
+#[cfg(target_os = "linux")]
+use crate::{Outcome, saved};
 use std::path::Path;
 
 #[test]

@@ -13,7 +13,7 @@ const TRIPLE: &str = "wasm32-unknown-unknown";
 /// The program that links where the compiler brings none, and Debian's package of it.
 const LINKER: (&str, &str) = ("wasm-ld-19", "lld-19");
 
-/// What every browser with WebGPU has.
+/// Every browser with WebGPU has these instructions.
 const FEATURES: &str = "-Ctarget-feature=+simd128";
 
 /// The most that the page and its program may weigh, compressed.

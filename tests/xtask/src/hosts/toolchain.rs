@@ -11,11 +11,11 @@ use crate::error::{Error, Result};
 /// Debian's packages of a current Rust with the source of its standard library.
 const PACKAGES: [&str; 4] = ["rustc-web", "cargo-web", "libstd-rust-web-dev", "rust-web-src"];
 
-/// Where these packages put the compiler.
+/// These packages put the compiler here.
 const RUSTC: &str = "/usr/bin/rustc";
 const CARGO: &str = "/usr/bin/cargo";
 
-/// What shows that they are there.
+/// If this is there, they are.
 const SOURCE: &str = "/usr/share/doc/rust-web-src";
 
 /// A cargo that builds for a target.
@@ -59,12 +59,12 @@ impl Toolchain {
         command
     }
 
-    /// Whether it is Debian's, which brings no linker for other targets.
+    /// True if it is Debian's, which brings no linker for other targets.
     pub fn is_bare(&self) -> bool {
         self.library.is_some()
     }
 
-    /// Where a profile's programs go.
+    /// The folder of a profile's programs.
     pub fn built(&self, root: &Path, profile: &str) -> PathBuf {
         folder(root).join(self.triple).join(profile)
     }
@@ -75,7 +75,7 @@ pub fn folder(root: &Path) -> PathBuf {
     target(root).join("hosts")
 }
 
-/// Whether the compiler at hand has the standard library of a target.
+/// True if the compiler at hand has the standard library of a target.
 fn has_library(triple: &str) -> bool {
     let output =
         Command::new("rustc").args(["--print", "target-libdir", "--target", triple]).stderr(Stdio::null()).output();
