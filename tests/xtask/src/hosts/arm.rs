@@ -35,5 +35,6 @@ pub fn run(root: &Path) -> Result<()> {
         run_command(command.args(args).args(["--device", "cpu"]))
     };
     wgrad(&["verify", "tests/golden"])?;
-    wgrad(&["rnn", "--case", "exploding", "--fix", "clip-norm"])
+    // Until the cure shows: to the end it takes QEMU minutes.
+    wgrad(&["rnn", "--case", "exploding", "--fix", "clip-norm", "--steps", "200"])
 }
