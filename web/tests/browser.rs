@@ -148,7 +148,7 @@ fn the_page_trains_as_this_machine_does() {
     assert_eq!(found["why"], Value::Null, "there is WebGPU");
     let [plain, cured] = [false, true].map(native);
     for (name, play) in [("plain", &plain), ("cured", &cured)] {
-        // Where gradients explode, a rounding becomes a difference of 1e-3 in ten steps: there the first two tell.
+        // Exploding gradients make of a rounding a difference of 1e-3 in ten steps: the first two tell.
         let count = if name == "plain" { 2 } else { 100 };
         for (device, bound) in [("cpu", 1e-5), ("gpu", 1e-3)] {
             let run = &found[format!("{device} {name}")];
