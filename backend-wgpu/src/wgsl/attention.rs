@@ -155,6 +155,7 @@ impl<'a> Attention<'a> {
             ));
         }
         source.line("workgroupBarrier();");
+        source.read = false;
         for i in 0..EACH {
             let most = of_row("most", i).fold(format!("m{i}"), |most, other| format!("max({most}, {other})"));
             source.line(format!("let n{i} = {most};"));
@@ -270,6 +271,7 @@ impl<'a> Attention<'a> {
         let first = if self.scores.causal { "row0" } else { "0u" };
         source
             .line(format!("for (var column0 = {first}; column0 < {}u; column0 = column0 + {TILE}u) {{", self.queries));
+        source.read |= self.shared > 1 || self.queries > TILE;
         for (name, view, base, step) in [("l", &reads[4], "l_base", l_step), ("delta", delta, "delta_base", delta_step)]
         {
             let each = (0..EACH).map(|j| {
@@ -346,6 +348,7 @@ impl<'a> Attention<'a> {
         let end = if next > 0 { format!("min(row0 + {next}u, {keys}u)") } else { format!("{keys}u") };
         source.line(format!("let end = {end};"));
         source.line(format!("for (var column0 = 0u; column0 < end; column0 = column0 + {TILE}u) {{"));
+        source.read |= keys > TILE;
         source.line(format!("let columns = vec4<u32>(column0 + tx * {EACH}u) + vec4<u32>(0u, 1u, 2u, 3u);"));
     }
 
@@ -478,8 +481,16 @@ fn exponentials(scores: &str, less: &str, i: usize) -> String {
     format!("select(vec4<f32>({each}), vec4<f32>(0.0), hidden{i})")
 }
 
+/// Waits, before shared memory is overwritten, until all have read it.
+fn settle(source: &mut Source) {
+    if std::mem::take(&mut source.read) {
+        source.line("workgroupBarrier();");
+    }
+}
+
 /// Puts a tile of weights where all invocations find them: those of row `i` are called by the name and `i`.
 fn weights(source: &mut Source, name: &str) {
+    settle(source);
     for (i, (j, part)) in (0..EACH).flat_map(|i| PARTS.into_iter().enumerate().map(move |j| (i, j))) {
         source.line(format!("weights$[(ty * {EACH}u + {i}u) * {PITCH}u + tx * {EACH}u + {j}u] = {name}{i}.{part};"));
     }
@@ -494,6 +505,8 @@ fn four(at: impl Fn(usize) -> String) -> String {
 fn product(source: &mut Source, name: &str, a: &Side<'_>, a_first: &str, b: &Side<'_>, b_first: &str) {
     (0..EACH).for_each(|i| source.line(format!("var {name}_{i} = vec4<f32>(0.0);")));
     source.line(format!("for (var depth = 0u; depth < {}u; depth = depth + {DEPTH}u) {{", a.columns));
+    source.read |= a.columns > DEPTH;
+    settle(source);
     a.stage(source, a_first, "depth", [TILE, DEPTH], 0, true);
     b.stage(source, b_first, "depth", [TILE, DEPTH], DEPTH * PITCH, true);
     source.line("workgroupBarrier();");
@@ -506,7 +519,8 @@ fn product(source: &mut Source, name: &str, a: &Side<'_>, a_first: &str, b: &Sid
         }
         source.line("}");
     }
-    source.line("}\nworkgroupBarrier();\n}");
+    source.line("}\n}");
+    source.read = true;
 }
 
 /// Adds the product of the tile of weights with a tile of rows to an invocation's part of a result. `then` follows when all
@@ -514,6 +528,7 @@ fn product(source: &mut Source, name: &str, a: &Side<'_>, a_first: &str, b: &Sid
 fn accumulate(source: &mut Source, name: &str, x: &Side<'_>, first: &str, then: impl FnOnce(&mut Source)) {
     let mut then = Some(then);
     for c in 0..blocks(x.columns) {
+        settle(source);
         x.stage(source, first, &format!("{}u", c * TILE), [TILE, TILE], 0, false);
         source.line("workgroupBarrier();");
         if let Some(then) = then.take() {
@@ -528,6 +543,7 @@ fn accumulate(source: &mut Source, name: &str, x: &Side<'_>, first: &str, then: 
             }
             source.line("}");
         }
-        source.line("}\nworkgroupBarrier();");
+        source.line("}");
+        source.read = true;
     }
 }

@@ -228,20 +228,19 @@ pub(crate) fn argmax(axis: usize, x: &View, out: &View, tables: &Tables<'_>) -> 
             format!("var<workgroup> places$: array<u32, {n}>;\nvar<workgroup> values$: array<u32, {n}>;\n");
         let put = format!("places$[lane] = best; values$[lane] = {};", raw_word(x.dtype, "most"));
         source.line(&put);
-        source.line("workgroupBarrier();");
         let mut half = n / 2;
         let same = match name {
             "f32" => "((best_is_better | now_is_better) == false)",
             _ => "(now == most)",
         };
         while half > 0 {
-            source.line(format!("if (lane < {half}u) {{\nlet other = places$[lane + {half}u];"));
+            source.line(format!("workgroupBarrier();\nif (lane < {half}u) {{\nlet other = places$[lane + {half}u];"));
             source.line(format!("let now: {name} = {};", from_word(x.dtype, &format!("values$[lane + {half}u]"))));
             let now_better = beats(&mut source, "now", "most");
             let best_better = beats(&mut source, "most", "now");
             source.line(format!("let now_is_better = {now_better}; let best_is_better = {best_better};"));
             source.line(format!("if (now_is_better | ({same} & (other < best))) {{ best = other; most = now; }}"));
-            source.line(format!("{put}\n}}\nworkgroupBarrier();"));
+            source.line(format!("{put}\n}}"));
             half /= 2;
         }
         source.line(format!("if (lane == 0u) {{ {o_buffer}[{io}] = best; }}"));

@@ -219,6 +219,8 @@ pub(crate) struct Source {
     pub outside: String,
     /// Bytes of shared memory.
     pub shared: usize,
+    /// True if invocations may still read shared memory: they must meet before it is overwritten.
+    pub read: bool,
     /// The extensions of WGSL that it needs.
     pub enables: &'static [&'static str],
     /// Whether no other kernel becomes one with it.

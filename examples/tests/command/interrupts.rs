@@ -8,7 +8,7 @@ use std::{
 use tempfile::TempDir;
 
 /// A run that does not end by itself: it never solves its task, and has more steps than a test has time.
-const ENDLESS: &str = "rnn --case vanishing --length 20 --threads 1";
+const ENDLESS: &str = "rnn --case vanishing --length 30 --threads 1";
 const STEPS: &str = "--steps 100000000";
 
 fn interrupt(child: &Child) {

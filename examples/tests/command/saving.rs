@@ -8,7 +8,7 @@ use tempfile::TempDir;
 /// A short run of each subcommand that trains.
 const EACH: [&str; 4] = ["rnn --length 20 --threads 1", transformer::BUILT_IN, resnet::SHORT, two_tower::SHORT];
 /// A run that does not end by itself.
-const ENDLESS: &str = "rnn --case vanishing --length 20 --threads 1 --quiet --steps 100000000";
+const ENDLESS: &str = "rnn --case vanishing --length 30 --threads 1 --quiet --steps 100000000";
 
 #[test]
 fn the_same_run_saves_the_same_bytes() {

@@ -25,9 +25,10 @@ const COMPILER: &str = "package/dist/win32-x64/d3dcompiler_47.dll";
 /// A folder and a file that not every console can spell.
 const FILE: &str = "ein Ordner größer/été 雪.safetensors";
 
-/// The compiler of the program that calls FXC, and its source.
+/// The compiler of two small programs: one calls FXC, the other presses Ctrl-C.
 const CXX: &str = "x86_64-w64-mingw32-g++";
 const FXC: &str = include_str!("fxc.cpp");
+const INTERRUPT: &str = include_str!("interrupt.cpp");
 
 /// Random tapes that are compared with the reference on DX12.
 const TAPES: &str = "500";
@@ -65,6 +66,7 @@ pub fn run(root: &Path) -> Result<()> {
         return Err(Error::Failed("the tour writes colours into a pipe".into()));
     }
     wine.saves_and_goes_on()?;
+    wine.stops_at_ctrl_c()?;
     for (interface, count) in [("vulkan", 342), ("dx12", 342)] {
         let device = wine.device(interface)?;
         wine.run("wgrad", &["doctor", "--device", &device])?;
@@ -129,12 +131,19 @@ impl Wine {
         output(&mut self.command(program, args))
     }
 
+    /// Builds a small program of ours.
+    fn build(&self, program: &str, text: &str) -> Result<()> {
+        let source = self.desk.join(format!("{program}.cpp"));
+        fs::write(&source, text).map_err(|error| Error::Failed(format!("{}: {error}", source.display())))?;
+        let built = self.desk.join(format!("{program}.exe"));
+        run_command(Command::new(CXX).args(["-O1", "-static", "-o"]).arg(built).arg(source))
+    }
+
     /// Has FXC compile the kernels of many programs.
     fn compiles_with_fxc(&self, root: &Path) -> Result<()> {
         let failed = |error: std::io::Error| Error::Failed(format!("{}: {error}", self.desk.display()));
-        let (source, kernels) = (self.desk.join("fxc.cpp"), self.desk.join("kernels"));
-        fs::write(&source, FXC).map_err(failed)?;
-        run_command(Command::new(CXX).args(["-O1", "-static", "-o"]).arg(self.desk.join("fxc.exe")).arg(&source))?;
+        let kernels = self.desk.join("kernels");
+        self.build("fxc", FXC)?;
         if kernels.exists() {
             fs::remove_dir_all(&kernels).map_err(failed)?;
         }
@@ -186,6 +195,25 @@ impl Wine {
         match fs::read_dir(folder).map(|entries| entries.count()) {
             Ok(1) => Ok(()),
             found => Err(Error::Failed(format!("{}: expected one file, found {found:?}", folder.display()))),
+        }
+    }
+
+    /// Presses Ctrl-C in a run that never ends: it saves, says how to go on, and ends well.
+    fn stops_at_ctrl_c(&self) -> Result<()> {
+        const RUN: &str =
+            "run.safetensors wgrad.exe rnn --case vanishing --length 30 --device cpu --steps 100000000 --save";
+        self.build("interrupt", INTERRUPT)?;
+        let file = self.desk.join("run.safetensors");
+        if file.exists() {
+            fs::remove_file(&file).map_err(|error| Error::Failed(format!("{}: {error}", file.display())))?;
+        }
+        let words: Vec<&str> = RUN.split(' ').chain(["run.safetensors"]).collect();
+        let said = self.said("interrupt", &words)?;
+        let line = said.lines().next().unwrap_or_default();
+        println!("Ctrl-C: {line}");
+        match line.ends_with("go on with --resume run.safetensors") {
+            true => Ok(()),
+            false => Err(Error::Failed(format!("after Ctrl-C: {said}"))),
         }
     }
 }
