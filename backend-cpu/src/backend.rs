@@ -1,14 +1,14 @@
 //! The device: buffers, compiled plans, and a pool of threads.
 
 use crate::{
-    clock::Instant,
-    cut::Sizes,
     kernel::Compiled,
-    memory::{Element, Env, Source, Target, nothing, poison, room, with_type},
-    pool::Pool,
-    scratch::{Files, Workers},
-    team::Team,
-    view::View,
+    loops::view::View,
+    memory::{
+        elements::{Element, Env, Source, Target, nothing, poison, room, with_type},
+        scratch::{Files, Workers},
+        sizes::Sizes,
+    },
+    threads::{clock::Instant, pool::Pool, team::Team},
 };
 use std::{ops::Range, time::Duration};
 use wgrad::{

@@ -2,10 +2,12 @@
 //! Each line is summed in one order, whoever sums it.
 
 use crate::{
-    half::{narrow, widen},
-    memory::{Element, Target},
-    nest::{Nest, at},
-    pool::Pool,
+    memory::{
+        elements::{Element, Target},
+        half::{narrow, widen},
+        strides::{Nest, at},
+    },
+    threads::pool::Pool,
 };
 use wgrad::{Shape, f16, plan::Operand};
 

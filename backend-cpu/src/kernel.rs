@@ -1,19 +1,23 @@
 //! Kernels of a plan, with everything that depends on shapes decided once, when the plan is compiled.
 
 use crate::{
-    arrange::arranged,
     attention::Attention,
-    contract::Product,
     conv::Convolution,
-    cut::Sizes,
-    looped::Loop,
-    memory::{Env, Source},
-    pool::Pool,
-    recurrence::Recurrence,
-    schedule::Setting,
-    scratch::{Files, Workers},
-    single::{OutOfRange, Single},
-    together::{Together, may_go_together},
+    indexing::{OutOfRange, Single},
+    loops::{
+        compile::arranged,
+        interleave::{Together, may_go_together},
+        kernel::Loop,
+        tiling::Setting,
+    },
+    matmul::product::Product,
+    memory::{
+        elements::{Env, Source},
+        scratch::{Files, Workers},
+        sizes::Sizes,
+    },
+    sequence::kernel::Recurrence,
+    threads::pool::Pool,
 };
 use std::time::Duration;
 use wgrad::{

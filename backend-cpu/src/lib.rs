@@ -2,46 +2,33 @@
 //!
 //! [`mod@reference`] interprets a program node by node in f64: it is the definition of every operation, plain and slow on
 //! purpose. [`CpuBackend`] executes plans in the types of the program on a pool of threads, and is tested against it.
+//!
+//! The rooms, each of which uses only those before it:
+//!
+//! | folder | subject |
+//! |---|---|
+//! | `threads` | a team of threads, and how many share a kernel |
+//! | `memory` | element types, operands, strided walks, scratch, sizes |
+//! | `simd` | float vectors, and the elementwise functions of each type |
+//! | `loops` | fused elementwise work and reductions: compiled to programs, run tile by tile |
+//! | `matmul` | matrix products and their epilogues |
+//! | `conv`, `sequence`, `attention` | convolutions, recurrent cells, attention |
 
 pub mod reference;
-pub mod reference_plan;
 pub mod sequence;
 
-mod ahead;
-mod arrange;
 mod attention;
 mod backend;
-mod chain;
-mod clock;
-mod contract;
 mod conv;
 mod cumsum;
-mod cut;
-mod finite;
-mod fold;
-mod gates;
-mod grid;
-mod half;
+mod indexing;
 mod kernel;
-mod lanes;
-mod looped;
-mod math;
+mod loops;
+mod matmul;
 mod memory;
-mod nest;
-mod outer;
-mod pool;
 mod random;
-mod recurrence;
-mod schedule;
-mod scratch;
-mod segments;
-mod single;
-mod small;
-mod team;
-mod tile;
-mod together;
-mod turn;
-mod view;
+mod simd;
+mod threads;
 
 pub use backend::{CpuBackend, Error};
-pub use team::Team;
+pub use threads::team::Team;

@@ -1,7 +1,7 @@
 //! Random bits that are a function of key, stream, counter and position: Threefry-2x32 with 20 rounds (Salmon et al.,
 //! "Parallel random numbers: as easy as 1, 2, 3", 2011).
 
-use crate::lanes::{Lanes, map1};
+use crate::simd::lanes::{Lanes, map1};
 
 /// The block cipher.
 #[inline(always)]

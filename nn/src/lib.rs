@@ -39,86 +39,39 @@
 //! sgd.step(loss.grad(&params).clip_by_global_norm(1.0));
 //! ```
 
-pub mod checkpoint;
 pub mod data;
 pub mod diagnosis;
-pub mod init;
 pub mod optim;
-pub mod paths;
-pub mod probe;
-pub mod schedule;
 pub mod track;
 
-mod activation;
-mod attention;
-mod batch_norm;
-mod buffers;
-mod builder;
-mod capsule;
-mod conv;
-mod dropout;
-mod edit;
-mod embedding;
 mod error;
-mod flight;
-mod forecast;
-mod gpt;
-mod landscape;
-mod linalg;
-mod linear;
-mod loss_watch;
-mod lr_finder;
-mod mlp;
+mod layers;
+mod models;
 mod monitor;
-mod norm;
 mod numbers;
-mod omega;
 mod random;
-mod recurrent;
-mod resnet;
-mod save_file;
-mod scale;
-mod summary;
-mod trainer;
-mod transformer;
-mod two_tower;
-mod watch;
+mod train;
 
-pub use activation::Activation;
-pub use attention::{AttentionConfig, MultiHeadAttention};
-pub use batch_norm::BatchNorm;
-pub use buffers::{Buffers, Remembered};
-pub use builder::Builder;
-pub use capsule::Capsule;
-pub use conv::Conv2d;
-pub use dropout::Dropout;
-pub use edit::{Edit, Spot, Transform, write_edits};
-pub use embedding::Embedding;
+pub use diagnosis::{Forecast, LrFinder, LrPoint, LrRange, Sign, Warning};
 pub use error::{Error, Result};
-pub use flight::{Failure, FlightConfig, FlightMemory, FlightRecorder, Part, Replay, Spike};
-pub use forecast::{Forecast, Sign, Warning};
-pub use gpt::{Gpt, GptConfig};
-pub use init::{Fan, Init};
-pub use landscape::{Eigenvalue, Estimate, Landscape, NoiseScale, Stability, cosine};
-pub use linear::Linear;
-pub use loss_watch::{LossAlert, LossWatch};
-pub use lr_finder::{LrFinder, LrPoint, LrRange};
-pub use mlp::{Mlp, MlpConfig, MlpLayer};
-pub use monitor::{
-    Balance, Boundary, Category, Change, Comparison, Detail, FlowMeasure, GradMeasure, Histogram, Measurement,
-    MonitorConfig, ParamMeasure, RunHistory, ScoreMeasure, SiteMeasure, UnitMeasure, ValueMeasure, compare,
-    suggest_max_norm,
+pub use layers::{
+    Activation, AttentionConfig, BatchNorm, BlockConfig, Buffers, Builder, Conv2d, Dropout, Embedding, Fan,
+    FeedForward, GroupNorm, Init, LayerNorm, Linear, MultiHeadAttention, Norm, NormKind, NormPlace, Outputs, Recurrent,
+    RecurrentInit, Remembered, RmsNorm, Row, Scale, Summary, TransformerBlock, init, omega, paths,
 };
-pub use norm::{GroupNorm, LayerNorm, Norm, NormKind, RmsNorm};
-pub use omega::omega;
-pub use recurrent::{Outputs, Recurrent, RecurrentInit};
-pub use resnet::{BlockKind, ResNet, ResNetBlock, ResNetConfig, Stem, Unit};
-pub use save_file::SaveFile;
-pub use scale::Scale;
-pub use schedule::Schedule;
-pub use summary::{Row, Summary};
-pub use trainer::{Inputs, Loss, LossScale, Precision, Profile, Trainer, TrainerConfig, Update};
-pub use transformer::{BlockConfig, FeedForward, NormPlace, TransformerBlock};
-pub use two_tower::{Bridge, TwoTower, TwoTowerConfig};
-pub use watch::ClipWatch;
+pub use models::{
+    BlockKind, Bridge, Gpt, GptConfig, Mlp, MlpConfig, MlpLayer, ResNet, ResNetBlock, ResNetConfig, Stem, TwoTower,
+    TwoTowerConfig, Unit,
+};
+pub use monitor::{
+    Balance, Boundary, Category, Change, ClipWatch, Comparison, Detail, FlowMeasure, GradMeasure, Histogram, LossAlert,
+    LossWatch, Measurement, MonitorConfig, ParamMeasure, Profile, RunHistory, ScoreMeasure, SiteMeasure, UnitMeasure,
+    Update, ValueMeasure, compare, probe, suggest_max_norm,
+};
+pub use optim::{Schedule, schedule};
+pub use train::{
+    Capsule, Edit, Eigenvalue, Estimate, Failure, FlightConfig, FlightMemory, FlightRecorder, Inputs, Landscape, Loss,
+    LossScale, NoiseScale, Part, Precision, Replay, SaveFile, Spike, Spot, Stability, Trainer, TrainerConfig,
+    Transform, checkpoint, cosine, write_edits,
+};
 pub use wgrad::Cell;

@@ -4,7 +4,7 @@ use wgrad::{
     Array, DType, Tape, Tensor,
     plan::{Grouping, Plan},
 };
-use wgrad_cpu::reference_plan;
+use wgrad_cpu::reference::plan;
 use wgrad_tests::{Point, Tolerance, agree, named, sound};
 
 /// Groups that merge, of which one computes again what the other sees turned: `second` says how.
@@ -29,7 +29,7 @@ fn a_group_that_merges_with_another_keeps_its_own_looks() {
         for row_limit in [0, 4, 16 * 1024] {
             let grouping = Grouping { row_limit, ..Grouping::default() };
             let plan = Plan::with(&program, &grouping);
-            let have = reference_plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
+            let have = plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
             agree(&have, &want, &point, Tolerance::F64)
                 .unwrap_or_else(|why| panic!("{why}\n{}", plan.describe(&program)));
         }
@@ -63,7 +63,7 @@ fn nothing_is_read_from_a_later_group() {
         let grouping = Grouping::default();
         sound(&program, &grouping).unwrap_or_else(|why| panic!("{why}"));
         let plan = Plan::with(&program, &grouping);
-        let have = reference_plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
+        let have = plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
         let point = Point { program: &program, states: &[], inputs: &inputs };
         agree(&have, &point.reference(), &point, Tolerance::F64).unwrap_or_else(|why| panic!("{why}"));
     }
@@ -88,7 +88,7 @@ fn what_is_computed_of_elements_is_computed_again_for_rows() {
     for grouping in [Grouping { maps: false, epilogues: false, row_limit: 3, ..defaults.clone() }, defaults] {
         sound(&program, &grouping).unwrap_or_else(|why| panic!("{why}\n{program}"));
         let plan = Plan::with(&program, &grouping);
-        let have = reference_plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
+        let have = plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
         agree(&have, &point.reference(), &point, Tolerance::F64).expect("the plan is right");
     }
 }
@@ -132,7 +132,7 @@ fn sums_that_need_not_wait_are_the_same() {
     let inputs = [("x".to_string(), value(0.7)), ("y".to_string(), value(1.3))];
     let point = Point { program: &program, states: &[], inputs: &inputs };
     let plan = Plan::new(&program);
-    let have = reference_plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
+    let have = plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
     agree(&have, &point.reference(), &point, Tolerance::F64)
         .unwrap_or_else(|why| panic!("{why}\n{}", plan.describe(&program)));
 }
@@ -156,7 +156,7 @@ fn reductions_of_a_part_of_a_value_are_one_kernel() {
     let inputs = [("x".to_string(), value([6, 4])), ("w".to_string(), value([4, 12]))];
     let point = Point { program: &program, states: &[], inputs: &inputs };
     let plan = Plan::with(&program, &Grouping::default());
-    let have = reference_plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
+    let have = plan::run(&plan, &program, &[], &named(&inputs)).expect("the plan runs");
     agree(&have, &point.reference(), &point, Tolerance::F64)
         .unwrap_or_else(|why| panic!("{why}\n{}", plan.describe(&program)));
     // The product, and a kernel for each part.

@@ -5,9 +5,9 @@ use super::{
     block::{block, queries, turned},
     heads::{clear, scale},
 };
-use crate::{
-    contract::Place,
-    small::{Rows, multiply},
+use crate::matmul::{
+    matrix::Place,
+    tiles::{Rows, multiply},
 };
 use pulp::{Simd, WithSimd};
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! What forward and backward have in common: blocks of queries turned round, and the scores of a block.
 
 use super::{Extents, ROWS, Real};
-use crate::{
-    contract::{Matrix, Place},
-    small::{Rows, multiply},
+use crate::matmul::{
+    matrix::{Matrix, Place},
+    tiles::{Rows, multiply},
 };
 use pulp::Simd;
 use std::ops::Range;

@@ -6,7 +6,7 @@ use super::{
     block::{Row, queries, turned},
     heads::{clear, scale},
 };
-use crate::small::multiply;
+use crate::matmul::tiles::multiply;
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 

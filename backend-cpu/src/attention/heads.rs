@@ -2,10 +2,11 @@
 
 use super::Real;
 use crate::{
-    contract::Place,
-    memory::{Element, Env, Source},
-    nest::Walk,
-    small::Rows,
+    matmul::{matrix::Place, tiles::Rows},
+    memory::{
+        elements::{Element, Env, Source},
+        strides::Walk,
+    },
 };
 use wgrad::plan::Operand;
 

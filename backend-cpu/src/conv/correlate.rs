@@ -5,14 +5,16 @@ use super::{
     Geometry,
     lattice::{Axis, Blocks, Tap},
     pack,
-    real::Stored,
     tile::{Machine, Products, TILE},
 };
+use crate::simd::float::Stored;
 use crate::{
-    cut::Sizes,
-    memory::{Element, Target, aligned_mut},
-    pool::Pool,
-    scratch::{Files, Room, Workers},
+    memory::{
+        elements::{Element, Target, aligned_mut},
+        scratch::{Files, Room, Workers},
+        sizes::Sizes,
+    },
+    threads::pool::Pool,
 };
 use pulp::{Arch, Simd, WithSimd};
 

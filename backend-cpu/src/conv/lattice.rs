@@ -5,7 +5,7 @@
 //! `s` images, one for each remainder of the position; a gradient of the images writes its result so. What is left is a
 //! **shift** from the position at hand, the same for all positions.
 
-use crate::cut::Sizes;
+use crate::memory::sizes::Sizes;
 use std::ops::Range;
 
 /// An element of the kernel along one axis.

@@ -13,20 +13,21 @@
 mod correlate;
 mod lattice;
 mod pack;
-pub(crate) mod real;
 mod tile;
 mod weights;
 mod winograd;
 
+use crate::simd::float::Stored;
 use crate::{
-    cut::Sizes,
-    memory::{Env, Source},
-    pool::Pool,
-    scratch::{Files, Workers},
+    memory::{
+        elements::{Env, Source},
+        scratch::{Files, Workers},
+        sizes::Sizes,
+    },
+    threads::pool::Pool,
 };
 use correlate::Correlation;
 use lattice::Walk;
-use real::Stored;
 use weights::Weights;
 use wgrad::{
     Conv2d, DType, f16,

@@ -1,10 +1,8 @@
 //! Copies of images, in the order in which the loops of a convolution read them, with zeros where there is no image.
 
-use super::{
-    lattice::{Axis, Blocks},
-    real::Stored,
-};
-use crate::memory::Element;
+use super::lattice::{Axis, Blocks};
+use crate::memory::elements::Element;
+use crate::simd::float::Stored;
 
 /// Packs what a block reads of some channels, one after another in `from`; in `to` they begin `every` so many elements.
 pub(super) fn channels<T: Stored>(

@@ -1,6 +1,6 @@
 //! The innermost loops: tiles of sums that stay in the registers of the machine.
 
-use super::real::Real;
+use crate::simd::float::Real;
 use pulp::{Arch, Simd, WithSimd};
 
 /// The machine's vectors: how many elements they have, and how many registers there are.

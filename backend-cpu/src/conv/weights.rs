@@ -9,14 +9,16 @@ use super::{
     Geometry,
     lattice::{Axis, Blocks, TASKS},
     pack,
-    real::{Real, Stored},
     tile::{Machine, Pairs},
 };
+use crate::simd::float::{Real, Stored};
 use crate::{
-    cut::Sizes,
-    memory::{Element, Target, aligned_mut},
-    pool::Pool,
-    scratch::{Files, Room, Workers},
+    memory::{
+        elements::{Element, Target, aligned_mut},
+        scratch::{Files, Room, Workers},
+        sizes::Sizes,
+    },
+    threads::pool::Pool,
 };
 use pulp::{Arch, Simd, WithSimd};
 use std::ops::Range;

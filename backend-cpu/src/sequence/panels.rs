@@ -3,10 +3,12 @@
 
 use super::{Real, rows::Output};
 use crate::{
-    contract::{Matrix, Place},
-    small::{self, Rows},
-    team::Team,
-    turn::turn,
+    matmul::{
+        matrix::{Matrix, Place},
+        tiles::{self, Rows},
+        transpose::turn,
+    },
+    threads::team::Team,
 };
 use pulp::Simd;
 
@@ -71,7 +73,7 @@ impl<'a, T: Real> Panels<'a, T> {
             let panel = Rows { data: &self.elements[self.inner * first..][..self.inner * width], stride: width };
             let out = Place { start: first as isize, ..all };
             // SAFETY: `out` is borrowed mutably.
-            unsafe { small::multiply(simd, [rows, self.inner, width], left, panel, out, add) };
+            unsafe { tiles::multiply(simd, [rows, self.inner, width], left, panel, out, add) };
         }
     }
 }

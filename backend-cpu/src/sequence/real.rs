@@ -1,11 +1,11 @@
 //! The arithmetic of sequence kernels: floats, and loops over rows.
 
-use crate::{conv, gates, math};
+use crate::simd::{self, gates, math};
 use std::ops::{Add, Mul, Sub};
 
 /// An element type of sequences: f32 and f64 alone.
 #[allow(private_bounds, reason = "so that there are no others")]
-pub trait Real: conv::real::Real + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
+pub trait Real: simd::float::Real + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
     /// 0
     const ZERO: Self;
     /// 1

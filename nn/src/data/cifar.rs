@@ -1,7 +1,7 @@
 //! CIFAR-10 in its binary version: files of records, each a label and the planes of an image.
 
 use super::{Images, Split};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 use std::{fs, path::Path};
 
 /// The file that tells a folder of this data set.

@@ -1,7 +1,10 @@
 //! Handwritten digits, read pixel by pixel, or as images.
 
 use super::{Batch, Images, Split, Task};
-use crate::{Error, Result, random::generator};
+use crate::{
+    error::{Error, Result},
+    random::generator,
+};
 use rand::seq::SliceRandom;
 use wgrad::Array;
 

@@ -1,7 +1,7 @@
 //! Labelled images in memory, and batches of them.
 
 use super::{Augment, Batch, Dataset, cifar, mnist};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 use std::{fs, path::Path};
 use wgrad::Array;
 

@@ -1,7 +1,10 @@
 //! Batches of a data set, epoch after epoch, shuffled by a seed, and prepared ahead on a thread.
 
 use super::Batch;
-use crate::{Error, Result, random::generator};
+use crate::{
+    error::{Error, Result},
+    random::generator,
+};
 use rand::seq::SliceRandom;
 use std::{
     fmt, panic,

@@ -1,7 +1,7 @@
 //! MNIST: files in the IDX format, one of images and one of labels for each part.
 
 use super::{Images, Split};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 use std::{fs, path::Path};
 
 /// The file that tells a folder of this data set.

@@ -1,7 +1,10 @@
 //! Text as symbols, one per character, and windows of it to predict.
 
 use super::{Batch, Dataset};
-use crate::{Error, Result, random::generator};
+use crate::{
+    error::{Error, Result},
+    random::generator,
+};
 use rand::RngExt;
 use std::{collections::BTreeSet, fs, path::Path, sync::Arc, thread};
 use wgrad::{Array, random::fnv1a};

@@ -38,6 +38,8 @@
 //! # }
 //! ```
 
+mod forecast;
+mod lr_finder;
 mod proof;
 mod reading;
 pub mod rules;
@@ -45,11 +47,13 @@ mod shown;
 mod signs;
 mod study;
 
+pub use forecast::{Forecast, Sign, Warning};
+pub use lr_finder::{LrFinder, LrPoint, LrRange};
 pub use proof::{Losses, Outcome, Proof};
 pub use rules::{Evidence, Remedy, Rule};
 pub use study::{BatchMeasure, Batches, Judge, MicroBatch, Opened, Setup, Study, Trace};
 
-use crate::{Failure, Spike, Warning};
+use crate::train::{Failure, Spike};
 use signs::Signs;
 
 /// What is wrong with a run.

@@ -6,7 +6,7 @@ use super::{
     signs::Signs,
     study::{Opened, Setup, Study, Trace},
 };
-use crate::Edit;
+use crate::train::Edit;
 use wgrad::Tuning;
 
 /// How a run ended.

@@ -1,7 +1,7 @@
 //! What a recorded program says by itself, before its first run: which parameters learn, what is cut off, what has no guard,
 //! what is summed, and the settings of its passes.
 
-use crate::Spot;
+use crate::train::Spot;
 use std::collections::HashSet;
 use wgrad::{
     NodeId, Param, Program,
@@ -261,7 +261,7 @@ impl<'p> Reading<'p> {
             }
             let Some(kept) = self.constant(node.inputs[1]) else { continue };
             let Op::State(state) = self.program.node(self.moved(node.inputs[0])).op else { continue };
-            let Some(path) = layout.state(state).name.strip_prefix(crate::buffers::PREFIX) else { continue };
+            let Some(path) = layout.state(state).name.strip_prefix(crate::layers::buffers::PREFIX) else { continue };
             if least.as_ref().is_none_or(|(_, known)| 1.0 - kept < *known) {
                 least = Some((path.into(), 1.0 - kept));
             }

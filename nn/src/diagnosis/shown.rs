@@ -1,7 +1,7 @@
 //! A diagnosis as text for a person: the finding first, then its numbers, what cures it, and how that was proven.
 
 use super::{Diagnosis, Finding, Proof, proof::Outcome};
-use crate::{Failure, Spike};
+use crate::train::{Failure, Spike};
 use std::fmt;
 
 /// How many places are named.

@@ -1,7 +1,10 @@
 //! What a run shows: numbers that the rules compare, each relative to the run's own.
 
 use super::{reading::Reading, study::Trace};
-use crate::{Measurement, SiteMeasure, numbers::median};
+use crate::{
+    monitor::{Measurement, SiteMeasure},
+    numbers::median,
+};
 use wgrad::{
     DType,
     op::{Binary, Op, Unary},

@@ -1,9 +1,11 @@
 //! A run that can be made again: once as it is, and once for each way in which it may be edited.
 
 use super::{Diagnosis, reading::Reading};
+use super::{Forecast, Warning};
 use crate::{
-    Detail, Edit, Failure, FlightConfig, FlightRecorder, Forecast, LossAlert, LossWatch, Measurement, MonitorConfig,
-    Result, Spike, Trainer, TrainerConfig, Update, Warning, write_edits,
+    error::Result,
+    monitor::{Detail, LossAlert, LossWatch, Measurement, MonitorConfig, Update},
+    train::{Edit, Failure, FlightConfig, FlightRecorder, Spike, Trainer, TrainerConfig, write_edits},
 };
 use wgrad::{Array, Data, Program, Session, Tape};
 

@@ -1,7 +1,7 @@
 //! What has been measured: from taps to numbers with names.
 
+use super::Update;
 use super::{FLOW, GRADIENT, UNITS, VALUES};
-use crate::trainer::Update;
 use std::collections::HashMap;
 use wgrad::{Array, Param, ParamSet, Taps};
 

@@ -33,12 +33,18 @@
 //! # }
 //! ```
 
+pub mod probe;
+
 mod compare;
+mod loss_watch;
 mod measure;
 mod parts;
 mod record;
+mod update;
+mod watch;
 
 pub use compare::{Change, Comparison, RunHistory, compare, suggest_max_norm};
+pub use loss_watch::{LossAlert, LossWatch};
 pub(crate) use measure::Reader;
 pub use measure::{
     FlowMeasure, GradMeasure, Histogram, Measurement, ParamMeasure, ScoreMeasure, SiteMeasure, UnitMeasure,
@@ -46,6 +52,8 @@ pub use measure::{
 };
 pub use parts::{Balance, Boundary, Category};
 pub(crate) use record::Recorder;
+pub use update::{Profile, Update};
+pub use watch::ClipWatch;
 
 use wgrad::ParamSet;
 

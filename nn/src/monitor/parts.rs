@@ -89,7 +89,7 @@ pub struct Boundary {
 impl Boundary {
     /// True if parameters behind the boundary could learn once they are trained: the gradient that reaches it is at least a
     /// millionth of the usual one. One that does not reach it is no reason to train less, but more of what is behind:
-    /// [`crate::paths::last_layers`].
+    /// [`crate::layers::paths::last_layers`].
     pub fn is_reached(&self) -> bool {
         self.flow >= 1e-6 * self.usual && self.flow > 0.0
     }

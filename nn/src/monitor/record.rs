@@ -1,7 +1,7 @@
 //! The nodes that measure: what a watched step taps besides what any step does.
 
+use super::probe;
 use super::{Detail, FLOW, Histogram, UNITS, VALUES};
-use crate::probe;
 use std::sync::Arc;
 use wgrad::{DType, Flat, Grads, Layout, Param, Program, StateId, Tape, Tensor, op::Segments};
 

@@ -1,8 +1,8 @@
 //! Learning rates and weight decay, for all parameters of an optimizer or for groups of them: tables with one entry per
 //! segment of an arena, so that any number of groups costs no further kernel.
 
+use super::Schedule;
 use super::range::squarable;
-use crate::Schedule;
 use std::{collections::BTreeSet, fmt};
 use wgrad::{DType, Layout, ParamSet, Pitfall, Rule, StateId, Tape, Tensor, Tuning};
 

@@ -1,7 +1,7 @@
 //! Records as lines of JSON.
 
 use super::{Event, Record, Sink, json::exact, of_gradient, of_site};
-use crate::{Measurement, Update};
+use crate::monitor::{Measurement, Update};
 use serde_json::{Map, Value, json};
 use std::{
     fs::{File, OpenOptions},

@@ -16,7 +16,10 @@ pub use recorded::Recorded;
 pub use run::Run;
 pub use tensorboard::TensorBoard;
 
-use crate::{Forecast, GradMeasure, LossAlert, LossWatch, Measurement, SiteMeasure, Update, Warning};
+use crate::{
+    diagnosis::{Forecast, Warning},
+    monitor::{GradMeasure, LossAlert, LossWatch, Measurement, SiteMeasure, Update},
+};
 use std::{
     fmt, io,
     sync::{

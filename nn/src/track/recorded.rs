@@ -1,7 +1,7 @@
 //! A recorded step for those who look at it: its nodes with the ranges of their values, and where its time goes.
 
 use super::json::number;
-use crate::flight::settled;
+use crate::train::flight::settled;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use wgrad::{Array, NodeId, Program, Session, ValueRange, op::Op, plan::Cost};

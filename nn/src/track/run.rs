@@ -1,7 +1,10 @@
 //! A run as its file of metrics tells of it.
 
 use super::{Alert, End, Setting};
-use crate::{Error, Result, Update};
+use crate::{
+    error::{Error, Result},
+    monitor::Update,
+};
 use serde_json::Value;
 use std::{
     fs::File,

@@ -7,7 +7,7 @@ use wgrad::{
     plan::{Grouping, Plan},
     testing::grouping,
 };
-use wgrad_cpu::reference_plan;
+use wgrad_cpu::reference::plan;
 
 /// Interprets the plan of a training step in f64, and compares it with the program.
 fn interpreted(case: &Training, grouping: &Grouping) -> Result<(), String> {
@@ -15,7 +15,7 @@ fn interpreted(case: &Training, grouping: &Grouping) -> Result<(), String> {
     let (inputs, states) = (case.inputs(&program), case.states());
     let lowered = program.lowered(grouping.simplify, |_, _| false);
     let plan = Plan::with(&lowered, grouping);
-    let have = reference_plan::run(&plan, &lowered, &states, &named(&inputs)).expect("the plan runs");
+    let have = plan::run(&plan, &lowered, &states, &named(&inputs)).expect("the plan runs");
     let point = Point { program: &program, states: &states, inputs: &inputs };
     agree(&have, &point.reference(), &point, Tolerance::F64)
         .map_err(|why| format!("{why}\n{}", plan.describe(&lowered)))

@@ -159,7 +159,7 @@ fn plan_is_right(case: &Cuts, grouping: &Grouping) -> Result<(), String> {
     let plan = Plan::with(&lowered, grouping);
     let described = |why: String| format!("{why}\n{}", plan.describe(&lowered));
     sound(&lowered, grouping).map_err(described)?;
-    let have = wgrad_cpu::reference_plan::run(&plan, &lowered, &states, &named(&inputs)).expect("the plan runs");
+    let have = wgrad_cpu::reference::plan::run(&plan, &lowered, &states, &named(&inputs)).expect("the plan runs");
     is_right(case, &have).map_err(described)
 }
 

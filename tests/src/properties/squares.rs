@@ -145,7 +145,7 @@ fn plan_is_right(square: &Square, grouping: &Grouping) -> Result<(), String> {
     let lowered = program.lowered(grouping.simplify, |_, _| true);
     sound(&lowered, grouping)?;
     let plan = Plan::with(&lowered, grouping);
-    let have = wgrad_cpu::reference_plan::run(&plan, &lowered, &states, &named(&inputs)).expect("the plan runs");
+    let have = wgrad_cpu::reference::plan::run(&plan, &lowered, &states, &named(&inputs)).expect("the plan runs");
     is_right(square, &have)
 }
 

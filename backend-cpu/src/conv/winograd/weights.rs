@@ -9,17 +9,19 @@
 
 use super::{A, Geometry, SUMS, TASKS, load, of_square, suits};
 use crate::{
-    contract::{Matrix, Place},
-    conv::{
-        real::{Real, Stored},
-        tile::Machine,
+    conv::tile::Machine,
+    matmul::{
+        matrix::{Matrix, Place},
+        tiles::{Rows, multiply},
+        transpose::turn,
     },
-    cut::Sizes,
-    memory::{Element, Target, aligned_mut},
-    pool::Pool,
-    scratch::{Files, Room, Workers},
-    small::{Rows, multiply},
-    turn::turn,
+    memory::{
+        elements::{Element, Target, aligned_mut},
+        scratch::{Files, Room, Workers},
+        sizes::Sizes,
+    },
+    simd::float::{Real, Stored},
+    threads::pool::Pool,
 };
 use pulp::{Arch, Simd, WithSimd};
 use std::ops::Range;

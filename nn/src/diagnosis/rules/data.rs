@@ -1,7 +1,7 @@
 //! Rules that look at batches.
 
 use super::{Evidence, Found, Remedy};
-use crate::{Edit, diagnosis::signs::Signs, numbers::median};
+use crate::{diagnosis::signs::Signs, numbers::median, train::Edit};
 
 /// The float inputs of the first measurement, by name.
 fn inputs(s: &Signs<'_>) -> Vec<String> {

@@ -1,7 +1,13 @@
 //! Rules that look at activations, at gradients by layer, and at first values.
 
 use super::{Evidence, Found, Remedy, data::scale_inputs};
-use crate::{Edit, Fan, Init, Measurement, SiteMeasure, Transform, diagnosis::signs::Signs, numbers::median};
+use crate::{
+    diagnosis::signs::Signs,
+    layers::{Fan, Init},
+    monitor::{Measurement, SiteMeasure},
+    numbers::median,
+    train::{Edit, Transform},
+};
 
 /// The weights and biases of all layers but those of norms and embeddings start anew, by He's initializer.
 fn init(s: &Signs<'_>, which: impl Fn(&str) -> bool) -> Remedy {

@@ -2,8 +2,8 @@
 
 use super::{Evidence, Found, Remedy, data::scale_inputs};
 use crate::{
-    Edit, Spot, Transform,
     diagnosis::{reading::layers, signs::Signs},
+    train::{Edit, Spot, Transform},
 };
 use wgrad::Weighting;
 

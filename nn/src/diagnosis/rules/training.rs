@@ -1,7 +1,12 @@
 //! Rules that look at rates, clips, precision and what updates do.
 
 use super::{Evidence, Found, Remedy, model::leak};
-use crate::{Edit, Fan, Init, LossScale, Precision, Transform, diagnosis::signs::Signs, numbers::median};
+use crate::{
+    diagnosis::signs::Signs,
+    layers::{Fan, Init},
+    numbers::median,
+    train::{Edit, LossScale, Precision, Transform},
+};
 use wgrad::Tuning;
 
 /// What is found of the optimizer or of a pass.

@@ -1,10 +1,10 @@
 //! Two runs side by side as one page that opens from disk.
 
 use super::{
-    super::{Run, Setting, json::number},
     assemble,
     data::{MEASUREMENTS, Series, Updates},
 };
+use crate::track::{Run, Setting, json::number};
 use serde_json::{Map, Value, json};
 use std::{fs, io, path::Path};
 

@@ -1,7 +1,7 @@
 //! The numbers that a page shows: thinned, so that a long run's page stays small.
 
-use super::super::json::number;
-use crate::{Histogram, Measurement, Update, suggest_max_norm};
+use crate::monitor::{Histogram, Measurement, Update, suggest_max_norm};
+use crate::track::json::number;
 use serde_json::{Map, Value, json};
 
 /// Points of a line at most; of more updates, neighbours are joined.

@@ -6,7 +6,7 @@ mod data;
 pub use comparison::{Row, SideBySide};
 
 use super::{Event, Record, Setting, Sink, json::number, rows_of_flow};
-use crate::SiteMeasure;
+use crate::monitor::SiteMeasure;
 use data::{Measured, Series, Updates};
 use serde_json::{Map, Value, json};
 use std::{

@@ -4,7 +4,7 @@ mod picture;
 mod proto;
 
 use super::{End, Event, Record, Setting, Sink, of_gradient, of_site, rows_of_flow};
-use crate::{GradMeasure, Histogram, Measurement, Update};
+use crate::monitor::{GradMeasure, Histogram, Measurement, Update};
 use prost::Message;
 use proto::{Counts, Metadata, PluginData, Shown, Summary, Value, What};
 use std::{

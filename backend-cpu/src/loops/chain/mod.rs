@@ -1,0 +1,248 @@
+//! Chains: the float arithmetic of a walk over rows, run a few elements at a time. What lies between two instructions stays
+//! in the nearest memory, and every operand is met once, whatever their number. The bits are those of the instructions one
+//! by one.
+
+mod compute;
+mod fuse;
+mod groups;
+mod join;
+mod pieces;
+mod roots;
+mod run;
+mod sink;
+
+pub(crate) use compute::Lane;
+pub(crate) use join::join;
+pub(crate) use pieces::{Area, Pieces};
+pub(crate) use run::{From, INPUTS, LONGEST, Run, To};
+pub(crate) use sink::{FOLDS, Folds, Lines};
+
+use wgrad::{
+    DType,
+    op::{Binary, Gate, Reduce, Unary},
+};
+
+/// What an instruction computes of values a, b, c, d, e. Conditions are 1 and 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Code {
+    /// `a`, as it is.
+    Copy,
+    Neg,
+    Recip,
+    Sqrt,
+    Exp,
+    Expm1,
+    Log,
+    Log1p,
+    Tanh,
+    Erf,
+    Sigmoid,
+    NormalCdf,
+    NormalPdf,
+    Gated(Gate),
+    GatedSlope(Gate),
+    IsFinite,
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Max,
+    Lt,
+    Eq,
+    /// `a ? b : c`.
+    Select,
+    /// `a < b ? c : d`.
+    SelectLt,
+    /// As `Select`, where `a` is one for the whole block: the value is found where it is.
+    Choose,
+    /// `a * b * c`.
+    Mul3,
+    /// `a * b + c`.
+    MulAdd,
+    /// `a * b * c + d`.
+    Mul3Add,
+    /// `a * b - c`.
+    MulSub,
+    /// `c - a * b`.
+    SubMul,
+    /// `(a - b) * c`: how far from a mean, in units of something.
+    Deviation,
+    /// `e^(a - b)`: a share of a soft-max.
+    ExpSub,
+    /// `a * b + c * d`: a running mean.
+    Mix,
+    /// `a * b + c * d + e`: the gradient of what is normalised.
+    MixAdd,
+    /// `a * b + c * d * e`: a running mean of squares.
+    Mix3,
+    /// The square root, and 0 for what equals 0, which of a root says its sign.
+    Root,
+    /// `a * b / (sqrt(c) * d + e)`: a step in units of a root.
+    Ratio,
+    /// As `Ratio`, with `Root`.
+    RootRatio,
+}
+
+impl Code {
+    /// The code of a function, if chains have it.
+    fn unary(op: Unary) -> Option<Self> {
+        Some(match op {
+            Unary::Neg => Self::Neg,
+            Unary::Recip => Self::Recip,
+            Unary::Sqrt => Self::Sqrt,
+            Unary::Exp => Self::Exp,
+            Unary::Expm1 => Self::Expm1,
+            Unary::Log => Self::Log,
+            Unary::Log1p => Self::Log1p,
+            Unary::Tanh => Self::Tanh,
+            Unary::Erf => Self::Erf,
+            Unary::Sigmoid => Self::Sigmoid,
+            Unary::NormalCdf => Self::NormalCdf,
+            Unary::NormalPdf => Self::NormalPdf,
+            Unary::Gated(gate) => Self::Gated(gate),
+            Unary::GatedSlope(gate) => Self::GatedSlope(gate),
+            Unary::IsFinite => Self::IsFinite,
+            // Large angles go another way.
+            Unary::Sin | Unary::Cos => return None,
+        })
+    }
+
+    /// As [`Code::unary`].
+    fn binary(op: Binary) -> Option<Self> {
+        Some(match op {
+            Binary::Add => Self::Add,
+            Binary::Sub => Self::Sub,
+            Binary::Mul => Self::Mul,
+            Binary::Div => Self::Div,
+            Binary::Max => Self::Max,
+            Binary::Lt => Self::Lt,
+            Binary::Eq => Self::Eq,
+            Binary::Pow => return None,
+        })
+    }
+
+    /// Whether a result is finite only if all values are that it is computed from.
+    fn is_strange_of_strange(self) -> bool {
+        let products = [Self::Neg, Self::Mul, Self::Mul3, Self::MulAdd, Self::Mul3Add, Self::MulSub, Self::SubMul];
+        let sums = [Self::Copy, Self::Add, Self::Sub, Self::Deviation, Self::Mix, Self::MixAdd, Self::Mix3];
+        products.contains(&self) || sums.contains(&self)
+    }
+
+    /// How many values it uses.
+    fn arity(self) -> usize {
+        match self {
+            Self::Copy | Self::Neg | Self::Recip | Self::Sqrt | Self::IsFinite | Self::Root => 1,
+            Self::Exp | Self::Expm1 | Self::Log | Self::Log1p | Self::Tanh | Self::Erf => 1,
+            Self::Sigmoid | Self::NormalCdf | Self::NormalPdf | Self::Gated(_) | Self::GatedSlope(_) => 1,
+            Self::Add | Self::Sub | Self::Mul | Self::Div | Self::Max | Self::Lt | Self::Eq | Self::ExpSub => 2,
+            Self::Select | Self::Choose | Self::Mul3 | Self::MulAdd | Self::MulSub | Self::SubMul | Self::Deviation => {
+                3
+            }
+            Self::SelectLt | Self::Mix | Self::Mul3Add => 4,
+            Self::Mix3 | Self::MixAdd | Self::Ratio | Self::RootRatio => 5,
+        }
+    }
+}
+
+/// One instruction. Its result is the next value; values are numbered from the chain's inputs on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Instruction {
+    pub code: Code,
+    /// The values that it uses, as far as it has so many.
+    pub of: [u8; 5],
+}
+
+/// A value that leaves a chain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    /// Which value.
+    pub value: usize,
+    /// Its cell.
+    pub cell: usize,
+    /// A view that it is written to at once, where a block of it lies in one piece.
+    pub direct: Option<usize>,
+    /// Whether what is there before is not needed any more once the value is computed.
+    pub alone: bool,
+}
+
+/// What a chain finds out about a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Question {
+    Reduce(Reduce),
+    /// Whether any element is not finite.
+    Strange,
+    /// As [`Question::Strange`], where the norm at this place among the reductions is finite only if no element is strange.
+    StrangeNorm(usize),
+}
+
+/// A value that a chain reduces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fold {
+    /// Which value.
+    pub value: usize,
+    pub question: Question,
+    /// The instruction that computes it, if a sum can do that by itself, and nothing else needs the value.
+    pub made: Option<Instruction>,
+    /// Which accumulator of the schedule.
+    pub acc: usize,
+}
+
+/// Where a chain's first values come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Input {
+    /// A cell of the chain's type, of any extent; or a condition.
+    Cell(usize),
+    /// A cell with a value for each row, where rows are segments: the value of each element's row, and 0 between segments.
+    Spread(usize),
+}
+
+impl Input {
+    pub fn cell(self) -> usize {
+        match self {
+            Self::Cell(cell) | Self::Spread(cell) => cell,
+        }
+    }
+}
+
+/// The most that a chain asks for.
+pub(crate) const ASKS: usize = 8;
+
+/// Memory that a chain asks for, in step with its elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub view: usize,
+    /// Whether the next tile's is meant.
+    pub next: bool,
+}
+
+/// Instructions on their way through a block side by side.
+#[derive(Clone, Debug)]
+pub(crate) struct Chain {
+    /// What it computes in: f32 or f64.
+    pub dtype: DType,
+    pub inputs: Vec<Input>,
+    pub code: Vec<Instruction>,
+    pub outputs: Vec<Output>,
+    pub folds: Vec<Fold>,
+    /// The instructions that sums make up for, as bits.
+    pub made: u32,
+    /// The register in which it keeps a few elements of each value.
+    pub file: usize,
+    /// Memory that is asked for meanwhile.
+    pub asks: Vec<Ask>,
+}
+
+impl Chain {
+    /// Whether it computes so much that memory has time to spare.
+    pub fn is_slow(&self) -> bool {
+        let slow = [Code::Exp, Code::ExpSub, Code::Expm1, Code::Log, Code::Log1p, Code::Tanh, Code::Erf];
+        let gates = [Code::Sigmoid, Code::NormalCdf, Code::NormalPdf];
+        let gated = |code| matches!(code, Code::Gated(_) | Code::GatedSlope(_));
+        self.code.iter().any(|of| slow.contains(&of.code) || gates.contains(&of.code) || gated(of.code))
+    }
+
+    /// How many values there are.
+    pub fn values(&self) -> usize {
+        self.inputs.len() + self.code.len()
+    }
+}

@@ -1,0 +1,71 @@
+//! Normalisation by the statistics of a batch, and the running ones that take their place when a model is used.
+
+use super::{Builder, Init};
+use wgrad::{Param, StateId, Tensor};
+
+/// Batch normalisation, channel by channel (Ioffe and Szegedy 2015): see [`Tensor::batch_norm`].
+///
+/// In training it moves its running statistics, which are buffers: a step that is not taken must leave them as they were.
+/// A [`crate::Trainer`] sees to that; a step of one's own, with [`crate::Buffers`].
+///
+/// Statistics are of the micro-batch at hand: `accumulate` micro-batches are not one large batch.
+#[derive(Clone, Debug)]
+pub struct BatchNorm {
+    /// `[channels]`, 1 at first, or 0.
+    pub weight: Param,
+    /// `[channels]`, 0 at first.
+    pub bias: Param,
+    /// `[2, channels]`: the running means, 0 at first, and the running variances, unbiased, 1 at first. In one state, which
+    /// takes half as many kernels to settle.
+    pub running: StateId,
+    /// The share of a new batch in the running statistics, in (0, 1].
+    pub momentum: f64,
+    /// Added to the variance.
+    pub eps: f64,
+}
+
+impl BatchNorm {
+    /// Declares `weight` and `bias`, and the buffer `running`, with PyTorch's momentum of 0.1 and epsilon of 1e-5.
+    #[track_caller]
+    pub fn new(b: Builder<'_>, channels: usize) -> Self {
+        Self::declare(b, channels, &Init::Ones)
+    }
+
+    #[track_caller]
+    pub(crate) fn declare(mut b: Builder<'_>, channels: usize, weight: &Init) -> Self {
+        let (weight, bias) = (b.param("weight", [channels], weight), b.param("bias", [channels], &Init::Zeros));
+        let running = b.buffer("running", [2, channels], &[vec![0.0; channels], vec![1.0; channels]].concat());
+        Self { weight, bias, running, momentum: 0.1, eps: 1e-5 }
+    }
+
+    /// The same with another momentum, in (0, 1].
+    ///
+    /// # Panics
+    /// If the momentum is outside its range.
+    #[must_use]
+    #[track_caller]
+    pub fn with_momentum(self, momentum: f64) -> Self {
+        assert!(momentum > 0.0 && momentum <= 1.0, "batch_norm: momentum is {momentum}, and must be in (0, 1]");
+        Self { momentum, ..self }
+    }
+
+    /// Normalises `[batch, channels, ..]`, such as rows of features or images: in training by the batch, whose statistics join the running ones;
+    /// otherwise by those, which stay as they are.
+    ///
+    /// # Panics
+    /// If there is no such dimension, or the channels are others; in training, if a channel has fewer than two elements.
+    #[track_caller]
+    pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
+        let tape = x.tape();
+        let (weight, bias) = (Some(tape.param(self.weight)), Some(tape.param(self.bias)));
+        let running = tape.state(self.running);
+        let (mean, var) = (running.index(0, 0), running.index(0, 1));
+        if !training {
+            return x.batch_norm_eval(mean, var, weight, bias, self.eps);
+        }
+        let normed = x.batch_norm(weight, bias, self.eps);
+        let (mean, var) = normed.running(mean, var, self.momentum);
+        tape.assign(self.running, Tensor::stack(&[mean, var]));
+        normed.y
+    }
+}

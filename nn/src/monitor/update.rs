@@ -1,0 +1,30 @@
+//! One update, as a number of its run tells of it.
+
+/// What an update did.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Update {
+    /// The number of the run that made it: see [`wgrad::Taps::run`].
+    pub run: u64,
+    /// The mean loss of its micro-batches on all ranks, before the update.
+    pub loss: f64,
+    /// The norm of the gradient of the whole batch, without the loss scale, before noise and clips.
+    pub grad_norm: f64,
+    /// Whether the global norm was clipped; `None` without that clip.
+    pub clipped: Option<bool>,
+    /// Whether the step was taken: it is not where the gradient is not finite.
+    pub taken: bool,
+    /// The scale that the loss was multiplied by; 1 without one.
+    pub loss_scale: f64,
+    /// What [`crate::TrainerConfig::profile`] asks for.
+    pub profile: Option<Profile>,
+}
+
+/// The gradient of an update, part by part and after all passes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Profile {
+    /// The norm of the gradient of each parameter that has one, in the order of declaration, at the same place as
+    /// [`Update::grad_norm`].
+    pub norms: Vec<f64>,
+    /// The norm of what the optimizer is given.
+    pub applied_norm: f64,
+}

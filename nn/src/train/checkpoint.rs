@@ -1,0 +1,416 @@
+//! Checkpoints: all that a session holds, in one safetensors file.
+//!
+//! A parameter is stored under its path, in its shape, so that other programs can read it; any other state under
+//! `state:` and its name; an array that the caller adds under `extra:` and its name. The metadata holds the format's
+//! version, the order of the parameters (the flat states of an optimizer depend on it) and what text the caller adds.
+//! The same content makes the same bytes.
+
+use super::SaveFile;
+use crate::error::{Error, Result};
+use safetensors::{
+    Dtype, SafeTensors,
+    tensor::{Metadata as Header, TensorInfo, TensorView},
+};
+use std::{borrow::Cow, collections::BTreeMap, fs, path::Path};
+use wgrad::{Array, DType, Data, Layout, Session, Shape, StateId, f16};
+
+/// The version of the format.
+const FORMAT: &str = "1";
+const FORMAT_KEY: &str = "wgrad.format";
+const ORDER_KEY: &str = "wgrad.order";
+/// Metadata keys that begin so are the format's own.
+const RESERVED: &str = "wgrad.";
+/// The most bytes of a header that readers of safetensors take.
+const MOST_HEADER: usize = 100_000_000;
+const EXTRA: &str = "extra:";
+
+/// Text that the caller stores beside the tensors: the step, the task, the command line. All of it is in the header,
+/// which has room for 100 MB.
+pub type Metadata = BTreeMap<String, String>;
+
+/// Arrays that the caller stores beside the states of a session, by name: what grows with the run.
+pub type Arrays = BTreeMap<String, Array>;
+
+/// Saves all parameters and states of a session.
+///
+/// The file is replaced in one step, when the new one is complete and on disk: see [`SaveFile`], which a run holds to save
+/// to one file again and again.
+///
+/// # Errors
+/// As [`SaveFile::open`] and [`save_to`].
+///
+/// # Panics
+/// As [`save_to`].
+#[track_caller]
+pub fn save(session: &mut Session, path: impl AsRef<Path>, metadata: &Metadata) -> Result<()> {
+    check_keys(metadata);
+    save_to(&SaveFile::open(path)?, session, metadata, &Arrays::new())
+}
+
+/// Saves all parameters and states of a session, and arrays of the caller, to a file that is held.
+///
+/// # Errors
+/// [`Error::Io`] if it cannot be written; [`Error::Header`] if the metadata has no room in the header;
+/// [`Error::Session`] if the device is lost. The file then stays as it was.
+///
+/// # Panics
+/// If a key of the metadata begins with `wgrad.`.
+#[track_caller]
+pub fn save_to(file: &SaveFile, session: &mut Session, metadata: &Metadata, arrays: &Arrays) -> Result<()> {
+    check_keys(metadata);
+    let layout = session.layout().clone();
+    let mut tensors = vec![];
+    for (state, decl) in layout.states() {
+        let data = session.read(state)?;
+        if !layout.is_arena(state) {
+            tensors.push((state_key(&decl.name), Cow::Owned(data)));
+            continue;
+        }
+        for param in layout.members(state).into_iter().map(|p| layout.param(p)) {
+            let values = data.data().slice(param.offset..param.offset + param.shape.numel());
+            tensors.push((param.path.clone(), Cow::Owned(Array::new(&param.shape, values))));
+        }
+    }
+    tensors.extend(arrays.iter().map(|(name, array)| (format!("{EXTRA}{name}"), Cow::Borrowed(array))));
+    let mut metadata = metadata.clone();
+    metadata.insert(FORMAT_KEY.into(), FORMAT.into());
+    metadata.insert(ORDER_KEY.into(), serde_json::json!(order(&layout)).to_string());
+    write_file(file, tensors, &metadata)
+}
+
+/// Writes tensors and metadata as safetensors. The same content makes the same bytes.
+pub(crate) fn write_file(
+    file: &SaveFile,
+    mut tensors: Vec<(String, Cow<'_, Array>)>,
+    metadata: &Metadata,
+) -> Result<()> {
+    // The widest first, so that each lies where its type may.
+    tensors.sort_by(|(a, x), (b, y)| stored(y.dtype()).cmp(&stored(x.dtype())).then_with(|| a.cmp(b)));
+    let header = encode_header(&tensors, metadata);
+    if header.len() > MOST_HEADER {
+        return Err(Error::Header { path: file.path().into(), bytes: header.len(), most: MOST_HEADER });
+    }
+    file.write(|to| {
+        to.write_all(&(header.len() as u64).to_le_bytes())?;
+        to.write_all(&header)?;
+        tensors.iter().try_for_each(|(_, array)| to.write_all(&encode(array.data())))
+    })
+}
+
+/// All tensors and the metadata of a safetensors file, by name.
+///
+/// # Errors
+/// [`Error::Io`] and [`Error::Malformed`] if it cannot be read, or a tensor is of a type that no [`Array`] has.
+pub(crate) fn read_file(path: &Path) -> Result<(Arrays, Metadata)> {
+    let bytes = read(path)?;
+    let file = parse(path, &bytes)?;
+    let mut arrays = Arrays::new();
+    for (name, view) in file.tensors() {
+        arrays.insert(name.clone(), array(path, &name, &view)?);
+    }
+    Ok((arrays, all_metadata(path, &bytes)?))
+}
+
+/// A tensor of a file.
+fn array(path: &Path, name: &str, view: &TensorView<'_>) -> Result<Array> {
+    let data = decode(view.dtype(), view.data());
+    let why = || format!("its tensor {name:?} is of type {:?}", view.dtype());
+    let data = data.ok_or_else(|| Error::Malformed { path: path.into(), why: why() })?;
+    Ok(Array::new(view.shape(), data))
+}
+
+#[track_caller]
+fn check_keys(metadata: &Metadata) {
+    let reserved = metadata.keys().find(|key| key.starts_with(RESERVED));
+    assert!(reserved.is_none(), "checkpoint: the metadata key {reserved:?} is reserved for the format");
+}
+
+/// The header of a file. The crate `safetensors` would write the metadata in an order that differs each time.
+fn encode_header(tensors: &[(String, Cow<'_, Array>)], metadata: &Metadata) -> Vec<u8> {
+    let mut end = 0;
+    let info = |(name, array): &(String, Cow<'_, Array>)| {
+        let start = end;
+        end += array.shape().numel() * array.dtype().size();
+        let (dtype, shape) = (stored(array.dtype()), array.shape().to_vec());
+        (name.clone(), TensorInfo { dtype, shape, data_offsets: (start, end) })
+    };
+    let infos = Header::new(None, tensors.iter().map(info).collect()).expect("tensors lie side by side");
+    let infos = serde_json::to_value(infos).expect("a header serializes");
+    let infos = infos.as_object().expect("a header is an object");
+    let mut entries: BTreeMap<&str, serde_json::Value> =
+        infos.iter().map(|(name, info)| (name.as_str(), info.clone())).collect();
+    entries.insert("__metadata__", serde_json::json!(metadata));
+    let mut bytes = serde_json::to_vec(&entries).expect("a header serializes");
+    // Tensors begin at a multiple of the widest element.
+    bytes.resize(bytes.len().next_multiple_of(8), b' ');
+    bytes
+}
+
+/// Restores all parameters and states of a session, and gives back the caller's metadata.
+///
+/// The whole file is checked before anything is written: a file that does not fit leaves the session as it was.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::Malformed`], [`Error::Foreign`] and [`Error::Version`] if it is not a checkpoint that can be
+/// read; [`Error::Missing`], [`Error::Unexpected`], [`Error::Mismatch`] and [`Error::Order`] if it is one of another
+/// model; [`Error::Session`] if the device is lost.
+pub fn load(session: &mut Session, path: impl AsRef<Path>) -> Result<Metadata> {
+    Ok(load_with_arrays(session, path)?.0)
+}
+
+/// As [`load`], and gives back the caller's arrays too.
+///
+/// # Errors
+/// As [`load`]; also [`Error::Malformed`] if an array is of a type that no [`Array`] has.
+pub fn load_with_arrays(session: &mut Session, path: impl AsRef<Path>) -> Result<(Metadata, Arrays)> {
+    let path = path.as_ref();
+    let bytes = read(path)?;
+    let file = parse(path, &bytes)?;
+    let mut metadata = header(path, &bytes)?;
+    let layout = session.layout().clone();
+    let wanted = wanted(&layout);
+    for want in &wanted {
+        let view = file.tensor(&want.key);
+        let view = view.map_err(|_| Error::Missing { path: path.into(), tensor: want.key.clone() })?;
+        want.check(path, &want.key, &view, view.dtype() == stored(want.dtype))?;
+    }
+    let mut arrays = Arrays::new();
+    let mut names = file.names();
+    names.sort_unstable();
+    for name in names.into_iter().filter(|name| wanted.iter().all(|w| w.key != *name)) {
+        let Some(extra) = name.strip_prefix(EXTRA) else {
+            return Err(Error::Unexpected { path: path.into(), tensor: name.into() });
+        };
+        let view = file.tensor(name).expect("named by the file");
+        arrays.insert(extra.into(), array(path, name, &view)?);
+    }
+    check_order(path, &layout, metadata.get(ORDER_KEY))?;
+    let data = |want: &Wanted| {
+        let view = file.tensor(&want.key).expect("checked above");
+        decode(view.dtype(), view.data()).expect("checked above")
+    };
+    write(session, &layout, wanted.iter().map(|want| (want, data(want))))?;
+    metadata.retain(|key, _| !key.starts_with(RESERVED));
+    Ok((metadata, arrays))
+}
+
+/// The caller's metadata of a checkpoint, for what there is to ask before a session is made for it.
+///
+/// # Errors
+/// As [`load`], but for what a session holds.
+pub fn metadata(path: impl AsRef<Path>) -> Result<Metadata> {
+    let path = path.as_ref();
+    let mut metadata = header(path, &read(path)?)?;
+    metadata.retain(|key, _| !key.starts_with(RESERVED));
+    Ok(metadata)
+}
+
+/// Loads parameters from a safetensors file of any origin; other states stay as they are.
+///
+/// `name_map` gives the path of the parameter that a tensor of the file stands for, `None` to leave it out. Floats are
+/// converted to the parameter's type. The names left out are returned, sorted.
+///
+/// The whole file is checked before anything is written.
+///
+/// # Errors
+/// [`Error::Io`] and [`Error::Malformed`] if the file cannot be read; [`Error::Missing`] if a parameter gets no tensor,
+/// [`Error::Ambiguous`] if two, [`Error::Unexpected`] if a path is no parameter's, [`Error::Mismatch`] if a shape differs
+/// or the type is not f64, f32 or f16; [`Error::Session`] if the device is lost.
+pub fn load_params(
+    session: &mut Session,
+    path: impl AsRef<Path>,
+    name_map: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<String>> {
+    let path = path.as_ref();
+    let bytes = read(path)?;
+    let file = parse(path, &bytes)?;
+    let layout = session.layout().clone();
+    let wanted: Vec<Wanted> = wanted(&layout).into_iter().filter(|want| want.arena_offset.is_some()).collect();
+    let mut names = file.names();
+    names.sort_unstable();
+    let (mut chosen, mut left_out): (BTreeMap<String, &str>, Vec<String>) = Default::default();
+    for name in names {
+        let Some(param) = name_map(name) else {
+            left_out.push(name.into());
+            continue;
+        };
+        let Some(want) = wanted.iter().find(|want| want.key == param) else {
+            return Err(Error::Unexpected { path: path.into(), tensor: param });
+        };
+        if let Some(first) = chosen.insert(param.clone(), name) {
+            return Err(Error::Ambiguous { path: path.into(), first: first.into(), second: name.into(), param });
+        }
+        let view = file.tensor(name).expect("named by the file");
+        want.check(path, name, &view, native(view.dtype()).is_some_and(DType::is_float))?;
+    }
+    if let Some(want) = wanted.iter().find(|want| !chosen.contains_key(&want.key)) {
+        return Err(Error::Missing { path: path.into(), tensor: want.key.clone() });
+    }
+    let data = |want: &Wanted| {
+        let view = file.tensor(chosen[&want.key]).expect("checked above");
+        Data::from_f64(want.dtype, &decode(view.dtype(), view.data()).expect("checked above").to_f64())
+    };
+    write(session, &layout, wanted.iter().map(|want| (want, data(want))))?;
+    Ok(left_out)
+}
+
+/// A tensor that a session needs of a file.
+struct Wanted {
+    key: String,
+    shape: Shape,
+    dtype: DType,
+    /// The state that holds it.
+    state: StateId,
+    /// Where it starts, if that state is an arena.
+    arena_offset: Option<usize>,
+}
+
+impl Wanted {
+    fn check(&self, path: &Path, tensor: &str, view: &TensorView<'_>, dtype_fits: bool) -> Result<()> {
+        if dtype_fits && view.shape() == &self.shape[..] {
+            return Ok(());
+        }
+        let dtype = native(view.dtype()).map_or_else(|| format!("{:?}", view.dtype()), |dtype| dtype.to_string());
+        Err(Error::Mismatch {
+            path: path.into(),
+            tensor: tensor.into(),
+            want: format!("{}{}", self.dtype, self.shape),
+            have: format!("{dtype}{}", Shape::from(view.shape())),
+        })
+    }
+}
+
+/// All tensors that a layout declares: parameters, and states that are not arenas.
+fn wanted(layout: &Layout) -> Vec<Wanted> {
+    let params = layout.params().map(|(_, decl)| Wanted {
+        key: decl.path.clone(),
+        shape: decl.shape.clone(),
+        dtype: layout.state(decl.arena).dtype,
+        state: decl.arena,
+        arena_offset: Some(decl.offset),
+    });
+    let states = layout.states().filter(|(id, _)| !layout.is_arena(*id)).map(|(state, decl)| Wanted {
+        key: state_key(&decl.name),
+        shape: decl.shape.clone(),
+        dtype: decl.dtype,
+        state,
+        arena_offset: None,
+    });
+    params.chain(states).collect()
+}
+
+fn state_key(name: &str) -> String {
+    format!("state:{name}")
+}
+
+/// Writes tensors to a session, each state once.
+fn write<'a>(session: &mut Session, layout: &Layout, tensors: impl Iterator<Item = (&'a Wanted, Data)>) -> Result<()> {
+    let mut arenas: BTreeMap<StateId, Vec<f64>> = BTreeMap::new();
+    for (want, data) in tensors {
+        let Some(offset) = want.arena_offset else {
+            session.write(want.state, &Array::new(&want.shape, data))?;
+            continue;
+        };
+        let len = layout.state(want.state).shape.numel();
+        let arena = arenas.entry(want.state).or_insert_with(|| vec![0.0; len]);
+        arena[offset..offset + data.len()].copy_from_slice(&data.to_f64());
+    }
+    for (state, values) in arenas {
+        let decl = layout.state(state);
+        session.write(state, &Array::new(&decl.shape, Data::from_f64(decl.dtype, &values)))?;
+    }
+    Ok(())
+}
+
+/// The paths of the parameters in the order of their segments, arena by arena.
+fn order(layout: &Layout) -> Vec<&str> {
+    let mut params: Vec<_> = layout.params().map(|(_, decl)| (layout.state(decl.arena).dtype, decl)).collect();
+    params.sort_by_key(|(dtype, decl)| (*dtype, decl.offset, decl.shape.numel()));
+    params.into_iter().map(|(_, decl)| decl.path.as_str()).collect()
+}
+
+fn check_order(path: &Path, layout: &Layout, stored: Option<&String>) -> Result<()> {
+    let malformed = || Error::Malformed { path: path.into(), why: format!("its {ORDER_KEY} is not a list of names") };
+    let have: Vec<String> = stored.and_then(|text| serde_json::from_str(text).ok()).ok_or_else(malformed)?;
+    let want = order(layout);
+    if have.len() != want.len() {
+        return Err(malformed());
+    }
+    match want.iter().zip(&have).find(|(want, have)| *want != have) {
+        Some((want, have)) => Err(Error::Order { path: path.into(), want: want.to_string(), have: have.clone() }),
+        None => Ok(()),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|source| Error::Io { action: "read", path: path.into(), source })
+}
+
+fn parse<'b>(path: &Path, bytes: &'b [u8]) -> Result<SafeTensors<'b>> {
+    SafeTensors::deserialize(bytes).map_err(|error| Error::Malformed { path: path.into(), why: error.to_string() })
+}
+
+/// All metadata of a safetensors file.
+fn all_metadata(path: &Path, bytes: &[u8]) -> Result<Metadata> {
+    let (_, header) = SafeTensors::read_metadata(bytes)
+        .map_err(|error| Error::Malformed { path: path.into(), why: error.to_string() })?;
+    Ok(header.metadata().clone().unwrap_or_default().into_iter().collect())
+}
+
+/// All metadata of a checkpoint in a format that is known.
+fn header(path: &Path, bytes: &[u8]) -> Result<Metadata> {
+    let metadata = all_metadata(path, bytes)?;
+    match metadata.get(FORMAT_KEY).map(String::as_str) {
+        Some(FORMAT) => Ok(metadata),
+        Some(found) => Err(Error::Version { path: path.into(), found: found.into(), known: FORMAT }),
+        None => Err(Error::Foreign { path: path.into() }),
+    }
+}
+
+/// Pairs of our element types and the file's.
+const DTYPES: [(DType, Dtype); 6] = [
+    (DType::F64, Dtype::F64),
+    (DType::F32, Dtype::F32),
+    (DType::F16, Dtype::F16),
+    (DType::U32, Dtype::U32),
+    (DType::I32, Dtype::I32),
+    (DType::Bool, Dtype::BOOL),
+];
+
+fn stored(dtype: DType) -> Dtype {
+    DTYPES.iter().find(|(ours, _)| *ours == dtype).expect("every type has a stored form").1
+}
+
+fn native(dtype: Dtype) -> Option<DType> {
+    DTYPES.iter().find(|(_, theirs)| *theirs == dtype).map(|(ours, _)| *ours)
+}
+
+/// The elements, little-endian; bools one byte each.
+fn encode(data: &Data) -> Vec<u8> {
+    fn bytes<const N: usize, T: Copy>(values: &[T], element: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+        values.iter().map(|value| element(*value)).collect::<Vec<_>>().into_flattened()
+    }
+    match data {
+        Data::F64(v) => bytes(v, f64::to_le_bytes),
+        Data::F32(v) => bytes(v, f32::to_le_bytes),
+        Data::F16(v) => bytes(v, f16::to_le_bytes),
+        Data::U32(v) => bytes(v, u32::to_le_bytes),
+        Data::I32(v) => bytes(v, i32::to_le_bytes),
+        Data::Bool(v) => bytes(v, |x| [x as u8]),
+    }
+}
+
+/// The reverse; `None` for types that no state has.
+fn decode(dtype: Dtype, bytes: &[u8]) -> Option<Data> {
+    fn chunks<const N: usize, T>(bytes: &[u8], element: impl Fn([u8; N]) -> T) -> Vec<T> {
+        bytes.as_chunks::<N>().0.iter().map(|chunk| element(*chunk)).collect()
+    }
+    Some(match native(dtype)? {
+        DType::F64 => Data::F64(chunks(bytes, f64::from_le_bytes)),
+        DType::F32 => Data::F32(chunks(bytes, f32::from_le_bytes)),
+        DType::F16 => Data::F16(chunks(bytes, f16::from_le_bytes)),
+        DType::U32 => Data::U32(chunks(bytes, u32::from_le_bytes)),
+        DType::I32 => Data::I32(chunks(bytes, i32::from_le_bytes)),
+        DType::Bool => Data::Bool(bytes.iter().map(|&x| x != 0).collect()),
+    })
+}

@@ -1,0 +1,100 @@
+//! The settings of a trainer.
+
+use crate::{monitor::MonitorConfig, train::Edit};
+use wgrad::{DynamicScale, Noise, ParamSet, Weighting};
+
+/// What contractions are computed in.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Precision {
+    /// Everything in f32.
+    #[default]
+    F32,
+    /// Matrix products and convolutions in f16, everything else in f32, parameters and optimizer state too: see
+    /// [`wgrad::Tape::autocast`].
+    F16,
+}
+
+/// What the loss is multiplied by.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub enum LossScale {
+    /// A dynamic scale in half precision, none otherwise.
+    #[default]
+    Auto,
+    /// None.
+    None,
+    /// A constant.
+    Fixed(f64),
+    /// A scale that adapts itself.
+    Dynamic(DynamicScale),
+}
+
+/// What a [`super::Trainer`] does to gradients. The default does nothing but refuse a step that is not finite.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TrainerConfig {
+    /// The prefix of its states' and taps' names; each trainer of a store needs its own.
+    pub name: String,
+    /// How many micro-batches make an update; at least 1.
+    pub accumulate: usize,
+    /// How micro-batches are weighted. By tokens, the loss must say how many there are: [`super::Loss::over_tokens`].
+    pub weighting: Weighting,
+    /// What contractions are computed in.
+    pub precision: Precision,
+    /// What the loss is multiplied by.
+    pub loss_scale: LossScale,
+    /// What the gradients of some parameters are multiplied by, before anything else is done to them.
+    pub scale_grad: Vec<(ParamSet, f64)>,
+    /// Noise added to the gradient, drawn from `seed`.
+    pub noise: Option<Noise>,
+    /// Whether rows of weights lose their mean.
+    pub centralize: bool,
+    /// The factor of adaptive clipping, unit by unit; 0.01 is the paper's.
+    pub agc: Option<f64>,
+    /// The output layer, which adaptive clipping leaves alone; and what centralization leaves alone as well.
+    pub head: ParamSet,
+    /// The bound on the norm of all gradients together.
+    pub clip_norm: Option<f64>,
+    /// The bound on each element.
+    pub clip_value: Option<f64>,
+    /// The decay rate of an average of the parameters.
+    pub ema: Option<f64>,
+    /// Whether a loss that is not finite ends the run with an error ([`wgrad::Pitfall::P37`]), its update being skipped.
+    pub check_loss: bool,
+    /// After more than this many updates in a row that were not finite the run ends with an error; `None`: never.
+    pub give_up: Option<u32>,
+    /// Whether each update tells the norm of every parameter's gradient, and of what the optimizer is given: two more walks
+    /// over the gradients.
+    pub profile: bool,
+    /// What is measured of some of the updates: see [`MonitorConfig`] and [`super::Trainer::measurements`]. A run leaves the
+    /// same bits in every state with it and without.
+    pub monitor: Option<MonitorConfig>,
+    /// How the run differs from what the rest says: for a run that is made again.
+    pub edits: Vec<Edit>,
+    /// Decides the noise.
+    pub seed: u64,
+}
+
+impl Default for TrainerConfig {
+    fn default() -> Self {
+        Self {
+            name: "trainer".into(),
+            accumulate: 1,
+            weighting: Weighting::Mean,
+            precision: Precision::F32,
+            loss_scale: LossScale::Auto,
+            scale_grad: vec![],
+            noise: None,
+            centralize: false,
+            agc: None,
+            head: ParamSet::default(),
+            clip_norm: None,
+            clip_value: None,
+            ema: None,
+            check_loss: true,
+            give_up: Some(100),
+            profile: false,
+            monitor: None,
+            edits: vec![],
+            seed: 0,
+        }
+    }
+}

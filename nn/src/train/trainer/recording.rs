@@ -1,0 +1,194 @@
+//! The programs that a trainer records: the loss of a micro-batch, its gradient, and the update with all passes.
+
+use super::{Inputs, Loss, Precision, Trainer};
+use crate::{layers::buffers::Remembered, monitor::Recorder, train::edit::recorded};
+use wgrad::{Accumulator, Agc, Array, Centralize, DType, Grads, Scaled, Tape, Tensor, Weighting};
+
+impl Trainer {
+    /// Records what a micro-batch does: its loss and its gradient, which joins the window; with `accumulate` 1 the whole
+    /// update. Where the configuration has a monitor, it is measured.
+    ///
+    /// # Panics
+    /// If the loss is no float scalar; if micro-batches are weighted by tokens and it does not say how many there are.
+    #[track_caller]
+    pub fn record_micro_batch(&self, tape: &Tape, inputs: &[(&str, &Array)]) {
+        self.record_loss(Inputs::declare(tape, inputs), self.recorder(true));
+    }
+
+    /// Records what a micro-batch does, and measures it where a recorder is given.
+    #[track_caller]
+    pub(super) fn record_loss(&self, mut inputs: Inputs<'_>, watched: Option<&Recorder>) {
+        let tape = inputs.tape;
+        let before = self.buffers.remember(tape);
+        if let Some(recorder) = watched {
+            let _call = tape.at(self.site);
+            for (name, x) in &mut inputs.named {
+                *x = recorder.site(&format!("inputs/{name}"), *x);
+            }
+        }
+        for edit in &self.config.edits {
+            inputs.edit(edit);
+        }
+        let record = || match self.config.precision {
+            Precision::F32 => (self.loss)(&inputs),
+            Precision::F16 => tape.autocast(DType::F16, || (self.loss)(&inputs)),
+        };
+        let record = || recorded(tape, &self.config.edits, record);
+        let loss = match watched.cloned() {
+            None => record(),
+            Some(recorder) => tape.with_probe(move |path, x| recorder.site(path, x), record),
+        };
+        {
+            let _call = tape.at(self.site);
+            self.record_gradient(loss, before.moved(tape), watched);
+        }
+        if let Some(after) = &self.after {
+            after(&inputs);
+        }
+        self.asked.borrow_mut().extend(inputs.asked.into_inner());
+    }
+
+    /// From a micro-batch's loss, and the buffers that it has moved, to the window, or to the parameters.
+    #[track_caller]
+    fn record_gradient<'t>(&self, loss: Loss<'t>, moved: Remembered<'t>, watched: Option<&Recorder>) {
+        let (value, tape) = (loss.or_nothing(), loss.value.tape());
+        let mut grads = self.scaler.scale(value).grad(&self.params);
+        if self.config.check_loss {
+            grads = grads.check_loss();
+        }
+        if !moved.values().is_empty() {
+            grads = grads.skip_unless(moved.all_finite(tape));
+        }
+        let Some((accumulator, window)) = &self.window else {
+            let ranks = tape.ranks() as f64;
+            return self.finish(grads, value.sum_over_ranks() / ranks, moved, watched);
+        };
+        self.keep(tape, accumulator, &moved);
+        let value = value.cast(DType::F32);
+        let one = tape.scalar(1.0, DType::F32);
+        let weight = match (self.config.weighting, loss.tokens) {
+            (Weighting::TokenWeighted, None) => {
+                panic!("trainer: weighted by tokens, and the loss does not say how many there are: `Loss::over_tokens`")
+            }
+            (Weighting::TokenWeighted, Some(tokens)) => {
+                accumulator.add_tokens(grads, tokens);
+                tokens.cast(DType::F32)
+            }
+            (Weighting::Mean | Weighting::Sum, _) => {
+                accumulator.add(grads);
+                one
+            }
+        };
+        let add = |state, by| tape.assign(state, tape.state(state) + by);
+        add(window.loss, value * weight);
+        add(window.weight, weight);
+    }
+
+    /// Keeps the values that buffers have at the beginning of a window.
+    #[track_caller]
+    fn keep<'t>(&self, tape: &'t Tape, accumulator: &Accumulator<Scaled>, moved: &Remembered<'t>) {
+        let first = tape.state(accumulator.counter().expect("windows have a length")).equals(0.0);
+        for (buffer, before) in moved.values() {
+            let kept = self.kept.states[buffer];
+            tape.assign(kept, first.select(*before, tape.state(kept)));
+            let mut known = self.kept.moved.borrow_mut();
+            if !known.contains(buffer) {
+                known.push(*buffer);
+            }
+        }
+    }
+
+    /// Records the update at the end of a window; of a full one, or of the last one, which may be short. Where the
+    /// configuration has a monitor, it is measured.
+    ///
+    /// # Panics
+    /// If there are no windows, `accumulate` being 1: a micro-batch is an update then. If no micro-batch has been recorded.
+    #[track_caller]
+    pub fn record_update(&self, tape: &Tape, last: bool) {
+        self.record_watched_update(tape, last, self.recorder(true));
+    }
+
+    #[track_caller]
+    pub(super) fn record_watched_update(&self, tape: &Tape, last: bool, watched: Option<&Recorder>) {
+        let (accumulator, window) = self.window.as_ref().expect("trainer: each micro-batch is an update");
+        let (sum, weight) = (tape.state(window.loss), tape.state(window.weight));
+        for state in [window.loss, window.weight] {
+            tape.assign(state, tape.scalar(0.0, DType::F32));
+        }
+        let grads = if last { accumulator.take_last(tape) } else { accumulator.take(tape) };
+        let moved = self.kept.moved.borrow();
+        let kept = moved.iter().map(|buffer| (*buffer, tape.state(self.kept.states[buffer])));
+        let kept = Remembered::new(kept.collect());
+        self.finish(grads, sum.sum_over_ranks() / weight.sum_over_ranks(), kept, watched);
+    }
+
+    /// From the gradient of a rank's batch to the parameters; `loss` is that of all ranks, `before` what buffers go back to
+    /// where the step is not taken.
+    #[track_caller]
+    pub(super) fn finish<'t>(
+        &self,
+        grads: Grads<'t, Scaled>,
+        loss: Tensor<'t>,
+        before: Remembered<'t>,
+        watched: Option<&Recorder>,
+    ) {
+        let (tape, c) = (grads.tape(), &self.config);
+        self.tap(tape, "loss", loss);
+        if let Some((scale, _)) = self.scaler.states() {
+            self.tap(tape, "loss_scale", tape.state(scale));
+        }
+        let mut g = grads.all_reduce().unscale(&self.scaler);
+        if let Some(guard) = &self.guard {
+            g = g.skip_if_not_finite(guard);
+        }
+        self.tap(tape, "grad_norm", g.norm());
+        let measured = watched.map(|recorder| (recorder, recorder.gradients(&g)));
+        if c.profile {
+            self.tap(tape, "norms", g.segment_norms());
+        }
+        for (params, factor) in &c.scale_grad {
+            g = g.scale_grad(params, *factor);
+        }
+        if let Some((noise, rng)) = self.noise {
+            g = g.add_noise(noise, rng);
+        }
+        if c.centralize {
+            g = g.centralize_with(&Centralize::new().exclude(&c.head));
+        }
+        if let Some(clipping) = c.agc {
+            g = g.agc(Agc::new(clipping).exclude(&c.head));
+        }
+        if let Some(max_norm) = c.clip_norm {
+            g = g.clip_by_global_norm(max_norm);
+        }
+        if let Some(bound) = c.clip_value {
+            g = g.clip_by_value(bound);
+        }
+        if let Some(passes) = &self.passes {
+            g = passes(g);
+        }
+        if c.profile {
+            self.tap(tape, "applied_norm", g.norm());
+        }
+        if let Some((recorder, _)) = &measured {
+            recorder.applied(&g);
+        }
+        let g = self.optimizer.judge(g);
+        let verdict = g.verdict().expect("unscaling checks");
+        self.tap(tape, "taken", verdict);
+        before.settle(tape, verdict);
+        self.optimizer.step(g);
+        if let Some((recorder, before)) = &measured {
+            recorder.updated(tape, before);
+        }
+        if let Some(ema) = &self.ema {
+            ema.update(tape, &*self.optimizer);
+        }
+        self.scaler.update(tape);
+    }
+
+    #[track_caller]
+    fn tap(&self, tape: &Tape, what: &str, value: Tensor<'_>) {
+        tape.tap(&format!("{}/{what}", self.config.name), value);
+    }
+}
