@@ -73,7 +73,7 @@ impl Tape {
     /// Taps a loss that is an error if it is not finite, and blames its line.
     #[track_caller]
     pub(crate) fn alarm_of_loss(&self, name: &str, loss: Tensor<'_>) {
-        let pitfall = Pitfall::P37;
+        let pitfall = Pitfall::NonFiniteLoss;
         self.blame(name, loss, Bad::NotFinite, pitfall.to_string(), Some(pitfall), self.node(loss.id).site);
     }
 

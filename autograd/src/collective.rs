@@ -69,7 +69,7 @@ pub struct Exchange {
 /// them is an error on all, and never a sum of unlike things.
 ///
 /// # Errors
-/// [`Error::RanksDiffer`] if the ranks are about to exchange different things; [`Pitfall::P23`] if different parameters
+/// [`Error::RanksDiffer`] if the ranks are about to exchange different things; [`Pitfall::MissingGradient`] if different parameters
 /// have gradients on them; as [`Collective::all_reduce`].
 pub fn exchange(collective: &mut dyn Collective, parts: &mut [Exchange]) -> Result<()> {
     let layout = |part: &Exchange| format!("{:?} {} {};", part.reduce, part.data.dtype(), part.data.len());
@@ -80,7 +80,7 @@ pub fn exchange(collective: &mut dyn Collective, parts: &mut [Exchange]) -> Resu
         [false, _] => return Err(Error::RanksDiffer),
         [true, false] => {
             let subject = "the ranks have gradients of different parameters".into();
-            return Err(Error::Pitfall { pitfall: Pitfall::P23, subject, site: None });
+            return Err(Error::Pitfall { pitfall: Pitfall::MissingGradient, subject, site: None });
         }
     }
     parts.iter_mut().try_for_each(|part| collective.all_reduce(part.reduce, &mut part.data))

@@ -35,7 +35,7 @@ pub enum Unscaled {}
 /// }
 /// ```
 ///
-/// Some mistakes do not compile. [`crate::Pitfall::P1`], a pass after the step:
+/// Some mistakes do not compile. [`crate::Pitfall::PassAfterStep`], a pass after the step:
 ///
 /// ```compile_fail,E0382
 /// # use wgrad::{Grads, Optimizer};
@@ -45,7 +45,7 @@ pub enum Unscaled {}
 /// }
 /// ```
 ///
-/// [`crate::Pitfall::P2`], a clip of scaled gradients:
+/// [`crate::Pitfall::ClipBeforeUnscale`], a clip of scaled gradients:
 ///
 /// ```compile_fail,E0599
 /// # use wgrad::{Grads, Scaled};
@@ -54,7 +54,7 @@ pub enum Unscaled {}
 /// }
 /// ```
 ///
-/// [`crate::Pitfall::P3`], unscaling twice:
+/// [`crate::Pitfall::NothingToUnscale`], unscaling twice:
 ///
 /// ```compile_fail,E0599
 /// # use wgrad::{Grads, LossScaler, Scaled};
@@ -63,7 +63,7 @@ pub enum Unscaled {}
 /// }
 /// ```
 ///
-/// [`crate::Pitfall::P11`], a step past the scaler:
+/// [`crate::Pitfall::StepPastScaler`], a step past the scaler:
 ///
 /// ```compile_fail,E0308
 /// # use wgrad::{Grads, Optimizer, Scaled};
@@ -262,19 +262,19 @@ impl<'t, S> Grads<'t, S> {
 
     /// Says that nonlinear passes are meant to work on this micro-batch alone, before it is accumulated: clipping of parts,
     /// as in differentially private training, is another thing than clipping the whole. Without this such gradients cannot
-    /// be accumulated ([`Pitfall::P7`]).
+    /// be accumulated ([`Pitfall::PassOnPartialWindow`]).
     pub fn per_micro_batch(self) -> Self {
         self.allow(|allowed| allowed.per_micro_batch = true)
     }
 
     /// Says that clips before the all-reduce are meant to work on this replica's gradients alone: a mean of clips is another
-    /// thing than the clip of the mean. Without this they are refused ([`Pitfall::P8`]).
+    /// thing than the clip of the mean. Without this they are refused ([`Pitfall::ClipBeforeAllReduce`]).
     pub fn local_clip(self) -> Self {
         self.allow(|allowed| allowed.local_clip = true)
     }
 
     /// Says that the loss may reach none of the parameters: passes change nothing then, and optimizers leave everything
-    /// alone. Without this they are refused ([`Pitfall::P13`]).
+    /// alone. Without this they are refused ([`Pitfall::PassBeforeBackward`]).
     pub fn even_if_absent(self) -> Self {
         if self.present.is_empty() {
             let mut history = self.history.borrow_mut();
@@ -323,7 +323,7 @@ impl<'t, S> Grads<'t, S> {
 
     /// Gives a state of one's own a value with the step: where the step is taken, and not where it is skipped, whatever the
     /// verdict comes to be about until then. Until the step, a read gives the value before. An average that is assigned by
-    /// [`Tape::assign`] instead takes in the NaN of a step that is skipped, and keeps it ([`Pitfall::P51`]).
+    /// [`Tape::assign`] instead takes in the NaN of a step that is skipped, and keeps it ([`Pitfall::StateOfSkippedStep`]).
     ///
     /// ```
     /// # use wgrad::{Grads, Optimizer, StateId};

@@ -17,8 +17,8 @@
 //!    between. What has no gradient has no call. A hook is part of what was recorded, so none is ever removed.
 //! 9. What a hook records is differentiated like all else; one that gives back a constant ends the gradient's way.
 //! 10. Hooks run within the sweep: what they see is of one micro-batch and one replica, and still scaled where the loss
-//!     is. A clip there is not the clip of the whole gradient ([`crate::Pitfall::P7`]), and a norm logged there not the
-//!     norm of the update ([`crate::Pitfall::P24`]).
+//!     is. A clip there is not the clip of the whole gradient ([`crate::Pitfall::PassOnPartialWindow`]), and a norm logged there not the
+//!     norm of the update ([`crate::Pitfall::MisplacedProbe`]).
 
 use crate::{
     Tensor,
@@ -198,7 +198,7 @@ impl Tape {
     ///
     /// What is recorded within happens once: random numbers are those of the first time, what is assigned to a state (the
     /// running statistics of a batch normalisation, say) is assigned once, and hooks run once per sweep. That is
-    /// [`crate::Pitfall::P25`] out of the way.
+    /// [`crate::Pitfall::ChangedRecomputation`] out of the way.
     pub fn checkpoint<R>(&self, f: impl FnOnce() -> R) -> R {
         let start = self.len();
         let result = f();

@@ -117,7 +117,12 @@ impl Tape {
         if facts.scaled_sweep {
             let what = format!("tap {name:?} in a hook is of gradients that are multiplied by the loss scale");
             let message = format!("{what}; divide by it, or compare ratios only");
-            facts.notes.push(Lint { pitfall: Pitfall::P24, severity: Severity::Warning, message, site: Some(site) });
+            facts.notes.push(Lint {
+                pitfall: Pitfall::MisplacedProbe,
+                severity: Severity::Warning,
+                message,
+                site: Some(site),
+            });
         }
     }
 }
@@ -128,7 +133,7 @@ impl<'t, S> Grads<'t, S> {
     pub(crate) fn note_found(&self, before: &BTreeMap<Pitfall, Severity>) {
         for (pitfall, severity) in self.history.borrow().state.found() {
             // Whether a clip by value stays alone is known at the step: the rule on finished programs says so.
-            let known = pitfall == Pitfall::P20 || severity == Severity::Error;
+            let known = pitfall == Pitfall::ClipByValueAlone || severity == Severity::Error;
             if !known && before.get(&pitfall) != Some(&severity) {
                 self.tape.note(pitfall, severity, format!("{}; {}", pitfall.what(), pitfall.cure()));
             }
@@ -307,7 +312,7 @@ fn unclipped_loops(walk: &mut Walk<'_>) {
             _ => continue,
         };
         let text = format!("{model} is trained, and nothing clips its gradients; clip them by their global norm");
-        walk.report(Pitfall::P35, walk.origin(&flats), text);
+        walk.report(Pitfall::NoClip, walk.origin(&flats), text);
     }
 }
 
@@ -319,7 +324,7 @@ fn value_alone(walk: &mut Walk<'_>) {
         if let (Some(clip), None) = (by(Action::ClipValue), by(Action::ClipNorm)) {
             let text =
                 "gradients are clipped by value alone, which turns them; clip by norm, which keeps the direction";
-            walk.report(Pitfall::P20, clip.site, text.into());
+            walk.report(Pitfall::ClipByValueAlone, clip.site, text.into());
         }
     }
 }
@@ -338,14 +343,14 @@ fn narrow_clips(walk: &mut Walk<'_>) {
                 "a clip leaves out {}, which the same step updates; clip all of them",
                 walk.names(missed.iter())
             );
-            walk.report(Pitfall::P42, site, text);
+            walk.report(Pitfall::PartialClip, site, text);
         }
         if some && !flats.is_empty() && !passes.iter().any(|pass| clips(pass)) {
             let text = format!(
                 "{} is stepped without the clip that others have; clip all of them",
                 walk.names(step.params.iter())
             );
-            walk.report(Pitfall::P42, walk.origin(flats), text);
+            walk.report(Pitfall::PartialClip, walk.origin(flats), text);
         }
     }
 }
@@ -366,7 +371,7 @@ fn scaled_groups(walk: &mut Walk<'_>) {
             if some {
                 let whose = walk.names(pass.params.iter());
                 let text = format!("the gradients of {whose} are scaled {effect}; change their learning rate instead");
-                walk.report(Pitfall::P43, pass.site, text);
+                walk.report(Pitfall::ScaledAroundClip, pass.site, text);
             }
         }
     }
@@ -385,14 +390,14 @@ fn early_passes(walk: &mut Walk<'_>) {
             _ => continue,
         };
         if let Some(reduced) = reduced {
-            walk.report(Pitfall::P9, reduced.site, text.into());
+            walk.report(Pitfall::RepeatedAllReduce, reduced.site, text.into());
         }
         let noise = before.iter().find(|pass| matches!(action(pass), Some(Action::Noise { .. })));
         if let (Some(noise), Some(Action::AllReduce)) = (noise, action(pass)) {
             let text =
                 "noise is added before the mean over replicas, which averages it away; add it after the all-reduce";
             walk.found.push(Lint {
-                pitfall: Pitfall::P17,
+                pitfall: Pitfall::NoiseOfOneReplica,
                 severity: Severity::Warning,
                 message: text.into(),
                 site: Some(noise.site),
@@ -419,7 +424,7 @@ fn probes(walk: &mut Walk<'_>) {
         if walk.history(&pass.inputs).0.iter().any(|pass| clips(pass)) {
             let text = format!("{name} is of gradients that have been clipped; probe them before the clip");
             walk.found.push(Lint {
-                pitfall: Pitfall::P24,
+                pitfall: Pitfall::MisplacedProbe,
                 severity: Severity::Warning,
                 message: text,
                 site: Some(pass.site),
@@ -432,7 +437,7 @@ fn probes(walk: &mut Walk<'_>) {
     }
     for (name, flats, site) in shown {
         if let Some((_, what)) = kinds.iter().find(|(before, _)| flats.iter().any(|flat| before.contains(flat))) {
-            walk.report(Pitfall::P24, site, format!("{name} is of gradients that {what}"));
+            walk.report(Pitfall::MisplacedProbe, site, format!("{name} is of gradients that {what}"));
         }
     }
 }
@@ -471,7 +476,7 @@ fn infinite_slopes(walk: &mut Walk<'_>) {
             _ => continue,
         };
         walk.steep.push(NodeId(i as u32));
-        walk.report(Pitfall::P38, node.site, text.into());
+        walk.report(Pitfall::NonFiniteGradient, node.site, text.into());
     }
 }
 

@@ -231,9 +231,9 @@ pub trait Optimizer {
     /// 0, the step is not taken ([`Optimizer::judge`]).
     ///
     /// # Panics
-    /// If that is a mistake: [`Pitfall::P13`] of gradients of which none is present, [`Pitfall::P30`] of gradients that half
-    /// precision had a part in and that nobody has checked, [`Pitfall::P39`] if the loss scale has been updated since they
-    /// were unscaled, [`Pitfall::P49`] if they were never all-reduced.
+    /// If that is a mistake: [`Pitfall::PassBeforeBackward`] of gradients of which none is present, [`Pitfall::ClipBeforeFiniteCheck`] of gradients that half
+    /// precision had a part in and that nobody has checked, [`Pitfall::ScalerBeforeStep`] if the loss scale has been updated since they
+    /// were unscaled, [`Pitfall::StepBeforeAllReduce`] if they were never all-reduced.
     #[track_caller]
     fn step(&self, grads: Grads<'_, Unscaled>) {
         let grads = self.judge(grads);
@@ -250,7 +250,7 @@ pub trait Optimizer {
         if !still.is_empty() {
             let whose = names(&tape.layout, still);
             let text = format!("no gradient reaches {whose}, which {} steps; freeze it, or leave it out", self.name());
-            tape.note(Pitfall::P23, Severity::Warning, text);
+            tape.note(Pitfall::MissingGradient, Severity::Warning, text);
         }
         let stepped = grads.present().iter().filter(own).collect();
         tape.pass_over(self.name(), &self.parameters(), &grads.flat().tensors(), (stepped, true), || {
@@ -326,11 +326,11 @@ impl Grads<'_, Unscaled> {
     fn check_origin(&self) {
         let history = self.history.borrow();
         if history.half && !history.judged {
-            self.tape.refuse(Pitfall::P30);
+            self.tape.refuse(Pitfall::ClipBeforeFiniteCheck);
         }
         let updated = |(scale, value)| self.tape.state(scale).id != value;
         if history.unscaled_by.is_some_and(updated) {
-            self.tape.refuse(Pitfall::P39);
+            self.tape.refuse(Pitfall::ScalerBeforeStep);
         }
     }
 }

@@ -157,7 +157,7 @@ impl PassConfig {
 /// let config = PassConfig { micro_batches: 2, ranks: 1, scaler: false, weighting: Some(Weighting::Mean) };
 /// let mut state = PassState::new(config);
 /// assert_eq!(state.apply(Action::Backward), Ok(()));
-/// assert_eq!(state.apply(Action::ClipNorm), Err(Pitfall::P7));
+/// assert_eq!(state.apply(Action::ClipNorm), Err(Pitfall::PassOnPartialWindow));
 /// ```
 #[derive(Clone, Debug)]
 pub struct PassState {
@@ -196,8 +196,8 @@ impl PassState {
             allowed: Allowed::default(),
         };
         match config.weighting {
-            None => state.report_if(config.micro_batches > 1, P4),
-            Some(Weighting::Sum) => state.report_as(config.micro_batches > 1, P4, Severity::Warning),
+            None => state.report_if(config.micro_batches > 1, UndividedSum),
+            Some(Weighting::Sum) => state.report_as(config.micro_batches > 1, UndividedSum, Severity::Warning),
             Some(Weighting::Mean | Weighting::TokenWeighted) => {}
         }
         state
@@ -242,7 +242,7 @@ impl PassState {
     pub fn found(&self) -> BTreeMap<Pitfall, Severity> {
         let mut found = self.found.clone();
         if self.value_clips > 0 && self.norm_clips == 0 {
-            found.insert(P20, P20.severity());
+            found.insert(ClipByValueAlone, ClipByValueAlone.severity());
         }
         found
     }
@@ -269,14 +269,16 @@ impl PassState {
             Action::Noise { .. } | Action::Agc | Action::ClipNorm | Action::ClipValue => self.nonlinear(action),
             Action::Take { short } => self.take(short),
             Action::Step | Action::RawStep | Action::Skip => self.step(action),
-            Action::ScalerUpdate => self.report_if(self.tags.window > 0 && !self.is_consumed(), P12),
+            Action::ScalerUpdate => {
+                self.report_if(self.tags.window > 0 && !self.is_consumed(), ScaleChangesInsideWindow)
+            }
             Action::Tick { gated } => self.tick(gated),
             Action::Probe => self.probe(),
             Action::LeafHookClip => {
                 // A hook runs in each backward: before the window is complete, the replicas reduced, the scale divided out.
-                self.report_if(self.config.micro_batches > 1, P7);
-                self.report_if(self.config.scaler, P2);
-                self.report_if(self.config.ranks > 1, P8);
+                self.report_if(self.config.micro_batches > 1, PassOnPartialWindow);
+                self.report_if(self.config.scaler, ClipBeforeUnscale);
+                self.report_if(self.config.ranks > 1, ClipBeforeAllReduce);
             }
         }
         self.refused.map_or(Ok(()), Err)
@@ -311,8 +313,8 @@ impl PassState {
 
     /// Whether there are gradients that no step has consumed.
     fn usable(&mut self) -> bool {
-        self.report_if(self.is_consumed(), P1);
-        self.report_if(self.tags.window == 0, P13);
+        self.report_if(self.is_consumed(), PassAfterStep);
+        self.report_if(self.tags.window == 0, PassBeforeBackward);
         !self.is_consumed() && self.tags.window > 0
     }
 
@@ -320,29 +322,29 @@ impl PassState {
         match self.tags.consumed {
             Consumed::No => {}
             // What is there belongs to an update that is over.
-            Consumed::ByStep => self.report_if(true, P10),
-            Consumed::BySkip => self.report_if(true, P47),
+            Consumed::ByStep => self.report_if(true, StaleGradients),
+            Consumed::BySkip => self.report_if(true, KeptAfterSkip),
         }
         if self.is_consumed() {
             self.tags = Tags::fresh(&self.config);
         }
         // Scaled gradients would be added to unscaled ones.
-        self.report_if(self.tags.window > 0 && self.config.scaler && !self.tags.scaled, P12);
-        self.report_if(!self.is_partial(), P50);
+        self.report_if(self.tags.window > 0 && self.config.scaler && !self.tags.scaled, ScaleChangesInsideWindow);
+        self.report_if(!self.is_partial(), ViolatedWindow);
         // What was reduced or judged before is no longer all there is.
         let window = self.tags.window + 1;
         self.tags = Tags { window, replica: self.config.born(), check: Check::Unchecked, ..self.tags.clone() };
     }
 
     fn zero(&mut self) {
-        self.report_if(self.tags.window > 0 && !self.is_consumed(), P6);
+        self.report_if(self.tags.window > 0 && !self.is_consumed(), ZeroInsideWindow);
         self.tags = Tags::fresh(&self.config);
     }
 
     fn all_reduce(&mut self) {
         if self.usable() && self.config.ranks > 1 {
             self.tags.reduces += 1;
-            self.report_if(self.is_partial() || self.tags.reduces > 1, P9);
+            self.report_if(self.is_partial() || self.tags.reduces > 1, RepeatedAllReduce);
             self.tags.replica = Replica::Reduced;
         }
     }
@@ -350,15 +352,15 @@ impl PassState {
     fn unscale(&mut self) {
         self.usable();
         if self.tags.window > 0 {
-            self.report_if(!self.tags.scaled, P3);
+            self.report_if(!self.tags.scaled, NothingToUnscale);
             self.tags.scaled = false;
         }
     }
 
     fn finite_check(&mut self) {
         if self.usable() {
-            self.report_if(self.tags.clamped, P31);
-            self.report_if(self.tags.clipped || self.tags.clamped, P30);
+            self.report_if(self.tags.clamped, ClipHidesInfinity);
+            self.report_if(self.tags.clipped || self.tags.clamped, ClipBeforeFiniteCheck);
             self.tags.check = Check::Verdict(self.tags.replica);
         }
     }
@@ -367,16 +369,16 @@ impl PassState {
         if !self.usable() {
             return;
         }
-        self.report_if(self.is_partial() && !self.allowed.per_micro_batch, P7);
+        self.report_if(self.is_partial() && !self.allowed.per_micro_batch, PassOnPartialWindow);
         match action {
             Action::Noise { rank_key } => {
                 // Noise before the reduce is only weaker than asked for; with a key per rank the replicas drift apart.
-                self.report_as(self.is_local(), P17, Severity::Warning);
-                self.report_if(!self.is_local() && rank_key && self.config.ranks > 1, P17);
+                self.report_as(self.is_local(), NoiseOfOneReplica, Severity::Warning);
+                self.report_if(!self.is_local() && rank_key && self.config.ranks > 1, NoiseOfOneReplica);
             }
-            _ => self.report_if(self.is_local() && !self.allowed.local_clip, P8),
+            _ => self.report_if(self.is_local() && !self.allowed.local_clip, ClipBeforeAllReduce),
         }
-        self.report_if(self.tags.scaled, P2);
+        self.report_if(self.tags.scaled, ClipBeforeUnscale);
         match action {
             Action::ClipValue => {
                 self.tags.clamped = true;
@@ -393,7 +395,7 @@ impl PassState {
 
     /// The end of a window.
     fn close(&mut self) {
-        self.report_if(self.is_partial(), P50);
+        self.report_if(self.is_partial(), ViolatedWindow);
     }
 
     /// An accumulator is emptied whatever becomes of the step: no gradient outlives its update.
@@ -409,12 +411,12 @@ impl PassState {
             return;
         }
         self.close();
-        self.report_if(self.is_local(), P49);
+        self.report_if(self.is_local(), StepBeforeAllReduce);
         if self.config.scaler {
-            self.report_if(self.tags.scaled || action == Action::RawStep, P11);
-            self.report_if(self.tags.check == Check::Unchecked, P30);
+            self.report_if(self.tags.scaled || action == Action::RawStep, StepPastScaler);
+            self.report_if(self.tags.check == Check::Unchecked, ClipBeforeFiniteCheck);
         }
-        self.report_if(self.tags.check == Check::Verdict(Replica::Local), P16);
+        self.report_if(self.tags.check == Check::Verdict(Replica::Local), LocalVerdict);
         let skipped = action == Action::Skip;
         self.tags.consumed = if skipped { Consumed::BySkip } else { Consumed::ByStep };
         self.stepped |= !skipped;
@@ -423,13 +425,13 @@ impl PassState {
     fn tick(&mut self, gated: bool) {
         // Without a scaler no step is ever skipped, and there is nothing to wait for.
         let ungated = !gated && self.config.scaler;
-        self.report_if(ungated, P29);
-        self.report_if(!ungated && !self.stepped, P28);
+        self.report_if(ungated, AdvanceOnSkippedStep);
+        self.report_if(!ungated && !self.stepped, ScheduleWithoutStep);
         self.stepped = false;
     }
 
     fn probe(&mut self) {
         let changed = self.tags.scaled || self.tags.clipped || self.tags.clamped;
-        self.report_if(self.is_partial() || self.is_local() || changed, P24);
+        self.report_if(self.is_partial() || self.is_local() || changed, MisplacedProbe);
     }
 }

@@ -145,7 +145,7 @@ impl Program {
     }
 
     /// The operations on the way to a loss whose value is finite where their gradient is not, and that nothing keeps from there:
-    /// see [`crate::Pitfall::P38`].
+    /// see [`crate::Pitfall::NonFiniteGradient`].
     pub fn steep(&self) -> &[NodeId] {
         &self.steep
     }

@@ -111,8 +111,8 @@ impl Rng {
     }
 
     /// The same generator, whose numbers are meant to repeat: one mask for all runs, or for all ranks. Without this a lint
-    /// tells of a training program that draws and does not [`Rng::advance`] ([`Pitfall::P53`]), of numbers that another
-    /// program draws too ([`Pitfall::P54`]), and of ranks that draw the same ([`Pitfall::P55`]).
+    /// tells of a training program that draws and does not [`Rng::advance`] ([`Pitfall::RepeatedDraws`]), of numbers that another
+    /// program draws too ([`Pitfall::SharedDraws`]), and of ranks that draw the same ([`Pitfall::SameDrawsOnRanks`]).
     #[must_use]
     pub fn repeating(self) -> Self {
         Self { repeats: true, ..self }
@@ -123,7 +123,7 @@ impl Rng {
     ///
     /// # Panics
     /// If gradient noise is drawn from it on this tape: the optimizer that takes the step moves that on, and would not where
-    /// the step is skipped ([`Pitfall::P29`]).
+    /// the step is skipped ([`Pitfall::AdvanceOnSkippedStep`]).
     #[track_caller]
     pub fn advance(self, tape: &Tape) {
         tape.inner.borrow_mut().advanced.push(self.counter);
@@ -158,7 +158,7 @@ impl Rng {
             inner.noise.contains(&self.counter) && inner.advanced.contains(&self.counter)
         };
         if both {
-            tape.refuse(Pitfall::P29);
+            tape.refuse(Pitfall::AdvanceOnSkippedStep);
         }
     }
 

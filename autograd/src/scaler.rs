@@ -195,7 +195,7 @@ impl LossScaler {
     #[track_caller]
     pub(crate) fn check_window(self, tape: &Tape) {
         let same = self.as_dynamic().is_none_or(|d| tape.scale_is_noted(d.scale));
-        assert!(same, "unscale: {}{}", Pitfall::P12, tape.recorded_at());
+        assert!(same, "unscale: {}{}", Pitfall::ScaleChangesInsideWindow, tape.recorded_at());
     }
 
     /// `gradient / scale`, as a multiplication by `1 / scale` rounded to f32.

@@ -207,7 +207,7 @@ impl Session {
     /// it is for now and then.
     ///
     /// # Errors
-    /// [`Error::Pitfall`] of [`Pitfall::P45`], on every rank, if they have drifted apart; if a rank or the device is lost.
+    /// [`Error::Pitfall`] of [`Pitfall::ReplicaDrift`], on every rank, if they have drifted apart; if a rank or the device is lost.
     pub fn check_replicas(&mut self) -> Result<()> {
         let arenas: Vec<StateId> =
             self.layout.states().map(|(id, _)| id).filter(|id| self.layout.is_arena(*id)).collect();
@@ -219,7 +219,7 @@ impl Session {
             [true] => Ok(()),
             [false] => {
                 let subject = "the parameters differ between the ranks".into();
-                Err(Error::Pitfall { pitfall: Pitfall::P45, subject, site: None })
+                Err(Error::Pitfall { pitfall: Pitfall::ReplicaDrift, subject, site: None })
             }
         }
     }
@@ -272,7 +272,7 @@ impl Session {
     }
 
     /// What is doubtful about the session's programs beside one another, those of [`Session::eval`] too, and about its rank
-    /// beside others: [`Pitfall::P54`], [`Pitfall::P55`]. Each line is told of once.
+    /// beside others: [`Pitfall::SharedDraws`], [`Pitfall::SameDrawsOnRanks`]. Each line is told of once.
     pub fn lints(&self) -> &[Lint] {
         &self.lints
     }
@@ -440,7 +440,7 @@ impl Session {
         *failed = true;
         if !program.shared.is_empty() && agree(&mut *self.collective, [noise])? == [false] {
             let subject = "gradient noise has another seed on each rank".into();
-            return Err(Error::Pitfall { pitfall: Pitfall::P17, subject, site: None });
+            return Err(Error::Pitfall { pitfall: Pitfall::NoiseOfOneReplica, subject, site: None });
         }
         let mut found = vec![];
         for (word, (key, (.., site))) in words.into_iter().zip(own) {

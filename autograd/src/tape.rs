@@ -327,7 +327,7 @@ impl Tape {
     }
 
     /// As [`Tape::tap_each`], of a gradient that a hook of a scaled loss shows, for who divides it by the scale: of any other
-    /// tap there is a lint ([`crate::Pitfall::P24`]).
+    /// tap there is a lint ([`crate::Pitfall::MisplacedProbe`]).
     ///
     /// # Panics
     /// If the value is another tape's.

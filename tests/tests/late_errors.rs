@@ -74,7 +74,7 @@ fn the_step_is_skipped_at_once_and_the_next_call_says_so_once() {
                 assert!(run.cpu.states_are(&before), "{what}: parameters and counters stay");
                 let (late_run, text, pitfall) = late(call(&mut run));
                 assert_eq!((late_run, text.starts_with(&format!("run 1: {what}"))), (1, true), "{text}");
-                assert_eq!(pitfall, what.starts_with("P37").then_some(Pitfall::P37));
+                assert_eq!(pitfall, what.starts_with("P37").then_some(Pitfall::NonFiniteLoss));
                 assert!(text.contains("late_errors.rs") || text.contains("model.rs"), "{text}");
                 assert!(run.cpu.states_are(&before), "{what}: nothing was run");
                 // It has been said: the session goes on, and nothing was lost.
@@ -172,7 +172,7 @@ fn a_loss_without_targets_is_blamed_on_the_loss() {
         cpu.session.run(&step, &[("mask", &mask([0.0, 0.0]))]).expect("not known yet");
         assert!(cpu.states_are(&before), "the step was skipped");
         let (_, text, pitfall) = late(cpu.session.taps());
-        assert_eq!(pitfall, Some(Pitfall::P37));
+        assert_eq!(pitfall, Some(Pitfall::NonFiniteLoss));
         assert!(text.contains(&format!("late_errors.rs:{line}:")), "{text}: line {line}");
     }
 }

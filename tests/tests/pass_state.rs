@@ -109,8 +109,8 @@ fn accumulation_must_be_weighted() {
             .into_iter()
             .collect::<Vec<_>>()
     };
-    assert_eq!(of(4, None), [(Pitfall::P4, Severity::Error)]);
-    assert_eq!(of(4, Some(Weighting::Sum)), [(Pitfall::P4, Severity::Warning)]);
+    assert_eq!(of(4, None), [(Pitfall::UndividedSum, Severity::Error)]);
+    assert_eq!(of(4, Some(Weighting::Sum)), [(Pitfall::UndividedSum, Severity::Warning)]);
     assert_eq!(
         [of(4, Some(Weighting::Mean)), of(4, Some(Weighting::TokenWeighted)), of(1, None)],
         [vec![], vec![], vec![]]
@@ -123,11 +123,11 @@ fn only_errors_are_refused() {
     assert_eq!(state.apply(Backward), Ok(()));
     // Weaker than asked for, and no worse.
     assert_eq!(state.apply(NOISE), Ok(()));
-    assert_eq!(state.found()[&Pitfall::P17], Severity::Warning);
+    assert_eq!(state.found()[&Pitfall::NoiseOfOneReplica], Severity::Warning);
     assert_eq!(state.apply(AllReduce), Ok(()));
     // Replicas drift apart.
-    assert_eq!(state.apply(Noise { rank_key: true }), Err(Pitfall::P17));
-    assert_eq!(state.found()[&Pitfall::P17], Severity::Error);
+    assert_eq!(state.apply(Noise { rank_key: true }), Err(Pitfall::NoiseOfOneReplica));
+    assert_eq!(state.found()[&Pitfall::NoiseOfOneReplica], Severity::Error);
     assert_eq!(state.apply(Step), Ok(()));
-    assert_eq!(state.apply(ClipNorm), Err(Pitfall::P1));
+    assert_eq!(state.apply(ClipNorm), Err(Pitfall::PassAfterStep));
 }

@@ -433,7 +433,7 @@ fn lints(record: impl Fn(&Tape, Grads<'_>, StateId, &Sgd)) -> Vec<Pitfall> {
     let program = t.finish();
     for lint in program.lints() {
         assert!(lint.site.expect("a line").file().ends_with("poisoned_states.rs"), "{lint}");
-        assert!(lint.pitfall != Pitfall::P51 || lint.message.contains("state \"own\""), "{lint}");
+        assert!(lint.pitfall != Pitfall::StateOfSkippedStep || lint.message.contains("state \"own\""), "{lint}");
     }
     program.lints().iter().map(|lint| lint.pitfall).collect()
 }
@@ -473,13 +473,13 @@ fn states_beside_a_verdict_are_told_of_if_they_can_be_spoilt() {
             t.assign(state, own(t, &g, t.state(state)));
             sgd.step(g);
         };
-        assert_eq!(lints(record), [Pitfall::P51], "{name}");
+        assert_eq!(lints(record), [Pitfall::StateOfSkippedStep], "{name}");
         // Without a verdict there is nothing to follow; nor without a step.
         let record = |t: &Tape, g: Grads<'_>, state, sgd: &Sgd| {
             t.assign(state, own(t, &g, t.state(state)));
             sgd.step(g);
         };
-        assert_eq!(lints(record), [Pitfall::P52], "{name}");
+        assert_eq!(lints(record), [Pitfall::UncheckedStep], "{name}");
         let record = |t: &Tape, g: Grads<'_>, state, _: &Sgd| {
             let g = g.check_finite();
             t.assign(state, own(t, &g, t.state(state)));
@@ -505,8 +505,12 @@ fn states_beside_a_verdict_are_told_of_if_they_can_be_spoilt() {
 
 #[test]
 fn a_step_without_any_check_is_told_of() {
-    assert_eq!(lints(|_, g, _, sgd| sgd.step(g)), [Pitfall::P52]);
-    assert_eq!(lints(|_, g, _, sgd| sgd.step(g.check_loss())), [Pitfall::P52], "a loss tells nothing of a gradient");
+    assert_eq!(lints(|_, g, _, sgd| sgd.step(g)), [Pitfall::UncheckedStep]);
+    assert_eq!(
+        lints(|_, g, _, sgd| sgd.step(g.check_loss())),
+        [Pitfall::UncheckedStep],
+        "a loss tells nothing of a gradient"
+    );
     let sound: [Pipeline; 5] = [
         |g| g.check_finite(),
         |g| g.clip_by_global_norm(1.0),
@@ -526,7 +530,7 @@ fn a_step_without_any_check_is_told_of() {
     let of_something_else = |t: &Tape, g: Grads<'_>, _, sgd: &Sgd| {
         sgd.step(g.skip_unless(t.input("go", [], DType::Bool)));
     };
-    assert_eq!(lints(of_something_else), [Pitfall::P52]);
+    assert_eq!(lints(of_something_else), [Pitfall::UncheckedStep]);
 }
 
 /// What noise adds to is bounded no more.

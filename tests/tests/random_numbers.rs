@@ -286,7 +286,7 @@ fn a_training_program_that_draws_and_does_not_advance_is_told_of() {
         };
         lints(record).0.remove(0)
     };
-    assert_eq!(told(true, |_, _| {}), [Pitfall::P53]);
+    assert_eq!(told(true, |_, _| {}), [Pitfall::RepeatedDraws]);
     assert_eq!(told(true, |rng, t| rng.advance(t)), []);
     assert_eq!(told(true, |rng, t| rng.advance_if(t.input("odd", [], DType::Bool))), []);
     assert_eq!(told(false, |_, _| {}), [], "what only looks may look again");
@@ -323,8 +323,8 @@ fn programs_that_draw_the_same_are_told_of() {
         vec![session.record(|t| trained(t, rng, step)).expect("compiles")]
     };
     // Two words make a normal number.
-    assert_eq!(lints(looked_first).1.first(), Some(&Pitfall::P54));
-    assert_eq!(lints(looked_first).0, [[Pitfall::P54]]);
+    assert_eq!(lints(looked_first).1.first(), Some(&Pitfall::SharedDraws));
+    assert_eq!(lints(looked_first).0, [[Pitfall::SharedDraws]]);
     let trained_first = |session: &mut Session, rng: Rng, step: &dyn Fn(&Tape, Tensor<'_>)| {
         let program = session.record(|t| trained(t, rng, step)).expect("compiles");
         for _ in 0..3 {
@@ -332,7 +332,7 @@ fn programs_that_draw_the_same_are_told_of() {
         }
         vec![program]
     };
-    assert_eq!(lints(trained_first), (vec![vec![]], vec![Pitfall::P54]));
+    assert_eq!(lints(trained_first), (vec![vec![]], vec![Pitfall::SharedDraws]));
     type Look = for<'t> fn(&'t Tape, Rng) -> Tensor<'t>;
     let sound: [Look; 3] = [
         |t, rng| {
@@ -395,7 +395,7 @@ fn ranks_that_draw_the_same_are_told_of_by_their_first_run() {
         told[0].clone()
     };
     let plain: Draw = |t, rng, _| rng.normal(t, [2], F32);
-    assert_eq!(told(|_| 7, plain), [Pitfall::P55]);
+    assert_eq!(told(|_| 7, plain), [Pitfall::SameDrawsOnRanks]);
     assert_eq!(told(|rank| 7 + rank as u64, plain), []);
     assert_eq!(told(|_| 7, |t, rng, _| rng.repeating().normal(t, [2], F32)), []);
     assert_eq!(told(|_| 7, |t, rng, rank| t.scoped(&format!("rank{rank}"), || rng.normal(t, [2], F32))), []);

@@ -43,25 +43,25 @@ struct Rule {
 
 const RULES: [Rule; 9] = [
     Rule {
-        broken: Pitfall::P7,
+        broken: Pitfall::PassOnPartialWindow,
         config: (2, 1, false),
         trace: &[Backward, ClipNorm],
         programs: &[|s, t| s.acc.add(s.grads(t).clip_by_global_norm(1.0))],
     },
     Rule {
-        broken: Pitfall::P7,
+        broken: Pitfall::PassOnPartialWindow,
         config: (2, 1, false),
         trace: &[Backward, ClipValue],
         programs: &[|s, t| s.acc.add(s.grads(t).clip_by_value(1.0))],
     },
     Rule {
-        broken: Pitfall::P8,
+        broken: Pitfall::ClipBeforeAllReduce,
         config: (1, 2, false),
         trace: &[Backward, Agc, AllReduce],
         programs: &[|s, t| drop(s.grads(t).agc(0.1).all_reduce())],
     },
     Rule {
-        broken: Pitfall::P12,
+        broken: Pitfall::ScaleChangesInsideWindow,
         config: (2, 1, false),
         trace: &[Backward, ScalerUpdate],
         programs: &[
@@ -70,31 +70,31 @@ const RULES: [Rule; 9] = [
         ],
     },
     Rule {
-        broken: Pitfall::P13,
+        broken: Pitfall::PassBeforeBackward,
         config: (1, 1, false),
         trace: &[ClipNorm],
         programs: &[|s, t| drop(t.input("x", [], DType::F32).grad(s.params).clip_by_global_norm(1.0))],
     },
     Rule {
-        broken: Pitfall::P30,
+        broken: Pitfall::ClipBeforeFiniteCheck,
         config: (1, 1, false),
         trace: &[Backward, ClipNorm, FiniteCheck],
         programs: &[|s, t| drop(s.grads(t).clip_by_global_norm(1.0).check_finite())],
     },
     Rule {
-        broken: Pitfall::P49,
+        broken: Pitfall::StepBeforeAllReduce,
         config: (1, 2, false),
         trace: &[Backward, Step],
         programs: &[|s, t| s.sgd.step(s.grads(t))],
     },
     Rule {
-        broken: Pitfall::P50,
+        broken: Pitfall::ViolatedWindow,
         config: (2, 1, false),
         trace: &[Backward, Step],
         programs: &[|s, t| s.acc.add(s.grads(t)), |s, t| s.sgd.step(s.acc.take(t))],
     },
     Rule {
-        broken: Pitfall::P50,
+        broken: Pitfall::ViolatedWindow,
         config: (2, 1, false),
         trace: &[Backward, Backward, Backward],
         programs: &[|s, t| s.acc.add(s.grads(t)), |s, t| s.acc.add(s.grads(t)), |s, t| s.acc.add(s.grads(t))],

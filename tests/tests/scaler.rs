@@ -218,11 +218,11 @@ fn mistakes_are_refused_while_recording() {
             scaler.update(t);
             drop(grads.unscale(&scaler));
         }),
-        Pitfall::P12,
+        Pitfall::ScaleChangesInsideWindow,
     );
     told(
         refused(|_, grads, scaler| drop(grads.unscale(&scaler).clip_by_global_norm(1.0).check_finite())),
-        Pitfall::P30,
+        Pitfall::ClipBeforeFiniteCheck,
     );
     let text = refused(|_, grads, _| drop(grads.unscale(&LossScaler::fixed(64.0))));
     assert!(text.contains("scaled by state") && text.contains("this scaler has 64"), "{text}");

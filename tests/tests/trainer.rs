@@ -466,7 +466,8 @@ fn lints_name_the_line_that_made_the_trainer() {
         let mut run = Run::new(config);
         (0..accumulate).for_each(|i| assert_eq!(run.step(&batch(4 * i, 4)), i + 1 == accumulate));
         let lints = run.trainer.lints();
-        let alone = lints.iter().find(|lint| lint.pitfall == wgrad::Pitfall::P20).expect("a clip by value alone");
+        let alone =
+            lints.iter().find(|lint| lint.pitfall == wgrad::Pitfall::ClipByValueAlone).expect("a clip by value alone");
         assert_eq!(alone.site.unwrap().file(), file!(), "{alone}");
     }
 }

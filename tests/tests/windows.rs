@@ -150,7 +150,10 @@ fn a_refusal_says_what_where_and_how_to_cure_it() {
     assert_eq!(run.step('a'), None);
     let take = run.take.clone();
     let message = run.cpu.session.run(&take, &[]).expect_err("too early").to_string();
-    assert!(message.starts_with(&format!("{} (accumulator \"acc\", recorded at ", Pitfall::P50)), "{message}");
+    assert!(
+        message.starts_with(&format!("{} (accumulator \"acc\", recorded at ", Pitfall::ViolatedWindow)),
+        "{message}"
+    );
 }
 
 /// A run that fails for another reason has not happened either.
@@ -170,7 +173,7 @@ fn a_run_that_fails_does_not_count() {
     let run = |cpu: &mut Machine, i: u32| cpu.session.run(&add, &[("i", &index(i)[0].1)]);
     assert!(matches!(run(&mut cpu, 7), Err(Error::IndexOutOfRange { .. })));
     assert!(run(&mut cpu, 0).is_ok());
-    assert!(matches!(run(&mut cpu, 0), Err(Error::Pitfall { pitfall: Pitfall::P50, .. })));
+    assert!(matches!(run(&mut cpu, 0), Err(Error::Pitfall { pitfall: Pitfall::ViolatedWindow, .. })));
 }
 
 /// The count is a state: it is saved and restored with the others.
@@ -364,7 +367,7 @@ fn unscaled_micro_batches_freeze_the_scale_too() {
     let rescale = session.record(|t| scaler.update(t)).expect("compiles");
     assert_eq!(refused(&mut session, &rescale, &[]), None);
     assert_eq!(refused(&mut session, &add, &[]), None);
-    assert_eq!(refused(&mut session, &rescale, &[]), Some(Pitfall::P12));
+    assert_eq!(refused(&mut session, &rescale, &[]), Some(Pitfall::ScaleChangesInsideWindow));
 }
 
 /// Optimizers that step with copies of the same gradients draw the same noise, and make one update: where one of them may

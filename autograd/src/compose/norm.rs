@@ -156,7 +156,7 @@ impl<'t> Tensor<'t> {
             let text = format!(
                 "a variance with correction {correction} needs more elements than {n}; report 0, or take `var_axes`"
             );
-            self.tape.note(Pitfall::P41, Severity::Warning, text);
+            self.tape.note(Pitfall::SpreadOfOneElement, Severity::Warning, text);
         }
         let x = self.cast(self.wide());
         (x.moments(axes).squares / (n - correction).max(0.0)).cast(self.dtype())

@@ -78,7 +78,7 @@ pub(super) fn still_generators(walk: &mut Walk<'_>) {
                  run, or say `repeating` where that is meant",
                 name(program.layout(), key)
             );
-            walk.report(Pitfall::P53, site, text);
+            walk.report(Pitfall::RepeatedDraws, site, text);
         }
     }
 }
@@ -90,7 +90,12 @@ pub(crate) fn same_on_all_ranks(layout: &Layout, key: StateId, site: Site) -> Li
          is meant",
         name(layout, key)
     );
-    Lint { pitfall: Pitfall::P55, severity: Pitfall::P55.severity(), message, site: Some(site) }
+    Lint {
+        pitfall: Pitfall::SameDrawsOnRanks,
+        severity: Pitfall::SameDrawsOnRanks.severity(),
+        message,
+        site: Some(site),
+    }
 }
 
 /// How a program uses a stream.
@@ -124,7 +129,7 @@ impl Draws {
         let drawing = program.drawing.clone();
         for (_, (counter, _, site)) in drawing.generators() {
             if self.moved.contains(&counter) {
-                program.lints.retain(|lint| (lint.pitfall, lint.site) != (Pitfall::P53, Some(site)));
+                program.lints.retain(|lint| (lint.pitfall, lint.site) != (Pitfall::RepeatedDraws, Some(site)));
             }
         }
         for drawn in &drawing.drawn {
@@ -138,7 +143,7 @@ impl Draws {
                     name(program.layout(), drawn.key),
                     other.site
                 );
-                let (pitfall, site) = (Pitfall::P54, Some(drawn.site));
+                let (pitfall, site) = (Pitfall::SharedDraws, Some(drawn.site));
                 found.push(Lint { pitfall, severity: pitfall.severity(), message, site });
             }
             if !uses.contains(&new) {

@@ -28,7 +28,7 @@ impl Tape {
                 "{optimizer} steps with gradients that nobody has checked: one NaN among them, and its parameters are NaN; \
                  check them by `check_finite`, or clip them by their norm"
             );
-            self.note(Pitfall::P52, Pitfall::P52.severity(), text);
+            self.note(Pitfall::UncheckedStep, Pitfall::UncheckedStep.severity(), text);
         }
     }
 
@@ -81,7 +81,7 @@ pub(super) fn ungated_states(walk: &mut Walk<'_>) {
             "state {name:?} takes in what a skipped step has computed, and keeps it; give it the value by `Grads::assign`, \
              which follows the verdict"
         );
-        walk.report(Pitfall::P51, site, text);
+        walk.report(Pitfall::StateOfSkippedStep, site, text);
     }
 }
 

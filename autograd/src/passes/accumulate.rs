@@ -34,14 +34,14 @@ pub enum Weighting {
 /// `S` tells whether they carry a loss scale, as in [`Grads`]. [`Accumulator::add`] is recorded in the program of a
 /// micro-batch, [`Accumulator::take`] in that of the update, which may be the same. What has been added is gone when it
 /// has been taken, whether the step is then taken or skipped: nobody zeroes it, and no gradient of an update, taken or
-/// skipped, can get into the next one ([`Pitfall::P10`], [`Pitfall::P47`]).
+/// skipped, can get into the next one ([`Pitfall::StaleGradients`], [`Pitfall::KeptAfterSkip`]).
 ///
 /// A session keeps count of windows over its runs, and refuses a run that would break their rules
 /// ([`crate::Error::Pitfall`], with nothing run): a micro-batch too many and a window taken too early, where
-/// [`Accumulator::micro_batches`] says how long windows are ([`Pitfall::P50`]), and an update of the loss scale while part
-/// of a window is in ([`Pitfall::P12`]).
+/// [`Accumulator::micro_batches`] says how long windows are ([`Pitfall::ViolatedWindow`]), and an update of the loss scale while part
+/// of a window is in ([`Pitfall::ScaleChangesInsideWindow`]).
 ///
-/// How micro-batches are weighted is no default that one can forget. [`Pitfall::P4`], accumulation that nothing divides:
+/// How micro-batches are weighted is no default that one can forget. [`Pitfall::UndividedSum`], accumulation that nothing divides:
 ///
 /// ```compile_fail,E0061
 /// # use wgrad::{Accumulator, ParamSet, Store, Unscaled};
@@ -136,8 +136,8 @@ impl<S> Accumulator<S> {
     /// # Panics
     /// If the accumulator is weighted by tokens: [`Accumulator::add_tokens`] says how many there are; if the gradient is of
     /// other parameters, or its scale differs from that of others. If it has been through a nonlinear pass
-    /// ([`Pitfall::P7`]; [`Grads::per_micro_batch`] does that on purpose), or the gradient of the same loss has been added
-    /// on this tape ([`Pitfall::P40`]). If it has noise, or a state to assign, which go with a step.
+    /// ([`Pitfall::PassOnPartialWindow`]; [`Grads::per_micro_batch`] does that on purpose), or the gradient of the same loss has been added
+    /// on this tape ([`Pitfall::BackwardTwice`]). If it has noise, or a state to assign, which go with a step.
     #[track_caller]
     pub fn add(&self, grads: Grads<'_, S>) {
         assert!(
@@ -237,7 +237,7 @@ impl<S> Accumulator<S> {
                 twice
             };
             if twice {
-                tape.refuse(Pitfall::P40);
+                tape.refuse(Pitfall::BackwardTwice);
             }
         }
         tape.event(Event::Window(self.window(), Action::Backward));
@@ -269,7 +269,7 @@ impl<S> Accumulator<S> {
     }
 
     /// Takes what has been added up, weighted, and leaves zeros. Of an empty window the verdict is false. A run that takes a
-    /// window shorter than it is said to be is refused ([`Pitfall::P50`]): see [`Accumulator::take_last`].
+    /// window shorter than it is said to be is refused ([`Pitfall::ViolatedWindow`]): see [`Accumulator::take_last`].
     ///
     /// A parameter that was absent from some micro-batches counts as zero in these; one that was absent from all of those
     /// recorded so far is absent.
@@ -301,7 +301,7 @@ impl<S> Accumulator<S> {
         if self.weighting == Weighting::Sum {
             let text =
                 "what is taken is the sum of the micro-batches, and the step grows with their number; take their mean";
-            tape.note(Pitfall::P4, Severity::Warning, text.into());
+            tape.note(Pitfall::UndividedSum, Severity::Warning, text.into());
         }
         let sums = self.sum(tape);
         let mut result = None;
@@ -348,11 +348,11 @@ impl<S> Accumulator<S> {
         self.recorded().as_mut().expect("checked before").from.extend(from);
         if self.weighting == Weighting::Mean && tape.comes_from(&flat, Mark::TokenCount) {
             let text = "means over targets of which some are ignored are averaged as equals; weight them by tokens";
-            tape.note(Pitfall::P46, Severity::Warning, text.into());
+            tape.note(Pitfall::UnequalMicroBatches, Severity::Warning, text.into());
         }
         if tape.comes_from(&flat, Mark::BatchStatistics) {
             let text = "batch statistics of micro-batches are not those of the whole batch; use a norm without them";
-            tape.note(Pitfall::P44, Severity::Lint, text.into());
+            tape.note(Pitfall::BatchNormWithAccumulation, Severity::Lint, text.into());
         }
     }
 

@@ -133,7 +133,7 @@ impl<'t> Grads<'t, Unscaled> {
         self.note_floor(NAME, "eps", agc.eps);
         if agc.exclude.is_empty() {
             let text = "agc leaves no parameter out, but its paper leaves out the output layer; `exclude` it";
-            self.tape.note(Pitfall::P21, Severity::Warning, text.into());
+            self.tape.note(Pitfall::AgcOnOutputLayer, Severity::Warning, text.into());
         }
         let (flat, clipped) = self.pass(NAME, &agc.parameters(), |flat| {
             let mut count = self.tape.scalar(0.0, DType::U32);
@@ -178,7 +178,7 @@ impl<'t> Grads<'t, Unscaled> {
         self.coefficient(NAME, "clip_factor", factor, Range::NotNegative);
         self.note_floor(NAME, "param_eps", param_eps);
         let text = "agc_per_tensor clips all parameters, and the paper leaves the output layer out; use `agc` and `exclude` it";
-        self.tape.note(Pitfall::P21, Severity::Warning, text.into());
+        self.tape.note(Pitfall::AgcOnOutputLayer, Severity::Warning, text.into());
         let parameters =
             [("clip_factor", factor.to_string()), ("eps", eps.to_string()), ("param_eps", param_eps.to_string())];
         let (flat, clipped) = self.pass(NAME, &parameters, |flat| {
@@ -206,7 +206,7 @@ impl<S> Grads<'_, S> {
         if floor == 0.0 {
             let text =
                 format!("{pass} with {name} 0: a parameter that is all zeros never moves; give it a positive {name}");
-            self.tape.note(Pitfall::P14, Severity::Warning, text);
+            self.tape.note(Pitfall::AgcWithoutFloor, Severity::Warning, text);
         }
     }
 }

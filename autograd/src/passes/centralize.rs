@@ -34,7 +34,7 @@ impl Centralize {
     #[must_use]
     #[track_caller]
     pub fn min_ndim(self, min_ndim: usize) -> Self {
-        let lost = Pitfall::P15;
+        let lost = Pitfall::CentralizedAway;
         assert!(min_ndim >= 2, "centralize: min_ndim is {min_ndim}, and must be at least 2: {lost}");
         Self { min_ndim, ..self }
     }
@@ -114,12 +114,12 @@ impl<'t> Grads<'t, Unscaled> {
         };
         if let Some(lost) = among(&single) {
             let text = format!("centralize makes every gradient of {lost} 0: one element per row; `exclude` it");
-            self.tape.note(Pitfall::P15, Severity::Warning, text);
+            self.tape.note(Pitfall::CentralizedAway, Severity::Warning, text);
         }
         let tables = self.tape.looked_up();
         if let Some(tables) = among(&|param| tables.contains(&param)) {
             let text = format!("centralize applies to {tables}, whose rows are looked up by index; `exclude` it");
-            self.tape.note(Pitfall::P19, Severity::Warning, text);
+            self.tape.note(Pitfall::RuleByModuleKind, Severity::Warning, text);
         }
     }
 }

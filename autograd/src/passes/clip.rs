@@ -126,7 +126,7 @@ impl<'t> Grads<'t, Unscaled> {
         let checked = self.history.borrow().state.is_checked();
         if said == Some(NonFinite::Propagate) && !checked {
             let text = "one infinity makes all other gradients 0 under `NonFinite::Propagate`; skip such a step";
-            self.tape.note(Pitfall::P32, Severity::Warning, text.into());
+            self.tape.note(Pitfall::InfinityZeroesStep, Severity::Warning, text.into());
         }
         said.unwrap_or(if checked { NonFinite::Skip } else { NonFinite::Error })
     }

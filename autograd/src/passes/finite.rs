@@ -137,7 +137,7 @@ impl<'t> Grads<'t, Scaled> {
 impl<'t, S> Grads<'t, S> {
     /// Makes the step depend on the loss being finite, which finite gradients do not show: a mean over no targets is NaN,
     /// and its gradient zero. Where the loss is not, the device skips the step at once, and the session says so
-    /// ([`crate::Error::Late`] of [`crate::Pitfall::P37`]), naming the line that recorded
+    /// ([`crate::Error::Late`] of [`crate::Pitfall::NonFiniteLoss`]), naming the line that recorded
     /// the loss. Such a micro-batch skips its whole window, or is left out of it
     /// ([`crate::Accumulator::skip_bad_micro_batches`]).
     ///

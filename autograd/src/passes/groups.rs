@@ -91,7 +91,7 @@ impl<'t> ClipGroups<'t> {
             );
             for param in params.iter() {
                 let first = self.of(param).expect("a member of this group");
-                let twice = Pitfall::P18;
+                let twice = Pitfall::OverlappingClipGroups;
                 let at = tape.recorded_at();
                 assert!(first == i, "{name}: parameter {:?} is in groups {first} and {i}: {twice}{at}", path(param));
             }

@@ -123,7 +123,7 @@ impl<'t> Grads<'t, Unscaled> {
     ///
     /// # Panics
     /// If a value of the noise is below 0 or not finite; if the generator is moved on by [`Rng::advance`] on this tape
-    /// ([`crate::Pitfall::P29`]).
+    /// ([`crate::Pitfall::AdvanceOnSkippedStep`]).
     #[track_caller]
     pub fn add_noise(mut self, noise: Noise, draw: impl Into<Draw<'t>>) -> Self {
         const NAME: &str = "add_noise";

@@ -11,7 +11,7 @@ impl<S> Grads<'_, S> {
     /// which is in the widest type of the gradients.)
     ///
     /// Gradients that still carry a loss scale, are of one replica or one micro-batch, or have been clipped, are noted as
-    /// [`crate::Pitfall::P24`].
+    /// [`crate::Pitfall::MisplacedProbe`].
     #[track_caller]
     pub fn probe(&self, name: &str) {
         self.apply(Action::Probe);

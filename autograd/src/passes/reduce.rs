@@ -17,11 +17,11 @@ impl<'t, S> Grads<'t, S> {
     /// not.
     ///
     /// A NaN or infinity of one rank reaches all; a verdict that has been given becomes that of all ranks
-    /// ([`crate::Pitfall::P16`]). One that has no tokens has nothing to say. All ranks have the same bits afterwards. Where ranks have gradients of different
-    /// parameters the run is refused on all of them ([`crate::Pitfall::P23`]).
+    /// ([`crate::Pitfall::LocalVerdict`]). One that has no tokens has nothing to say. All ranks have the same bits afterwards. Where ranks have gradients of different
+    /// parameters the run is refused on all of them ([`crate::Pitfall::MissingGradient`]).
     ///
     /// # Panics
-    /// [`crate::Pitfall::P8`] if they have been clipped before, unless [`Grads::local_clip`] says that this is meant.
+    /// [`crate::Pitfall::ClipBeforeAllReduce`] if they have been clipped before, unless [`Grads::local_clip`] says that this is meant.
     #[track_caller]
     pub fn all_reduce(mut self) -> Self {
         const NAME: &str = "all_reduce";

@@ -12,8 +12,8 @@ const PATIENCE: usize = 1000;
 /// The tap of [`wgrad::Grads::clip_by_global_norm`] that tells whether it acted.
 const TAP: &str = "clip_by_global_norm/clipped";
 
-/// Counts how often gradients are clipped, and says when that is nearly always ([`Pitfall::P34`]: the step's length is then
-/// set by the bound and not by the gradient) or never ([`Pitfall::P36`]).
+/// Counts how often gradients are clipped, and says when that is nearly always ([`Pitfall::ClipAlwaysOrNever`]: the step's length is then
+/// set by the bound and not by the gradient) or never ([`Pitfall::IdleClip`]).
 ///
 /// ```
 /// use wgrad_nn::ClipWatch;
@@ -56,13 +56,13 @@ impl ClipWatch {
             (true, _) => {
                 let share = format!("{recent} of the last {WINDOW} updates were clipped");
                 (
-                    Pitfall::P34,
+                    Pitfall::ClipAlwaysOrNever,
                     format!("{share}: the bound sets the length of the step; choose one near the usual norm"),
                 )
             }
             (_, true) => {
                 let share = format!("none of {} updates was clipped", self.updates);
-                (Pitfall::P36, format!("{share}; leave the clip out, or lower its bound"))
+                (Pitfall::IdleClip, format!("{share}; leave the clip out, or lower its bound"))
             }
             _ => return None,
         };
@@ -83,11 +83,11 @@ mod tests {
     #[test]
     fn nearly_always_and_never_are_told() {
         assert_eq!(lint(99, |_| true), None, "too few to tell");
-        assert_eq!(lint(100, |i| i >= 4), Some(Pitfall::P34));
+        assert_eq!(lint(100, |i| i >= 4), Some(Pitfall::ClipAlwaysOrNever));
         assert_eq!(lint(100, |i| i >= 5), None, "95 of 100 are not above 95 %");
         assert_eq!(lint(300, |i| i < 200), None, "only the last 100 count");
         assert_eq!(lint(999, |_| false), None);
-        assert_eq!(lint(1000, |_| false), Some(Pitfall::P36));
+        assert_eq!(lint(1000, |_| false), Some(Pitfall::IdleClip));
         assert_eq!(lint(5000, |i| i == 0), None);
     }
 }

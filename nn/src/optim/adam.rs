@@ -220,7 +220,7 @@ impl Optimizer for Adam {
         let mut lints = self.settings().lints();
         if self.settings().decays() {
             let text = "adam's weight_decay is L2 within the adaptive step; for decoupled decay take AdamW";
-            lints.push((Pitfall::P26, text.into()));
+            lints.push((Pitfall::AdamWithL2, text.into()));
         }
         lints
     }

@@ -211,7 +211,7 @@ impl Settings<'_> {
         let still = |rate| {
             let name = self.optimizer;
             (
-                Pitfall::P27,
+                Pitfall::WarmupFromZero,
                 format!(
                     "{name} begins at a learning rate of 0 ({rate}): its first update moves nothing; start at offset 1"
                 ),

@@ -248,7 +248,7 @@ fn trained(monitor: Option<MonitorConfig>, accumulate: usize) -> (Vec<(String, A
     let measured = run(&mut trainer, &mut session, &inputs);
     // A hidden tap in a hook of a scaled loss would be warned of, and this one is divided by the scale.
     let lints = trainer.lints();
-    assert!(lints.iter().all(|lint| lint.pitfall != wgrad::Pitfall::P24), "{lints:?}");
+    assert!(lints.iter().all(|lint| lint.pitfall != wgrad::Pitfall::MisplacedProbe), "{lints:?}");
     (snapshot(&mut session), measured)
 }
 

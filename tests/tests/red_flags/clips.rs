@@ -7,7 +7,11 @@ use super::{
 use approx::abs_diff_eq;
 use wgrad::{
     Agc, Array, Centralize, ClipGroups, ClipNorm, DType, Noise, NonFinite, Optimizer,
-    Pitfall::{P14, P15, P18, P19, P20, P21, P22, P32, P33, P34, P35, P36, P42, P43},
+    Pitfall::{
+        AgcOnOutputLayer, AgcWithoutFloor, CentralizedAway, ClipAlwaysOrNever, ClipByValueAlone, IdleClip,
+        InfinityZeroesStep, NoClip, NoiseOnBatchGradient, OverflowingNorm, OverlappingClipGroups, PartialClip,
+        RuleByModuleKind, ScaledAroundClip,
+    },
     Rng, Store,
 };
 use wgrad_nn::{
@@ -19,7 +23,7 @@ const SOURCE: &str = include_str!("clips.rs");
 
 pub const ENTRIES: &[Entry] = &[
     Entry {
-        pitfall: P14,
+        pitfall: AgcWithoutFloor,
         why: "The bound of a unit is a share of its weights' norm: 0 for weights that start at 0, as biases do, and for \
               ever. A floor lets them move.",
         mistake: Mistake::Linted(p14_mistake),
@@ -28,7 +32,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P15,
+        pitfall: CentralizedAway,
         why: "The mean of one element is that element, and subtracting it leaves 0: such a weight never trains. Vectors \
               are never centralized, and a `min_ndim` below 2 is refused.",
         mistake: Mistake::Linted(p15_mistake),
@@ -37,7 +41,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P18,
+        pitfall: OverlappingClipGroups,
         why: "It would be clipped twice. A set holds a parameter once, however often it is listed.",
         mistake: Mistake::Refused(p18_mistake),
         right: p18_right,
@@ -45,7 +49,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P19,
+        pitfall: RuleByModuleKind,
         why: "A rule by the number of dimensions also catches tables of embeddings, whose rows are no units of outputs.",
         mistake: Mistake::Linted(p19_mistake),
         right: p19_right,
@@ -53,7 +57,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P20,
+        pitfall: ClipByValueAlone,
         why: "Each element is bounded alone, which turns the gradient towards the diagonals.",
         mistake: Mistake::Linted(p20_mistake),
         right: p20_right,
@@ -61,7 +65,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P21,
+        pitfall: AgcOnOutputLayer,
         why: "Brock et al. (2021) leave the last layer out: its gradients are large for good reason.",
         mistake: Mistake::Linted(p21_mistake),
         right: p21_right,
@@ -69,7 +73,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P22,
+        pitfall: NoiseOnBatchGradient,
         why: "Noise hides an example only if the example's own gradient was bounded; that of a batch bounds none.",
         mistake: Mistake::Impossible(
             "No noise can be called private: `add_noise` takes a deviation and a generator, makes no such promise, and \
@@ -81,7 +85,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P32,
+        pitfall: InfinityZeroesStep,
         why: "An infinite norm makes the coefficient 0: all gradients become 0, and the infinite one NaN. The default \
               skips the step, as a check before the clip does.",
         mistake: Mistake::Linted(p32_mistake),
@@ -90,7 +94,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P33,
+        pitfall: OverflowingNorm,
         why: "The square of 1e30 is infinite in f32, and a norm made of it clips every gradient to 0.",
         mistake: Mistake::Impossible(
             "Norms are computed in units of the largest element, and are finite wherever the true norm is; where even \
@@ -102,7 +106,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P34,
+        pitfall: ClipAlwaysOrNever,
         why: "Then the bound, and not the gradient, sets the length of the step. A clip taps whether it acted, and a \
               `ClipWatch` counts.",
         mistake: Mistake::AtRun(p34_mistake),
@@ -111,7 +115,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P35,
+        pitfall: NoClip,
         why: "In loops and in attention, single steps can have gradients many times the usual.",
         mistake: Mistake::Linted(p35_mistake),
         right: p35_right,
@@ -119,7 +123,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P36,
+        pitfall: IdleClip,
         why: "A bound that is never reached protects from nothing that has happened.",
         mistake: Mistake::AtRun(p36_mistake),
         right: p36_right,
@@ -127,7 +131,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P42,
+        pitfall: PartialClip,
         why: "What is left out moves by as much as it likes.",
         mistake: Mistake::Linted(p42_mistake),
         right: p42_right,
@@ -135,7 +139,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P43,
+        pitfall: ScaledAroundClip,
         why: "Before the clip the factor changes what all others are scaled by; after it, the bound no longer holds.",
         mistake: Mistake::Linted(p43_mistake),
         right: p43_right,
@@ -399,5 +403,5 @@ fn other_forms_are_told_too() {
         sgd.step(model.loss(t).grad(&model.params).check_finite().agc_per_tensor(0.01, 1e-6, 0.0));
     });
     let found: Vec<_> = recorded.program.lints().iter().map(|lint| lint.pitfall).collect();
-    assert_eq!(found, [P14, P21]);
+    assert_eq!(found, [AgcWithoutFloor, AgcOnOutputLayer]);
 }

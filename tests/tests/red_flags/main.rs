@@ -132,7 +132,7 @@ impl Entry {
                 (kind.into(), format!("{}\n{}", mistake(), quoted(&place)))
             }
             Mistake::ByType(file, error, title) => {
-                let source = doc_test(file, &code, error);
+                let source = doc_test(file, self.pitfall, error);
                 let message = quoted(&format!("error[{error}]: {title}"));
                 ("does not compile".into(), format!("```rust\n{source}\n```\n\n{message}"))
             }
@@ -184,12 +184,13 @@ fn body(source: &str, signature: &str) -> String {
 }
 
 /// The documentation test of a pitfall that must not compile, without its hidden lines.
-fn doc_test(file: &str, code: &str, error: &str) -> String {
+fn doc_test(file: &str, pitfall: Pitfall, error: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
     let source = std::fs::read_to_string(path).expect("the source is there");
-    let about = source.find(&format!("Pitfall::{code}`]")).unwrap_or_else(|| panic!("{file} has no test of {code}"));
+    let about = source.find(&format!("Pitfall::{pitfall:?}`]"));
+    let about = about.unwrap_or_else(|| panic!("{file} has no test of {pitfall:?}"));
     let fence = format!("compile_fail,{error}\n");
-    let start = about + source[about..].find(&fence).unwrap_or_else(|| panic!("{code}: no {fence}")) + fence.len();
+    let start = about + source[about..].find(&fence).unwrap_or_else(|| panic!("{pitfall:?}: no {fence}")) + fence.len();
     let lines = source[start..].lines().map(|line| line.trim_start().trim_start_matches("///"));
     let lines = lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).take_while(|line| *line != "```");
     lines.filter(|line| !line.starts_with("# ")).collect::<Vec<_>>().join("\n")

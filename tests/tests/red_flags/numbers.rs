@@ -6,7 +6,10 @@ use super::{
 };
 use wgrad::{
     Array, CrossEntropy, DType, Optimizer,
-    Pitfall::{P25, P37, P38, P41, P48, P53, P54},
+    Pitfall::{
+        AbsoluteThreshold, ChangedRecomputation, NonFiniteGradient, NonFiniteLoss, RepeatedDraws, SharedDraws,
+        SpreadOfOneElement,
+    },
     Rng, Store, Tensor,
 };
 use wgrad_nn::optim::{Sgd, SgdConfig};
@@ -15,7 +18,7 @@ const SOURCE: &str = include_str!("numbers.rs");
 
 pub const ENTRIES: &[Entry] = &[
     Entry {
-        pitfall: P25,
+        pitfall: ChangedRecomputation,
         why: "A second forward pass that draws other numbers, or updates running statistics again, has another gradient.",
         mistake: Mistake::Impossible(
             "A reverse sweep records the checkpointed nodes again, with the same random stream and counter, so that every \
@@ -28,7 +31,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P37,
+        pitfall: NonFiniteLoss,
         why: "A mean over no target is NaN, and its gradient 0: no check of gradients finds it, and what was lost is looked \
               for in the gradients. `check_loss()` skips the step, and the session names the line of the loss.",
         mistake: Mistake::AtRun(p37_mistake),
@@ -37,7 +40,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P38,
+        pitfall: NonFiniteGradient,
         why: "`sqrt(x * x)` is 0 at 0 and its slope 1 / 0; the loss looks healthy, and the gradient is NaN.",
         mistake: Mistake::Linted(p38_mistake),
         right: p38_right,
@@ -45,7 +48,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P41,
+        pitfall: SpreadOfOneElement,
         why: "The variance of one number, divided by n - 1, is 0 / 0. `probe` shows norms, which every gradient has.",
         mistake: Mistake::Linted(p41_mistake),
         right: p41_right,
@@ -53,7 +56,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P48,
+        pitfall: AbsoluteThreshold,
         why: "A norm of 1e-6 is small for one layer and large for another. What compares is the ratio of a gradient to the \
               parameter that it changes.",
         mistake: Mistake::Unseen(
@@ -65,7 +68,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P53,
+        pitfall: RepeatedDraws,
         why: "The numbers are a function of seed and count. Without a count that moves, dropout trains one thinned network, and \
               a diffusion model sees each image with one noise. Where that is meant, `repeating()` says so.",
         mistake: Mistake::Linted(p53_mistake),
@@ -74,7 +77,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P54,
+        pitfall: SharedDraws,
         why: "Both programs draw at the same count, and so the same numbers: what was looked at is then trained on. The count \
               may move in both, or each may have a generator of its own. `Session::lints()` tells it, and so does the \
               program that was recorded last.",
@@ -264,7 +267,7 @@ fn forms_with_infinite_slopes_are_told_and_sound_ones_are_not() {
         recorded.program.lints().iter().map(|lint| lint.pitfall).collect::<Vec<_>>()
     };
     for (name, form) in wrong {
-        assert_eq!(found(form), [P38], "{name}");
+        assert_eq!(found(form), [NonFiniteGradient], "{name}");
     }
     for (name, form) in right {
         assert_eq!(found(form), [], "{name}");

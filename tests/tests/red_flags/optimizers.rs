@@ -6,7 +6,10 @@ use super::{
 };
 use wgrad::{
     Array, DType, DynamicScale, LossScaler, Noise, Optimizer,
-    Pitfall::{P13, P26, P27, P28, P29, P30, P39, P51, P52},
+    Pitfall::{
+        AdamWithL2, AdvanceOnSkippedStep, ClipBeforeFiniteCheck, PassBeforeBackward, ScalerBeforeStep,
+        ScheduleWithoutStep, StateOfSkippedStep, UncheckedStep, WarmupFromZero,
+    },
     Rng, Store,
 };
 use wgrad_nn::{
@@ -18,7 +21,7 @@ const SOURCE: &str = include_str!("optimizers.rs");
 
 pub const ENTRIES: &[Entry] = &[
     Entry {
-        pitfall: P13,
+        pitfall: PassBeforeBackward,
         why: "There is nothing to clip or to step with yet. Gradients exist only as what a loss's `grad` has given; if \
               the loss reaches no parameter, there are none.",
         mistake: Mistake::Refused(p13_mistake),
@@ -27,7 +30,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P26,
+        pitfall: AdamWithL2,
         why: "L2 in the gradient is divided by the root of the second moment like the rest of it: weights with large \
               gradients decay less.",
         mistake: Mistake::Linted(p26_mistake),
@@ -36,7 +39,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P27,
+        pitfall: WarmupFromZero,
         why: "The first update moves nothing, and still fills the optimizer's moments.",
         mistake: Mistake::Linted(p27_mistake),
         right: p27_right,
@@ -44,7 +47,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P28,
+        pitfall: ScheduleWithoutStep,
         why: "A schedule that ticks per micro-batch is over K times too early.",
         mistake: Mistake::Impossible(
             "A schedule is a function of the optimizer's count of updates, and is recorded with the step. Nobody ticks it. (A rate that is a state, \
@@ -56,7 +59,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P29,
+        pitfall: AdvanceOnSkippedStep,
         why: "What counts updates must stand still where none was made. Counts and moments are gated by the verdict with \
               the step; so is an average of parameters; and the generator of noise, which only a step may move.",
         mistake: Mistake::Refused(p29_mistake),
@@ -65,7 +68,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P30,
+        pitfall: ClipBeforeFiniteCheck,
         why: "A clip makes 0 and NaN of an infinity, and a later check judges what the clip has left.",
         mistake: Mistake::Refused(p30_mistake),
         right: p30_right,
@@ -73,7 +76,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P39,
+        pitfall: ScalerBeforeStep,
         why: "The second optimizer's gradients were divided by a scale that is no longer in force, and its verdict comes \
               too late to count.",
         mistake: Mistake::Refused(p39_mistake),
@@ -82,7 +85,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P51,
+        pitfall: StateOfSkippedStep,
         why: "The step is skipped, and the average has taken in the NaN that it was skipped for: it is NaN from then on. \
               What the step follows, a state of one's own follows too if it is assigned with it. (One that is to move in \
               spite of a skipped step takes what is finite, by `select`; running statistics of modules are settled by \
@@ -93,7 +96,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P52,
+        pitfall: UncheckedStep,
         why: "Nothing keeps a NaN from the parameters, and nobody says so. A check skips the step; a clip by the norm checks \
               too.",
         mistake: Mistake::Linted(p52_mistake),

@@ -6,7 +6,7 @@ use super::{
 };
 use wgrad::{
     ClipNorm, DynamicScale, LossScaler, Optimizer,
-    Pitfall::{P1, P2, P3, P11, P24, P31},
+    Pitfall::{ClipBeforeUnscale, ClipHidesInfinity, MisplacedProbe, NothingToUnscale, PassAfterStep, StepPastScaler},
     Store,
 };
 use wgrad_nn::optim::{Sgd, SgdConfig};
@@ -16,7 +16,7 @@ const GRADS: &str = "autograd/src/grads.rs";
 
 pub const ENTRIES: &[Entry] = &[
     Entry {
-        pitfall: P1,
+        pitfall: PassAfterStep,
         why: "After the step there is nothing left to clip: the parameters have moved. A step takes its gradients by \
               value, so no pass can have them afterwards.",
         mistake: Mistake::ByType(GRADS, "E0382", "use of moved value"),
@@ -25,7 +25,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P2,
+        pitfall: ClipBeforeUnscale,
         why: "A threshold is in units of the true gradient. Scaled by 65536, almost every gradient is above it, and what \
               is left after unscaling is a 65536th of the bound. Scaled gradients have a type of their own, without clips.",
         mistake: Mistake::ByType(GRADS, "E0599", "no method named `clip_by_global_norm` found"),
@@ -34,7 +34,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P3,
+        pitfall: NothingToUnscale,
         why: "The second division makes the gradient as much too small as the scale is large. Unscaled gradients have no \
               `unscale`.",
         mistake: Mistake::ByType(GRADS, "E0599", "no method named `unscale` found"),
@@ -43,7 +43,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P11,
+        pitfall: StepPastScaler,
         why: "Parameters would move by a multiple of the gradient, and on an overflow by infinities. A step takes only \
               gradients without a scale, and `unscale` is what judges them.",
         mistake: Mistake::ByType(GRADS, "E0308", "mismatched types"),
@@ -52,7 +52,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P24,
+        pitfall: MisplacedProbe,
         why: "What is logged is then a multiple of the gradient, or one replica's, or never above the bound. A clip taps \
               the norm that it found before clipping.",
         mistake: Mistake::Linted(p24_mistake),
@@ -61,7 +61,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P31,
+        pitfall: ClipHidesInfinity,
         why: "A clip by value turns an infinity into its bound, and the check then finds nothing.",
         mistake: Mistake::Refused(p31_mistake),
         right: p31_right,

@@ -6,7 +6,10 @@ use super::{
 };
 use wgrad::{
     Accumulator, Array, Collective, Noise, Optimizer,
-    Pitfall::{P8, P9, P16, P17, P23, P45, P49, P55},
+    Pitfall::{
+        ClipBeforeAllReduce, LocalVerdict, MissingGradient, NoiseOfOneReplica, RepeatedAllReduce, ReplicaDrift,
+        SameDrawsOnRanks, StepBeforeAllReduce,
+    },
     Rng, Store, Weighting,
 };
 use wgrad_nn::optim::{Sgd, SgdConfig};
@@ -15,7 +18,7 @@ const SOURCE: &str = include_str!("replicas.rs");
 
 pub const ENTRIES: &[Entry] = &[
     Entry {
-        pitfall: P8,
+        pitfall: ClipBeforeAllReduce,
         why: "A mean of clips is not the clip of the mean, and a rank whose data are unusual decides alone. Where that is \
               meant, `local_clip()` says so.",
         mistake: Mistake::Refused(p8_mistake),
@@ -24,7 +27,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P9,
+        pitfall: RepeatedAllReduce,
         why: "The mean over ranks is linear, so the numbers are right, at as many times the traffic as there are \
               micro-batches.",
         mistake: Mistake::Linted(p9_mistake),
@@ -33,7 +36,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P16,
+        pitfall: LocalVerdict,
         why: "One rank skips the step that the others take, and from then on they train different parameters.",
         mistake: Mistake::Impossible(
             "A check of gradients is a finding of all ranks, whichever of them it is recorded on and on whichever side of \
@@ -46,7 +49,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P17,
+        pitfall: NoiseOfOneReplica,
         why: "The mean over R ranks divides the variance of independent noise by R. Generators with different seeds on \
               different ranks are refused by the first run.",
         mistake: Mistake::Linted(p17_mistake),
@@ -55,7 +58,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P23,
+        pitfall: MissingGradient,
         why: "What has no gradient does not move, and is forgotten easily: that is a warning. If ranks have gradients of \
               different parameters, they would exchange what does not belong together, and the run is refused on all.",
         mistake: Mistake::Linted(p23_mistake),
@@ -64,23 +67,23 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P45,
+        pitfall: ReplicaDrift,
         why: "Whatever the reason, the ranks no longer train one model.",
         mistake: Mistake::AtRun(p45_mistake),
         right: p8_right,
-        right_of: Some(P8),
+        right_of: Some(ClipBeforeAllReduce),
         source: SOURCE,
     },
     Entry {
-        pitfall: P49,
+        pitfall: StepBeforeAllReduce,
         why: "Every rank follows its own gradient.",
         mistake: Mistake::Refused(p49_mistake),
         right: p8_right,
-        right_of: Some(P8),
+        right_of: Some(ClipBeforeAllReduce),
         source: SOURCE,
     },
     Entry {
-        pitfall: P55,
+        pitfall: SameDrawsOnRanks,
         why: "All ranks drop the same units, or draw the same noise for different data: the mean over R of them is no better than \
               one. The first run compares them; its step tells, and so does `Session::lints()`.",
         mistake: Mistake::AtRun(p55_mistake),

@@ -6,7 +6,10 @@ use super::{
 };
 use wgrad::{
     Accumulator, CrossEntropy, DType, DynamicScale, LossScaler, Optimizer,
-    Pitfall::{P4, P5, P6, P7, P10, P12, P40, P44, P46, P47, P50},
+    Pitfall::{
+        BackwardTwice, BatchNormWithAccumulation, KeptAfterSkip, PassOnPartialWindow, ScaleChangesInsideWindow,
+        ShortWindow, StaleGradients, UndividedSum, UnequalMicroBatches, ViolatedWindow, ZeroInsideWindow,
+    },
     Scaled, Store, Weighting,
 };
 use wgrad_nn::optim::{Sgd, SgdConfig};
@@ -16,7 +19,7 @@ const ACCUMULATE: &str = "autograd/src/passes/accumulate.rs";
 
 pub const ENTRIES: &[Entry] = &[
     Entry {
-        pitfall: P4,
+        pitfall: UndividedSum,
         why: "The gradient of K micro-batches, each of a mean loss, is then K times too large. An accumulator is told how \
               to weight; one that is told to sum is a warning.",
         mistake: Mistake::ByType(ACCUMULATE, "E0061", "this function takes 4 arguments but 3 arguments were supplied"),
@@ -25,7 +28,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P5,
+        pitfall: ShortWindow,
         why: "The last window of an epoch often has fewer micro-batches, and its step would be smaller for no reason.",
         mistake: Mistake::Impossible(
             "An accumulator divides by the number of micro-batches, or of tokens, that it holds: it counts them itself, \
@@ -37,7 +40,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P6,
+        pitfall: ZeroInsideWindow,
         why: "What the window has collected is lost.",
         mistake: Mistake::Impossible(
             "Nobody zeroes gradients. Those of one program are values, not buffers that are added to; those of a window \
@@ -49,7 +52,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P7,
+        pitfall: PassOnPartialWindow,
         why: "A mean of clipped gradients is another thing than the clipped mean: each micro-batch alone is noisier, and \
               longer, than the whole. Where that is meant, `per_micro_batch()` says so.",
         mistake: Mistake::Refused(p7_mistake),
@@ -58,18 +61,18 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P10,
+        pitfall: StaleGradients,
         why: "Gradients of two updates add up.",
         mistake: Mistake::Impossible(
             "Each `loss.grad` gives new gradients, and `take` leaves the accumulator empty: there is nothing to forget.",
             Some(p10_shown),
         ),
         right: p6_right,
-        right_of: Some(P6),
+        right_of: Some(ZeroInsideWindow),
         source: SOURCE,
     },
     Entry {
-        pitfall: P12,
+        pitfall: ScaleChangesInsideWindow,
         why: "Micro-batches under different scales are added up as if they had one. A session counts micro-batches over \
               its runs, and refuses the run.",
         mistake: Mistake::AtRun(p12_mistake),
@@ -78,15 +81,15 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P40,
+        pitfall: BackwardTwice,
         why: "One loss counts twice in the window.",
         mistake: Mistake::Refused(p40_mistake),
         right: p6_right,
-        right_of: Some(P6),
+        right_of: Some(ZeroInsideWindow),
         source: SOURCE,
     },
     Entry {
-        pitfall: P44,
+        pitfall: BatchNormWithAccumulation,
         why: "Batch normalisation takes mean and variance of what it is given: of a micro-batch. Accumulation does not \
               make these the statistics of the whole batch.",
         mistake: Mistake::Linted(p44_mistake),
@@ -95,7 +98,7 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P46,
+        pitfall: UnequalMicroBatches,
         why: "Where targets are ignored (padding, say), each micro-batch is a mean over another number of tokens, and \
               the mean of such means gives the tokens of short ones more weight.",
         mistake: Mistake::Linted(p46_mistake),
@@ -104,23 +107,23 @@ pub const ENTRIES: &[Entry] = &[
         source: SOURCE,
     },
     Entry {
-        pitfall: P47,
+        pitfall: KeptAfterSkip,
         why: "The gradients that made the step be skipped would spoil the next window too.",
         mistake: Mistake::Impossible(
             "`take` empties the accumulator before anybody knows whether the step is taken or skipped.",
             Some(p47_shown),
         ),
         right: p12_right,
-        right_of: Some(P12),
+        right_of: Some(ScaleChangesInsideWindow),
         source: SOURCE,
     },
     Entry {
-        pitfall: P50,
+        pitfall: ViolatedWindow,
         why: "A step with half of the window, or a window with a micro-batch too many, is not the batch that was meant. \
               A session counts; `take_last` is for data that has ended.",
         mistake: Mistake::AtRun(p50_mistake),
         right: p6_right,
-        right_of: Some(P6),
+        right_of: Some(ZeroInsideWindow),
         source: SOURCE,
     },
 ];

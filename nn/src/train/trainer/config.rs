@@ -57,7 +57,7 @@ pub struct TrainerConfig {
     pub clip_value: Option<f64>,
     /// The decay rate of an average of the parameters.
     pub ema: Option<f64>,
-    /// Whether a loss that is not finite ends the run with an error ([`wgrad::Pitfall::P37`]), its update being skipped.
+    /// Whether a loss that is not finite ends the run with an error ([`wgrad::Pitfall::NonFiniteLoss`]), its update being skipped.
     pub check_loss: bool,
     /// After more than this many updates in a row that were not finite the run ends with an error; `None`: never.
     pub give_up: Option<u32>,
