@@ -84,7 +84,7 @@ pub use passes::{
     Accumulator, Agc, Centralize, ClipGroups, ClipNorm, Draw, FiniteGuard, Noise, NonFinite, OnGiveUp, Weighting,
 };
 pub use pitfall::{Pitfall, Severity};
-pub use program::{InputDecl, Pass, Program, TapDecl};
+pub use program::{InputDecl, Pass, PassKind, Program, TapDecl};
 pub use random::Rng;
 pub use scaler::{DynamicScale, LossScaler, ScaledLoss};
 pub use session::{Session, Snapshot, Step, Taps};

@@ -12,7 +12,7 @@ use crate::{
     op::{Binary, Op, Reduce, Unary},
     pass_state::Action,
     pitfall::{Pitfall, Severity},
-    program::{Pass, Program},
+    program::{Pass, PassKind, Program},
     store::{Layout, Param, ParamSet, StateId},
     tape::{Node, NodeId, Tape},
 };
@@ -199,22 +199,19 @@ impl Program {
 
 /// What a pass does to the tags of gradients.
 fn action(pass: &Pass) -> Option<Action> {
-    match pass.name {
-        _ if pass.steps => Some(Action::Step),
-        "accumulate" => Some(Action::Backward),
-        "all_reduce" => Some(Action::AllReduce),
+    match pass.kind {
+        PassKind::Step => Some(Action::Step),
+        PassKind::Accumulate => Some(Action::Backward),
+        PassKind::AllReduce => Some(Action::AllReduce),
         // Without a scale it gives what it was given.
-        "unscale" => (!pass.outputs.starts_with(&pass.inputs)).then_some(Action::Unscale),
-        name => Action::of_pass(name),
+        PassKind::Unscale => (!pass.outputs.starts_with(&pass.inputs)).then_some(Action::Unscale),
+        kind => kind.judged(),
     }
 }
 
 fn clips(pass: &Pass) -> bool {
     matches!(action(pass), Some(Action::ClipNorm | Action::Agc | Action::ClipValue))
 }
-
-/// The name of the pass that shows gradients.
-pub(crate) const PROBE: &str = "probe";
 
 /// A finished program, and what has been found in it.
 struct Walk<'p> {
@@ -249,7 +246,7 @@ impl<'p> Walk<'p> {
     }
 
     fn steps(&self) -> impl Iterator<Item = &'p Pass> + use<'p> {
-        self.program.passes.iter().filter(|pass| pass.steps)
+        self.program.passes.iter().filter(|pass| pass.kind == PassKind::Step)
     }
 
     /// The passes that have made these gradients, the last one first, and all flat vectors on the way.
@@ -259,8 +256,8 @@ impl<'p> Walk<'p> {
         for pass in self.program.passes.iter().rev() {
             let made = pass.outputs.iter().any(|out| flats.contains(out));
             if made
-                && !pass.steps
-                && (action(pass).is_some() || pass.name == "take_accumulated" || !pass.params.is_empty())
+                && pass.kind != PassKind::Step
+                && (action(pass).is_some() || pass.kind == PassKind::TakeAccumulated || !pass.params.is_empty())
             {
                 flats.extend(&pass.inputs);
                 passes.push(pass);
@@ -359,8 +356,8 @@ fn narrow_clips(walk: &mut Walk<'_>) {
 fn scaled_groups(walk: &mut Walk<'_>) {
     for step in walk.steps() {
         let (passes, _) = walk.history(&step.inputs);
-        let Some(clip) = passes.iter().position(|pass| pass.name == "clip_by_global_norm") else { continue };
-        for (i, pass) in passes.iter().enumerate().filter(|(_, pass)| pass.name == "scale_grad") {
+        let Some(clip) = passes.iter().position(|pass| pass.kind == PassKind::ClipGlobalNorm) else { continue };
+        for (i, pass) in passes.iter().enumerate().filter(|(_, pass)| pass.kind == PassKind::ScaleGroup) {
             let some = pass.params.len() < passes[clip].params.len();
             // The last pass comes first.
             let effect = if i > clip {
@@ -419,7 +416,7 @@ fn probes(walk: &mut Walk<'_>) {
         (before(Action::Backward), "are of one micro-batch; probe what the accumulator gives"),
     ];
     let mut shown: Vec<(String, Vec<NodeId>, Site)> = vec![];
-    for pass in program.passes.iter().filter(|pass| pass.name == PROBE) {
+    for pass in program.passes.iter().filter(|pass| pass.kind == PassKind::Probe) {
         let name = format!("probe {:?}", pass.parameters[0].1);
         if walk.history(&pass.inputs).0.iter().any(|pass| clips(pass)) {
             let text = format!("{name} is of gradients that have been clipped; probe them before the clip");

@@ -9,6 +9,7 @@ use crate::{
     op::Segments,
     pass_state::Action,
     pitfall::{Pitfall, Severity},
+    program::PassKind,
     store::{Flat, Param, ParamSet, StateId, Store},
     tape::Tape,
 };
@@ -253,7 +254,7 @@ pub trait Optimizer {
             tape.note(Pitfall::MissingGradient, Severity::Warning, text);
         }
         let stepped = grads.present().iter().filter(own).collect();
-        tape.pass_over(self.name(), &self.parameters(), &grads.flat().tensors(), (stepped, true), || {
+        tape.pass_over(self.name(), &self.parameters(), &grads.flat().tensors(), (stepped, PassKind::Step), || {
             let params = grads.flat().map(|arena, _| tape.state(arena));
             let (params, states) = self.update(&params, &grads, &self.current(tape, grads.flat()));
             let all = || params.parts().iter().chain(states.parts());

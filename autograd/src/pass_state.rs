@@ -75,21 +75,6 @@ pub enum Action {
     LeafHookClip,
 }
 
-impl Action {
-    /// What a pass of this name does to the tags; `None` for one that says so itself.
-    pub(crate) fn of_pass(name: &str) -> Option<Self> {
-        Some(match name {
-            "check_finite" | "skip_if_not_finite" => Action::FiniteCheck,
-            "centralize" => Action::Centralize,
-            "add_noise" => Action::Noise { rank_key: false },
-            "agc" | "agc_per_tensor" => Action::Agc,
-            "clip_by_global_norm" | "clip_by_group_norm" | "clip_by_block_rms" => Action::ClipNorm,
-            "clip_by_value" => Action::ClipValue,
-            _ => return None,
-        })
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Replica {
     Local,

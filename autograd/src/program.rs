@@ -5,10 +5,12 @@ use crate::{
     alarm::Alarm,
     lints::{Drawing, Lint},
     op::Op,
+    pass_state::Action,
     store::{Layout, Param, ParamSet, StateId},
     tape::{Node, NodeId, Scope, ScopeId},
     window::Event,
 };
+use serde::{Deserialize, Serialize};
 use std::{ops::Range, sync::Arc};
 
 /// A declared input.
@@ -42,6 +44,57 @@ pub struct TapDecl {
     pub site: Site,
 }
 
+/// The part of a gradient pass in an update. The rules for the order of passes, and the lints, go by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum PassKind {
+    /// A step of an optimizer.
+    Step,
+    /// Adds the gradients of a micro-batch to those of its window.
+    Accumulate,
+    /// Gives the gradients of a window.
+    TakeAccumulated,
+    /// Adds or averages gradients over ranks.
+    AllReduce,
+    /// Divides gradients by the loss scale.
+    Unscale,
+    /// Checks gradients for non-finite elements.
+    CheckFinite,
+    /// Subtracts the mean of each unit's gradient.
+    Centralize,
+    /// Adds noise.
+    Noise,
+    /// Clips gradients by the norms of their parameters.
+    Agc,
+    /// Clips by the norm of all gradients.
+    ClipGlobalNorm,
+    /// Clips by the norms of some gradients each.
+    ClipGroupNorm,
+    /// Clips element by element.
+    ClipValue,
+    /// Scales the gradients of some parameters.
+    ScaleGroup,
+    /// Shows gradients, and changes none.
+    Probe,
+    /// Any other region with a name.
+    #[default]
+    Other,
+}
+
+impl PassKind {
+    /// What a pass of this kind does to the tags of gradients, where the kind alone decides that.
+    pub(crate) fn judged(self) -> Option<Action> {
+        Some(match self {
+            Self::CheckFinite => Action::FiniteCheck,
+            Self::Centralize => Action::Centralize,
+            Self::Noise => Action::Noise { rank_key: false },
+            Self::Agc => Action::Agc,
+            Self::ClipGlobalNorm | Self::ClipGroupNorm => Action::ClipNorm,
+            Self::ClipValue => Action::ClipValue,
+            _ => return None,
+        })
+    }
+}
+
 /// A gradient pass: a region of the program, with what it was given.
 #[derive(Clone, Debug)]
 pub struct Pass {
@@ -51,8 +104,8 @@ pub struct Pass {
     pub parameters: Vec<(&'static str, String)>,
     /// The parameters whose gradients it changes, or that it updates; none for a pass that is about no gradients.
     pub params: ParamSet,
-    /// Whether it is a step of an optimizer.
-    pub steps: bool,
+    /// Its part in an update.
+    pub kind: PassKind,
     /// The nodes it works on.
     pub inputs: Vec<NodeId>,
     /// The nodes it gives.

@@ -6,7 +6,7 @@ use crate::{
     handle::kept,
     lints::Drawing,
     op::{Op, Typed},
-    program::{InputDecl, Pass, Program, TapDecl},
+    program::{InputDecl, Pass, PassKind, Program, TapDecl},
     site::Site,
     store::{Param, ParamDecl, ParamSet, StateId, Store},
     tape::{Node, NodeId, Scope, ScopeId},
@@ -71,7 +71,10 @@ struct StoredNode {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 struct StoredPass {
     name: String,
+    /// True for a step of an optimizer: files of earlier versions say no more.
     steps: bool,
+    #[serde(default)]
+    kind: PassKind,
     nodes: (u32, u32),
 }
 
@@ -112,8 +115,12 @@ impl Program {
             arena: decl.arena.index(),
             offset: decl.offset,
         };
-        let pass =
-            |of: &Pass| StoredPass { name: of.name.into(), steps: of.steps, nodes: (of.nodes.start, of.nodes.end) };
+        let pass = |of: &Pass| StoredPass {
+            name: of.name.into(),
+            steps: of.kind == PassKind::Step,
+            kind: of.kind,
+            nodes: (of.nodes.start, of.nodes.end),
+        };
         StoredProgram {
             ranks: self.ranks,
             states: layout.states().map(|(_, decl)| named(&decl.name, &decl.shape, decl.dtype)).collect(),
@@ -183,14 +190,14 @@ impl StoredProgram {
             taps.push(TapDecl { name: name.clone(), node: at(*node)?, site: nodes[at(*node)?.index()].site });
         }
         let mut passes = vec![];
-        for StoredPass { name, steps, nodes: (start, end) } in &self.passes {
+        for StoredPass { name, steps, kind, nodes: (start, end) } in &self.passes {
             check(start <= end && *end as usize <= count, || format!("the pass {name:?} leaves the program"))?;
             let site = nodes.get(*start as usize).map_or(Site::caller(), |node| node.site);
             passes.push(Pass {
                 name: kept(name),
                 parameters: vec![],
                 params: std::iter::empty::<Param>().collect::<ParamSet>(),
-                steps: *steps,
+                kind: if *steps { PassKind::Step } else { *kind },
                 inputs: vec![],
                 outputs: vec![],
                 nodes: *start..*end,

@@ -15,7 +15,7 @@ use crate::{
     hook::{HookFns, OwnRule, Probe, Rewrite, RuleFn},
     lints::{Drawing, Facts},
     op::{HookId, Op, RuleId, Typed},
-    program::{InputDecl, Pass, Program, TapDecl},
+    program::{InputDecl, Pass, PassKind, Program, TapDecl},
     random::fnv1a,
     store::{Layout, Param, ParamSet, StateId},
     versions::Versions,
@@ -369,7 +369,7 @@ impl Tape {
         inputs: &[Tensor<'t>],
         f: impl FnOnce() -> Vec<Tensor<'t>>,
     ) -> Vec<Tensor<'t>> {
-        self.pass_over(name, parameters, inputs, (ParamSet::default(), false), f)
+        self.pass_over(name, parameters, inputs, (ParamSet::default(), PassKind::Other), f)
     }
 
     /// As [`Tape::pass`], of a pass that is about the gradients of some parameters, or steps them.
@@ -379,7 +379,7 @@ impl Tape {
         name: &'static str,
         parameters: &[(&'static str, String)],
         inputs: &[Tensor<'t>],
-        (params, steps): (ParamSet, bool),
+        (params, kind): (ParamSet, PassKind),
         f: impl FnOnce() -> Vec<Tensor<'t>>,
     ) -> Vec<Tensor<'t>> {
         let start = self.len();
@@ -388,7 +388,7 @@ impl Tape {
             name,
             parameters: parameters.to_vec(),
             params,
-            steps,
+            kind,
             inputs: inputs.iter().map(|x| self.own(*x, name)).collect(),
             outputs: outputs.iter().map(|x| self.own(*x, name)).collect(),
             nodes: start..self.len(),

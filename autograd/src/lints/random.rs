@@ -4,7 +4,7 @@ use super::{Lint, Walk};
 use crate::{
     Site,
     pitfall::Pitfall,
-    program::Program,
+    program::{PassKind, Program},
     random::KEY,
     store::{Layout, StateId},
     tape::NodeId,
@@ -54,7 +54,7 @@ impl Drawing {
 
 /// Whether a program moves parameters, or adds up gradients for one that does.
 fn trains(program: &Program) -> bool {
-    program.passes().iter().any(|pass| pass.steps || pass.name == "accumulate")
+    program.passes().iter().any(|pass| matches!(pass.kind, PassKind::Step | PassKind::Accumulate))
         || program.commits().iter().any(|(state, _)| program.layout().is_arena(*state))
 }
 

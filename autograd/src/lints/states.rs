@@ -6,6 +6,7 @@ use crate::{
     grads::{Grads, Unscaled},
     op::{Binary, Op, Unary},
     pitfall::Pitfall,
+    program::PassKind,
     store::StateId,
     tape::{Node, NodeId, Scope, Tape},
 };
@@ -70,7 +71,7 @@ pub(super) fn ungated_states(walk: &mut Walk<'_>) {
     let program = walk.program;
     let spoilt = spoilt(walk);
     // The states of these are their own affair.
-    let passes = program.passes.iter().filter(|pass| pass.steps || pass.name == "accumulate");
+    let passes = program.passes.iter().filter(|pass| matches!(pass.kind, PassKind::Step | PassKind::Accumulate));
     let own: Vec<NodeId> = passes.flat_map(|pass| &pass.outputs).copied().collect();
     for &(state, value) in program.commits().iter().filter(|(_, value)| spoilt[value.index()] && !own.contains(value)) {
         let read = reads(program.nodes(), value);
@@ -88,7 +89,8 @@ pub(super) fn ungated_states(walk: &mut Walk<'_>) {
 /// The nodes that may be NaN or infinite in a run whose step is skipped, for that reason.
 fn spoilt(walk: &Walk<'_>) -> Vec<bool> {
     let program = walk.program;
-    let taken = program.passes.iter().filter(|pass| pass.name == "take_accumulated").flat_map(|pass| &pass.outputs);
+    let taken =
+        program.passes.iter().filter(|pass| pass.kind == PassKind::TakeAccumulated).flat_map(|pass| &pass.outputs);
     let sources: HashSet<NodeId> = walk.facts.losses.iter().chain(taken).copied().collect();
     let swept = swept(&program.scopes);
     let of = |all: &[bool], node: &Node| node.inputs.iter().any(|input| all[input.index()]);

@@ -10,7 +10,7 @@ use crate::{
     Array, Site,
     error::Result,
     op::Op,
-    program::Program,
+    program::{PassKind, Program},
     session::{Session, Step},
     tape::NodeId,
 };
@@ -310,7 +310,7 @@ impl Program {
             .map(|scope| scope.turn.map_or(scope.name.clone(), |turn| format!("{}[{turn}]", scope.name)))
             .collect();
         let phase = match self.passes().iter().rev().find(|pass| pass.nodes.contains(&id.0)) {
-            Some(pass) if pass.steps => Phase::Update(pass.name),
+            Some(pass) if pass.kind == PassKind::Step => Phase::Update(pass.name),
             Some(pass) => Phase::Pass(pass.name),
             None if scope.iter().any(|part| part == "backward") => Phase::Backward,
             None => Phase::Forward,

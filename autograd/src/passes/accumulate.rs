@@ -7,6 +7,7 @@ use crate::{
     lints::Mark,
     pass_state::{Action, PassState},
     pitfall::{Pitfall, Severity},
+    program::PassKind,
     scaler::LossScaler,
     store::{Flat, ParamSet, StateId, Store},
     tape::Tape,
@@ -183,7 +184,8 @@ impl<S> Accumulator<S> {
         self.note(&grads);
         let parameters = [("weighting", format!("{:?}", self.weighting))];
         let site = tape.site();
-        tape.pass_over("accumulate", &parameters, &grads.flat.tensors(), (grads.present.clone(), false), || {
+        let about = (grads.present.clone(), PassKind::Accumulate);
+        tape.pass_over("accumulate", &parameters, &grads.flat.tensors(), about, || {
             let mut counts = weight.not_equals(0.0);
             let mut after = counted;
             if self.skip_bad {
@@ -306,7 +308,8 @@ impl<S> Accumulator<S> {
         let sums = self.sum(tape);
         let mut result = None;
         let parameters = [("weighting", format!("{:?}", self.weighting))];
-        tape.pass("take_accumulated", &parameters, &sums.tensors(), || {
+        let about = (ParamSet::default(), PassKind::TakeAccumulated);
+        tape.pass_over("take_accumulated", &parameters, &sums.tensors(), about, || {
             let some = weight.not_equals(0.0);
             let flat = match self.weighting {
                 Weighting::Sum => sums.clone(),

@@ -11,6 +11,7 @@ use crate::{
     coefficient::Range,
     grads::{Grads, Unscaled},
     pitfall::{Pitfall, Severity},
+    program::PassKind,
     store::{Param, ParamSet},
 };
 
@@ -135,7 +136,7 @@ impl<'t> Grads<'t, Unscaled> {
             let text = "agc leaves no parameter out, but its paper leaves out the output layer; `exclude` it";
             self.tape.note(Pitfall::AgcOnOutputLayer, Severity::Warning, text.into());
         }
-        let (flat, clipped) = self.pass(NAME, &agc.parameters(), |flat| {
+        let (flat, clipped) = self.pass(PassKind::Agc, NAME, &agc.parameters(), |flat| {
             let mut count = self.tape.scalar(0.0, DType::U32);
             let clipped = flat.map_mut(|arena, g| {
                 // What is left alone is one unit per parameter, so that one table serves all.
@@ -181,7 +182,7 @@ impl<'t> Grads<'t, Unscaled> {
         self.tape.note(Pitfall::AgcOnOutputLayer, Severity::Warning, text.into());
         let parameters =
             [("clip_factor", factor.to_string()), ("eps", eps.to_string()), ("param_eps", param_eps.to_string())];
-        let (flat, clipped) = self.pass(NAME, &parameters, |flat| {
+        let (flat, clipped) = self.pass(PassKind::Agc, NAME, &parameters, |flat| {
             let mut count = self.tape.scalar(0.0, DType::U32);
             let clipped = flat.map_mut(|arena, g| {
                 let units = Units::of(&self.tape.layout, arena, |_| Some(0));

@@ -5,6 +5,7 @@ use crate::{
     grads::{Grads, Unscaled},
     lints::names,
     pitfall::{Pitfall, Severity},
+    program::PassKind,
     store::{Param, ParamSet},
 };
 
@@ -85,7 +86,7 @@ impl<'t> Grads<'t, Unscaled> {
         self.note_what_is_lost(&applies);
         let mut parameters = vec![("min_ndim", what.min_ndim.to_string())];
         parameters.extend((!what.exclude.is_empty()).then(|| ("excluded", what.exclude.len().to_string())));
-        let (flat, _) = self.pass("centralize", &parameters, |flat| {
+        let (flat, _) = self.pass(PassKind::Centralize, "centralize", &parameters, |flat| {
             let centred = flat.map(|arena, g| {
                 let units = Units::of(layout, arena, |param| applies(param).then_some(1));
                 if units.params.is_empty() {

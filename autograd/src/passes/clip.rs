@@ -10,6 +10,7 @@ use crate::{
     coefficient::Range,
     grads::{Grads, Unscaled},
     pitfall::{Pitfall, Severity},
+    program::PassKind,
 };
 use std::fmt;
 
@@ -186,7 +187,7 @@ impl<'t> Grads<'t, Unscaled> {
         check_norm(NAME, clip.p, &[("eps", clip.eps)]);
         self.coefficient(NAME, "max_norm", clip.max_norm, Range::NotNegative);
         let policy = self.policy(clip.non_finite);
-        let (flat, values) = self.pass(NAME, &clip.parameters(), |flat| {
+        let (flat, values) = self.pass(PassKind::ClipGlobalNorm, NAME, &clip.parameters(), |flat| {
             let norm = self.p_norm(clip.p);
             let coefficient = clip.coefficient(norm);
             let clipped = flat.map(|_, g| g * coefficient.cast(g.dtype()));

@@ -4,6 +4,7 @@ use crate::{
     Array, DType, Tensor,
     alarm::Bad,
     grads::{Grads, Scaled, Unscaled},
+    program::PassKind,
     scaler::LossScaler,
     store::{StateId, Store},
 };
@@ -122,7 +123,7 @@ impl<'t> Grads<'t, Scaled> {
         for action in scaler.actions() {
             self.apply(*action);
         }
-        let (flat, checked) = self.pass("unscale", &[("scale", scaler.to_string())], |flat| {
+        let (flat, checked) = self.pass(PassKind::Unscale, "unscale", &[("scale", scaler.to_string())], |flat| {
             let sound = [scaler.is_sound(self.tape), Some(self.all_finite())].into_iter().flatten().reduce(Tensor::and);
             let finite = self.on_all_ranks(sound.expect("one at least"));
             scaler.judge(finite);
@@ -168,7 +169,8 @@ impl<'t> Grads<'t, Unscaled> {
     /// and counters stay as they are.
     #[track_caller]
     pub fn check_finite(mut self) -> Self {
-        let (_, checked) = self.pass("check_finite", &[], |flat| (flat.clone(), vec![self.all_finite()]));
+        let (_, checked) =
+            self.pass(PassKind::CheckFinite, "check_finite", &[], |flat| (flat.clone(), vec![self.all_finite()]));
         self.judge(checked[0]);
         self
     }
@@ -182,7 +184,7 @@ impl<'t> Grads<'t, Unscaled> {
         const NAME: &str = "skip_if_not_finite";
         self.tape.layout.state(guard.total);
         let most = guard.max_consecutive.map_or("none".to_string(), |most| most.to_string());
-        let (_, values) = self.pass(NAME, &[("max_consecutive", most)], |flat| {
+        let (_, values) = self.pass(PassKind::CheckFinite, NAME, &[("max_consecutive", most)], |flat| {
             let tape = self.tape;
             let finite = self.on_all_ranks(self.all_finite());
             let [in_a_row, total] = [guard.in_a_row, guard.total].map(|state| tape.state(state));

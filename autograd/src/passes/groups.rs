@@ -12,6 +12,7 @@ use crate::{
     grads::{Grads, Unscaled},
     op::Segments,
     pitfall::Pitfall,
+    program::PassKind,
     store::{Param, ParamSet},
 };
 use std::sync::Arc;
@@ -129,7 +130,7 @@ impl<'t> Grads<'t, Unscaled> {
         parameters.extend(clip.non_finite.map(|policy| ("non_finite", policy.to_string())));
         let policy = self.policy(clip.non_finite);
         let covered = self.present.iter().filter(|param| clip.of(*param).is_some()).collect();
-        let (flat, values) = self.pass_over(covered, NAME, &parameters, |flat| {
+        let (flat, values) = self.pass_over(covered, PassKind::ClipGroupNorm, NAME, &parameters, |flat| {
             if flat.parts().is_empty() {
                 let none = self.tape.full([clip.groups.len()], 0.0, DType::F32);
                 return (flat.clone(), vec![none, none + 1.0]);
@@ -185,18 +186,19 @@ impl<'t> Grads<'t, Unscaled> {
         const NAME: &str = "clip_by_block_rms";
         let threshold = threshold.into();
         self.coefficient(NAME, "threshold", threshold, Range::Positive);
-        let (flat, clipped) = self.pass(NAME, &[("threshold", threshold.to_string())], |flat| {
-            let mut count = self.tape.scalar(0.0, DType::U32);
-            let clipped = flat.map_mut(|arena, g| {
-                let units = Units::of(&self.tape.layout, arena, |_| Some(0));
-                let roots = self.tape.table(&units.table(|_, len| (len as f64).sqrt()), g.dtype());
-                let rms = g.segment_norm(&units.segments) / roots;
-                let c = (rms / threshold.like(g).cast(g.dtype())).maximum(1.0).recip();
-                count = count + c.less(1.0).cast(DType::U32).sum();
-                g * c.segment_broadcast(&units.segments)
+        let (flat, clipped) =
+            self.pass(PassKind::ClipGroupNorm, NAME, &[("threshold", threshold.to_string())], |flat| {
+                let mut count = self.tape.scalar(0.0, DType::U32);
+                let clipped = flat.map_mut(|arena, g| {
+                    let units = Units::of(&self.tape.layout, arena, |_| Some(0));
+                    let roots = self.tape.table(&units.table(|_, len| (len as f64).sqrt()), g.dtype());
+                    let rms = g.segment_norm(&units.segments) / roots;
+                    let c = (rms / threshold.like(g).cast(g.dtype())).maximum(1.0).recip();
+                    count = count + c.less(1.0).cast(DType::U32).sum();
+                    g * c.segment_broadcast(&units.segments)
+                });
+                (clipped, vec![count])
             });
-            (clipped, vec![count])
-        });
         self.tap_of(NAME, "clipped", clipped[0]);
         self.with_flat(flat)
     }

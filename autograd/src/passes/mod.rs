@@ -31,6 +31,7 @@ use crate::{
     Tensor,
     grads::Grads,
     pass_state::Action,
+    program::PassKind,
     store::{Flat, ParamSet},
 };
 
@@ -39,11 +40,12 @@ impl<'t, S> Grads<'t, S> {
     #[track_caller]
     fn pass(
         &self,
+        kind: PassKind,
         name: &'static str,
         parameters: &[(&'static str, String)],
         f: impl FnOnce(&Flat<'t>) -> (Flat<'t>, Vec<Tensor<'t>>),
     ) -> (Flat<'t>, Vec<Tensor<'t>>) {
-        self.pass_over(self.present.clone(), name, parameters, f)
+        self.pass_over(self.present.clone(), kind, name, parameters, f)
     }
 
     /// As `pass`, of a pass that changes the gradients of some parameters only.
@@ -51,17 +53,19 @@ impl<'t, S> Grads<'t, S> {
     fn pass_over(
         &self,
         params: ParamSet,
+        kind: PassKind,
         name: &'static str,
         parameters: &[(&'static str, String)],
         f: impl FnOnce(&Flat<'t>) -> (Flat<'t>, Vec<Tensor<'t>>),
     ) -> (Flat<'t>, Vec<Tensor<'t>>) {
-        if let Some(action) = Action::of_pass(name) {
+        // A pass that depends on more than its kind has said what it does by itself.
+        if let Some(action) = kind.judged() {
             self.apply(action);
         }
         let mut result = None;
         // The body is recorded within a closure: its nodes name the line that asked for the pass all the same.
         let site = self.tape.site();
-        self.tape.pass_over(name, parameters, &self.flat.tensors(), (params, false), || {
+        self.tape.pass_over(name, parameters, &self.flat.tensors(), (params, kind), || {
             let (flat, extra) = self.tape.at_site(site, || f(&self.flat));
             let outputs = flat.tensors().into_iter().chain(extra.iter().copied()).collect();
             result = Some((flat, extra));

@@ -4,6 +4,7 @@ use super::units::Units;
 use crate::{
     DType, Tensor,
     grads::{Grads, Unscaled},
+    program::PassKind,
     random::Rng,
     store::Flat,
 };
@@ -144,7 +145,7 @@ impl<'t> Grads<'t, Unscaled> {
                 *updates
             }
         };
-        let (flat, sigma) = self.pass(NAME, &noise.parameters(), |flat| {
+        let (flat, sigma) = self.pass(PassKind::Noise, NAME, &noise.parameters(), |flat| {
             let noisy = flat.map(|arena, g| {
                 if noise.is_silent() {
                     return g;

@@ -1,6 +1,6 @@
 //! A look at gradients on their way: their norms, and what these are of the parameters' own.
 
-use crate::{grads::Grads, lints::PROBE, pass_state::Action};
+use crate::{grads::Grads, pass_state::Action, program::PassKind, store::ParamSet};
 
 impl<S> Grads<'_, S> {
     /// Shows the gradients as they are here, and changes nothing.
@@ -15,7 +15,8 @@ impl<S> Grads<'_, S> {
     #[track_caller]
     pub fn probe(&self, name: &str) {
         self.apply(Action::Probe);
-        let shown = self.tape.pass(PROBE, &[("name", name.into())], &self.flat.tensors(), || {
+        let about = (ParamSet::default(), PassKind::Probe);
+        let shown = self.tape.pass_over("probe", &[("name", name.into())], &self.flat.tensors(), about, || {
             let (norm, norms) = (self.norm(), self.segment_norms());
             let values = self.norms_of(&self.values);
             let zero = values.equals(0.0);

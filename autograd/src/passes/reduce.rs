@@ -5,6 +5,7 @@ use crate::{
     grads::Grads,
     op::Reduce,
     pass_state::{Action, PassState},
+    program::PassKind,
     random::fnv1a,
     store::Flat,
 };
@@ -33,7 +34,7 @@ impl<'t, S> Grads<'t, S> {
         let present: String = self.present.iter().map(|param| format!("{};", tape.layout.param(param).path)).collect();
         let tag = fnv1a(&present);
         let (verdict, weight) = (self.verdict, self.weight);
-        let (flat, extra) = self.pass(NAME, &[("ranks", ranks.to_string())], |flat| {
+        let (flat, extra) = self.pass(PassKind::AllReduce, NAME, &[("ranks", ranks.to_string())], |flat| {
             // First all that goes out, then all that is exchanged: one stop for everything.
             let out = flat.map(|_, g| weight.map_or(g, |weight| weighted(g, weight)));
             let against = verdict.map(|verdict| !heard(verdict, weight));
@@ -84,7 +85,7 @@ impl<'t, S> Grads<'t, S> {
             self.assigned.extend(&other.assigned);
         }
         let all = || std::iter::once(&self).chain(others);
-        let (flat, extra) = self.pass(NAME, &[("replicas", ranks.to_string())], |flat| {
+        let (flat, extra) = self.pass(PassKind::AllReduce, NAME, &[("replicas", ranks.to_string())], |flat| {
             let weights: Option<Vec<Tensor<'t>>> = all().map(|rank| rank.weight).collect();
             let total = weights.as_ref().map(|weights| sum(weights.iter().copied()));
             let each = |(i, _): (usize, &_)| {

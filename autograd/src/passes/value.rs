@@ -5,6 +5,7 @@ use crate::{
     DType, Operand,
     coefficient::Range,
     grads::{Grads, Unscaled},
+    program::PassKind,
     store::ParamSet,
 };
 
@@ -21,7 +22,7 @@ impl<'t> Grads<'t, Unscaled> {
     pub fn clip_by_value(self, bound: f64) -> Self {
         const NAME: &str = "clip_by_value";
         assert!(bound > 0.0, "{NAME}: the bound is {bound}, and must be above 0");
-        let (flat, clamped) = self.pass(NAME, &[("bound", bound.to_string())], |flat| {
+        let (flat, clamped) = self.pass(PassKind::ClipValue, NAME, &[("bound", bound.to_string())], |flat| {
             let mut count = self.tape.scalar(0.0, DType::U32);
             let clamped = flat.map_mut(|_, g| {
                 count = count + g.abs().greater(bound).cast(DType::U32).sum();
@@ -52,7 +53,7 @@ impl<'t, S> Grads<'t, S> {
         self.coefficient(NAME, "factor", factor, Range::Finite);
         let chosen = params.iter().filter(|param| self.present.contains(*param)).collect();
         let parameters = [("params", params.len().to_string()), ("factor", factor.to_string())];
-        let (flat, _) = self.pass_over(chosen, NAME, &parameters, |flat| {
+        let (flat, _) = self.pass_over(chosen, PassKind::ScaleGroup, NAME, &parameters, |flat| {
             let scaled = flat.map(|arena, g| {
                 let units = Units::of(&self.tape.layout, arena, |_| Some(0));
                 let chosen = self.tape.table(&units.table(|param, _| f64::from(params.contains(param))), DType::Bool);

@@ -4,7 +4,7 @@
 use crate::train::Spot;
 use std::collections::HashSet;
 use wgrad::{
-    NodeId, Param, Program,
+    NodeId, Param, PassKind, Program,
     op::{Binary, Op, Reduce, Unary},
 };
 
@@ -36,7 +36,7 @@ impl<'p> Reading<'p> {
     /// The paths of parameters that a step updates, or would if they had a gradient.
     pub fn trained(&self) -> Vec<String> {
         let stepped =
-            self.program.passes().iter().filter(|pass| pass.name == "accumulate" || is_step(pass.name, self.program));
+            self.program.passes().iter().filter(|pass| matches!(pass.kind, PassKind::Accumulate | PassKind::Step));
         let mut all: Vec<Param> = stepped.flat_map(|pass| pass.params.iter()).collect();
         all.extend(self.program.unreached());
         self.program
@@ -282,7 +282,7 @@ impl<'p> Reading<'p> {
     }
 
     fn step(&self) -> Option<&'p wgrad::Pass> {
-        self.program.passes().iter().find(|pass| pass.steps)
+        self.program.passes().iter().find(|pass| pass.kind == PassKind::Step)
     }
 
     /// The momentum, or the decay rate of the mean of gradients.
@@ -392,10 +392,6 @@ impl<'p> Reading<'p> {
         }
         false
     }
-}
-
-fn is_step(name: &str, program: &Program) -> bool {
-    program.passes().iter().any(|pass| pass.steps && pass.name == name)
 }
 
 /// The nodes that some nodes are computed from, and these themselves; by gradients, or beyond where they are cut.
