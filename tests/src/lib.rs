@@ -30,7 +30,12 @@ pub use run::{Machine, Outputs, Point, named, reference};
 pub use sound::sound;
 pub use training::{Training, Update, agree, tape, training};
 
-/// The README's programs compile and run.
+/// The programs of documents compile and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 mod readme {}
+
+/// As above.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/testing.md")]
+mod testing {}

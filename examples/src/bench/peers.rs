@@ -1,4 +1,5 @@
-//! Tables of wgrad's results beside those of other frameworks, from the files of rows that `bench/peers/run_all` writes.
+//! Tables of wgrad's results beside those of other frameworks, from the files of rows that `bench/peers/run_all` writes: a
+//! summary, and all figures.
 
 use serde::Deserialize;
 use std::fmt::Write;
@@ -71,20 +72,39 @@ const OURS: &str = "wgrad";
 /// # Errors
 /// If no row is wgrad's, or none another's.
 pub fn tables(rows: &[Row]) -> std::result::Result<String, String> {
-    let mut runners: Vec<&str> = vec![OURS];
-    rows.iter().for_each(|row| {
-        if !runners.contains(&row.runner.as_str()) {
-            runners.push(&row.runner);
-        }
-    });
-    if runners.len() < 2 || rows.iter().all(|row| row.runner != OURS) {
-        return Err("a table needs rows of wgrad and of a peer".into());
-    }
-    let table = Tables { rows, runners };
+    let table = Tables::new(rows)?;
     let mut out = String::new();
     table.times(&mut out);
     table.memory(&mut out);
     table.losses(&mut out);
+    Ok(out)
+}
+
+/// One table in Markdown: wgrad beside the best peer of each workload, in time and memory.
+///
+/// # Errors
+/// If no row is wgrad's, or none another's.
+pub fn summary(rows: &[Row]) -> std::result::Result<String, String> {
+    let table = Tables::new(rows)?;
+    let mut out = "| workload | wgrad, ms | best peer, ms | | ratio | MiB | least of the peers |\n".to_string();
+    out += "|---|---|---|---|---|---|---|\n";
+    for (workload, title) in table.workloads() {
+        let [time, memory] = [Tables::time, Tables::above].map(|figure| {
+            let peers = table.runners[1..].iter().filter_map(|peer| Some((figure(&table, workload, peer)?, *peer)));
+            (figure(&table, workload, OURS), peers.min_by(|a, b| a.0.total_cmp(&b.0)))
+        });
+        let shown = |figure: Option<f64>, show: fn(f64) -> String| figure.map(show).unwrap_or_default();
+        let best = time.1.map(|best| best.0);
+        let cells = [
+            shown(time.0, digits),
+            shown(best, digits),
+            time.1.map(|best| best.1.to_string()).unwrap_or_default(),
+            shown(time.0.zip(best).map(|(ours, best)| ours / best), |ratio| format!("{ratio:.2}")),
+            shown(memory.0, |mib| format!("{mib:.0}")),
+            shown(memory.1.map(|least| least.0), |mib| format!("{mib:.0}")),
+        ];
+        writeln!(out, "| {title} | {} |", cells.join(" | ")).expect("a string takes it");
+    }
     Ok(out)
 }
 
@@ -93,7 +113,20 @@ struct Tables<'a> {
     runners: Vec<&'a str>,
 }
 
-impl Tables<'_> {
+impl<'a> Tables<'a> {
+    fn new(rows: &'a [Row]) -> std::result::Result<Self, String> {
+        let mut runners: Vec<&str> = vec![OURS];
+        rows.iter().for_each(|row| {
+            if !runners.contains(&row.runner.as_str()) {
+                runners.push(&row.runner);
+            }
+        });
+        if runners.len() < 2 || rows.iter().all(|row| row.runner != OURS) {
+            return Err("a table needs rows of wgrad and of a peer".into());
+        }
+        Ok(Self { rows, runners })
+    }
+
     /// The rows of a cell, one of each round.
     fn cell(&self, workload: &str, runner: &str) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.workload == workload && row.runner == runner)
@@ -149,7 +182,16 @@ impl Tables<'_> {
     }
 
     fn both(&self, workload: &str, runner: &str) -> [Option<f64>; 2] {
-        [self.median(workload, runner, |row| row.median_ms), self.median(workload, runner, |row| row.p10)]
+        [self.time(workload, runner), self.median(workload, runner, |row| row.p10)]
+    }
+
+    fn time(&self, workload: &str, runner: &str) -> Option<f64> {
+        self.median(workload, runner, |row| row.median_ms)
+    }
+
+    /// The peak of memory above what the process held before the model was made, in MiB.
+    fn above(&self, workload: &str, runner: &str) -> Option<f64> {
+        self.median(workload, runner, |row| Some(row.rss_mb? - row.rss_base_mb))
     }
 
     /// The peak of memory above what the process held before.
@@ -160,7 +202,7 @@ impl Tables<'_> {
         for (workload, title) in self.workloads() {
             write!(out, "| {title} |").expect("a string takes it");
             for runner in &self.runners {
-                let above = self.median(workload, runner, |row| Some(row.rss_mb? - row.rss_base_mb));
+                let above = self.above(workload, runner);
                 let base = self.median(workload, runner, |row| Some(row.rss_base_mb));
                 let text = above.zip(base).map(|(above, base)| format!(" {above:.0} ({base:.0})"));
                 write!(out, "{} |", text.unwrap_or_default()).expect("a string takes it");
@@ -232,6 +274,14 @@ mod tests {
             lines[7],
             "| w1 transformer | 4.50000000 / 3.25000000 | 4.50000000 / 3.25000000 | 4.50000000 / 3.25000000 |"
         );
+    }
+
+    #[test]
+    fn the_summary_names_the_best_peer_of_each_workload() {
+        let summary = summary(&rows(ROWS).unwrap()).unwrap();
+        let lines: Vec<&str> = summary.lines().skip(2).collect();
+        assert_eq!(lines[0], "| w1 transformer | 40.0 | 50.0 | torch-compile | 0.80 | 40 | 200 |");
+        assert_eq!(lines[1], "| w7 sum of 16M | 1.25 |  |  |  |  |  |");
     }
 
     #[test]

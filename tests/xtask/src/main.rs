@@ -38,7 +38,7 @@ Subcommands:
   cases [--seeds N] [<examples>]
                     run every case of the examples without and with each of its cures; fail if a verdict is not as it
                     should be
-  peers <results>   put the tables of wgrad beside its peers into BENCHMARKS.md, from files of rows of `bench/peers/run_all`
+  peers <results>   put the tables of wgrad beside its peers into BENCHMARKS.md and docs/measurements.md, from files of rows of `bench/peers/run_all`
   floor             run the tests of the wgpu backend on the least of what devices offer
   widths            run the tests of the wgpu backend with subgroups of 4, 8 and 16 invocations
   hosts [<names>]   try other hosts, or those named of macos, arm, wasm, browser and windows: checks for macOS, tests on ARM
@@ -66,7 +66,7 @@ enum Task {
     Shaders(Vec<OsString>),
     /// Run every case and cure of the examples, or as these arguments say.
     Cases(Vec<OsString>),
-    /// Make the tables of BENCHMARKS.md from these files.
+    /// Make the tables of BENCHMARKS.md and docs/measurements.md from these files.
     Peers(Vec<OsString>),
     /// Run the tests of the wgpu backend on the least of what devices offer.
     Floor,

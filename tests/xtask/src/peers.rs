@@ -1,4 +1,4 @@
-//! `cargo xtask peers`: the tables of BENCHMARKS.md.
+//! `cargo xtask peers`: the tables of BENCHMARKS.md and docs/measurements.md.
 
 use std::{ffi::OsString, path::Path};
 
@@ -16,5 +16,10 @@ pub fn run(root: &Path, results: &[OsString]) -> Result<()> {
         std::path::absolute(file).map_err(|error| Error::Failed(format!("{}: {error}", file.display())))
     };
     let results = results.iter().map(absolute).collect::<Result<Vec<_>>>()?;
-    run_command(cargo(root, ["run"]).args(program).arg(root.join("BENCHMARKS.md")).args(results))
+    run_command(
+        cargo(root, ["run"])
+            .args(program)
+            .args([root.join("BENCHMARKS.md"), root.join("docs/measurements.md")])
+            .args(results),
+    )
 }

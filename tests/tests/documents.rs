@@ -1,0 +1,64 @@
+//! Documents name files that exist: links, and paths of code.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The documents: those of the root, and the folder `docs`.
+fn documents() -> Vec<PathBuf> {
+    let of = |folder: PathBuf| {
+        let entries = std::fs::read_dir(&folder).expect("the folder is there");
+        entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.extension().is_some_and(|e| e == "md"))
+    };
+    of(root()).chain(of(root().join("docs"))).collect()
+}
+
+/// The paths of all sources, from the root on.
+fn sources() -> Vec<String> {
+    let (mut all, mut folders) = (vec![], vec![root()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("the folder is there") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() && !name.starts_with('.') && name != "target" {
+                folders.push(path);
+            } else if [".rs", ".wgsl"].iter().any(|ending| name.ends_with(ending)) {
+                all.push(path.strip_prefix(root()).expect("below the root").to_string_lossy().replace('\\', "/"));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn links_lead_to_files() {
+    let mut links = 0;
+    for document in documents() {
+        let text = std::fs::read_to_string(&document).expect("a text");
+        let links_of = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+        for link in links_of.filter(|link| !link.contains("://")) {
+            let file = link.split('#').next().unwrap_or_default();
+            let there = file.is_empty() || document.parent().expect("a folder").join(file).exists();
+            assert!(there, "{}: {link}", document.display());
+            links += 1;
+        }
+    }
+    assert!(links > 20, "{links}");
+}
+
+#[test]
+fn paths_of_code_exist() {
+    let (sources, mut paths) = (sources(), 0);
+    for document in documents() {
+        let text = std::fs::read_to_string(&document).expect("a text");
+        let code = text.split("```").step_by(2).flat_map(|prose| prose.split('`').skip(1).step_by(2));
+        for path in code.filter(|code| code.ends_with(".rs") || code.ends_with(".wgsl")) {
+            let ends = |source: &String| source == path || source.ends_with(&format!("/{path}"));
+            assert!(path.starts_with('.') || sources.iter().any(ends), "{}: {path}", document.display());
+            paths += 1;
+        }
+    }
+    assert!(paths > 40, "{paths}");
+}
