@@ -5,6 +5,7 @@
 #[cfg(target_arch = "x86_64")]
 use super::groups::wide;
 use pulp::Simd;
+#[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
 /// The square roots of a vector's elements.
