@@ -139,13 +139,13 @@ fn a_condition_is_reduced_beside_what_it_chooses() {
 fn a_chain_sees_what_is_not_finite_wherever_it_is() {
     for width in [1, 7, 100, 128, 130, 256, 300, 384] {
         let rows = 3;
-        for (at, strange) in (0..rows * width)
+        for (at, non_finite) in (0..rows * width)
             .step_by(5)
             .chain([rows * width - 1])
             .zip([f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3.4e38, 1e-42].into_iter().cycle())
         {
             let mut x = values(3, &[rows, width].into()).to_f64();
-            x[at] = strange;
+            x[at] = non_finite;
             let x = Array::new([rows, width], Data::from_f64(DType::F32, &x));
             // Four times the largest number has an infinite norm, though it is finite itself.
             for (stored, factor, before) in
@@ -167,8 +167,8 @@ fn a_chain_sees_what_is_not_finite_wherever_it_is() {
                     session.run(&step, &[("x", &x)]).expect("runs");
                     let have = session.taps().expect("taps").remove(0);
                     let [have, want] = [have.get("strange").expect("tapped").to_f64(), want[0].2.clone()];
-                    assert_eq!(have, want, "{strange} at {at} in rows of {width}, stored: {stored}, times {factor}");
-                    assert_eq!(want.iter().sum::<f64>(), f64::from(!(strange as f32).is_finite()));
+                    assert_eq!(have, want, "{non_finite} at {at} in rows of {width}, stored: {stored}, times {factor}");
+                    assert_eq!(want.iter().sum::<f64>(), f64::from(!(non_finite as f32).is_finite()));
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{
     Extents, FEW, Memory, ROWS, Real,
-    block::{block, queries, turned},
+    block::{block, queries, transposed},
     heads::{clear, scale},
 };
 use crate::matmul::{
@@ -70,9 +70,9 @@ impl<T: Real> WithSimd for Backward<'_, T> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { x, shared, task, memory, room } = self;
         let (room, _) = room.as_chunks_mut();
-        let (q_turned, room) = room.split_at_mut(x.width);
+        let (q_transposed, room) = room.split_at_mut(x.width);
         let (q_scaled, room) = room.split_at_mut(x.width);
-        let (do_turned, room) = room.split_at_mut(x.value);
+        let (do_transposed, room) = room.split_at_mut(x.value);
         let (p, ds) = room.split_at_mut(x.block[1]);
         let [k, v] = [1, 2].map(|i| memory.rows::<T>((i, shared, 0)));
         let [dk, dv] = [1, 2].map(|i| memory.place::<T>((i, shared, 0)));
@@ -91,8 +91,8 @@ impl<T: Real> WithSimd for Backward<'_, T> {
             let [q, o, l, d_o] = [0, 3, 4, 5].map(|i| memory.rows::<T>(here(i)));
             let dq = memory.place::<T>(here(0));
             let visible = task.keys.start..task.keys.end.min(x.seen(&queried));
-            turned(q, [count, x.width], x.scale(), q_turned);
-            turned(d_o, [count, x.value], T::ONE, do_turned);
+            transposed(q, [count, x.width], x.scale(), q_transposed);
+            transposed(d_o, [count, x.value], T::ONE, do_transposed);
             let q_scaled = &mut q_scaled.as_flattened_mut()[..count * x.width];
             // Loops, here and below: a closure may be compiled without the machine's vectors.
             for (row, to) in q_scaled.chunks_exact_mut(x.width.max(1)).enumerate() {
@@ -112,10 +112,10 @@ impl<T: Real> WithSimd for Backward<'_, T> {
             for first in visible.clone().step_by(x.block[1]) {
                 let keys = first..visible.end.min(first + x.block[1]);
                 let (p, ds) = (&mut p[..keys.len()], &mut ds[..keys.len()]);
-                x.scores(simd, &keys, k, &queried, q_turned, p);
+                x.scores(simd, &keys, k, &queried, q_transposed, p);
                 let (shape, to) = ([keys.len(), x.value, ROWS], Place::of(ds.as_flattened_mut(), ROWS));
                 // SAFETY: the scores' gradients are borrowed mutably.
-                unsafe { multiply(simd, shape, v.from(first).matrix(), block(do_turned), to, false) };
+                unsafe { multiply(simd, shape, v.from(first).matrix(), block(do_transposed), to, false) };
                 for (p, ds) in p.iter_mut().zip(&mut *ds) {
                     for i in 0..ROWS {
                         p[i] = (p[i] - high[i]).exp().weight();

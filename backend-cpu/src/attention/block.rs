@@ -1,4 +1,4 @@
-//! What forward and backward have in common: blocks of queries turned round, and the scores of a block.
+//! What forward and backward have in common: blocks of queries transposed, and the scores of a block.
 
 use super::{Extents, ROWS, Real};
 use crate::matmul::{
@@ -23,7 +23,7 @@ pub(super) fn queries<T>(scores: &[Row<T>]) -> Matrix<'_, T> {
 
 /// Turns a matrix of few rows round, and multiplies it.
 #[inline(always)]
-pub(super) fn turned<T: Real>(from: Rows<T>, [rows, columns]: [usize; 2], factor: T, to: &mut [Row<T>]) {
+pub(super) fn transposed<T: Real>(from: Rows<T>, [rows, columns]: [usize; 2], factor: T, to: &mut [Row<T>]) {
     for row in 0..rows {
         for (to, &x) in to.iter_mut().zip(from.row(row, columns)) {
             to[row] = x * factor;
@@ -37,7 +37,7 @@ impl Extents {
         T::from_f64(self.scores.scale())
     }
 
-    /// The scores of some keys and the queries of a block, which are given turned round and multiplied.
+    /// The scores of some keys and the queries of a block, which are given transposed and multiplied.
     #[inline(always)]
     pub(super) fn scores<S: Simd, T: Real>(
         &self,
@@ -45,13 +45,13 @@ impl Extents {
         keys: &Range<usize>,
         k: Rows<T>,
         queries: &Range<usize>,
-        turned: &[Row<T>],
+        transposed: &[Row<T>],
         scores: &mut [Row<T>],
     ) {
         let (shape, k) = ([keys.len(), self.width, ROWS], k.from(keys.start).matrix());
         let to = Place::of(scores.as_flattened_mut(), ROWS);
         // SAFETY: the scores are borrowed mutably.
-        unsafe { multiply(simd, shape, k, block(turned), to, false) };
+        unsafe { multiply(simd, shape, k, block(transposed), to, false) };
         if self.scores.causal {
             for (key, scores) in keys.clone().zip(scores) {
                 let hidden = key.saturating_sub(queries.start).min(ROWS);

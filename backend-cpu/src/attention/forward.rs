@@ -3,7 +3,7 @@
 
 use super::{
     Extents, Memory, ROWS, Real,
-    block::{Row, queries, turned},
+    block::{Row, queries, transposed},
     heads::{clear, scale},
 };
 use crate::matmul::tiles::multiply;
@@ -42,8 +42,8 @@ impl<T: Real> WithSimd for Forward<'_, T> {
         let [q, k, v] = [(0, head, block.start), (1, shared, 0), (2, shared, 0)].map(|at| memory.rows::<T>(at));
         let [o, l] = [(0, head, block.start), (1, head, block.start)].map(|at| memory.place::<T>(at));
         let (room, _) = room.as_chunks_mut();
-        let (q_turned, scores) = room.split_at_mut(x.width);
-        turned(q, [block.len(), x.width], x.scale(), q_turned);
+        let (q_transposed, scores) = room.split_at_mut(x.width);
+        transposed(q, [block.len(), x.width], x.scale(), q_transposed);
         let seen = x.seen(&block);
         // Of each query: the largest score, what is subtracted from scores, and the sum of exponentials.
         let (mut high, mut shift, mut sum): (Row<T>, Row<T>, Row<T>) =
@@ -55,7 +55,7 @@ impl<T: Real> WithSimd for Forward<'_, T> {
         for first in (0..seen).step_by(x.block[1]) {
             let keys = first..seen.min(first + x.block[1]);
             let scores = &mut scores[..keys.len()];
-            x.scores(simd, &keys, k, &block, q_turned, scores);
+            x.scores(simd, &keys, k, &block, q_transposed, scores);
             for scores in &*scores {
                 for i in 0..ROWS {
                     high[i] = if scores[i] > high[i] { scores[i] } else { high[i] };

@@ -1,7 +1,7 @@
 //! Attention and its gradient, a block of queries and a block of keys at a time.
 //!
 //! Scores lie with their keys as rows and their queries as columns: the largest score of each query, and the sum of its
-//! exponentials, are then sums of vectors, and no matrix but the few queries of a block has to be turned round for a
+//! exponentials, are then sums of vectors, and no matrix but the few queries of a block has to be transposed for a
 //! product. What a causal mask takes away from all queries of a block is not computed.
 //!
 //! One task is some queries of a head forwards, and backwards all heads that share keys and values, so that each gradient

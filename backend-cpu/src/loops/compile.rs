@@ -152,7 +152,7 @@ impl Builder<'_, '_> {
             let steps = std::mem::take(&mut self.schedule.phases[p].block);
             let file = |dtype, len| self.files.take(dtype, len);
             let Schedule { cut, cells, views, accs, tiling, .. } = &mut self.schedule;
-            let steps = if tiling.is_some() || cut.turned { steps } else { at_a_glance(&steps, cells, accs) };
+            let steps = if tiling.is_some() || cut.transposed { steps } else { at_a_glance(&steps, cells, accs) };
             let accs = tiling.is_none().then_some(&accs[..]);
             self.schedule.phases[p].block = chain::join(steps, cells, views, self.setting.sizes.piece, accs, file);
             self.registers(p);
@@ -207,7 +207,7 @@ impl Builder<'_, '_> {
                     return false;
                 }
                 let view =
-                    View::new((self.setting.source)(read), read, self.schedule.cut.split, self.schedule.cut.turned);
+                    View::new((self.setting.source)(read), read, self.schedule.cut.split, self.schedule.cut.transposed);
                 !view.may_be_direct()
             }
             Instr::Product => false,
@@ -237,7 +237,7 @@ impl Builder<'_, '_> {
     }
 
     fn view(&mut self, operand: &Operand, split: usize) -> usize {
-        let view = View::new((self.setting.source)(operand), operand, split, self.schedule.cut.turned);
+        let view = View::new((self.setting.source)(operand), operand, split, self.schedule.cut.transposed);
         self.schedule.views.push(view);
         self.schedule.views.len() - 1
     }
@@ -269,11 +269,11 @@ impl Builder<'_, '_> {
         if let (Some(_), Level::Row) = (&self.schedule.tiling, level) {
             return if flat(operand, 0..1) { Extent::One } else { Extent::Rows };
         }
-        let Cut { split, kept, rows, turned, .. } = self.schedule.cut;
+        let Cut { split, kept, rows, transposed, .. } = self.schedule.cut;
         match (flat(operand, 0..split), flat(operand, split..operand.shape.rank())) {
             (true, true) => Extent::One,
             // Of a single row, the columns are all there is.
-            (true, false) if kept == 1 || rows == 1 && !turned => Extent::Block,
+            (true, false) if kept == 1 || rows == 1 && !transposed => Extent::Block,
             (false, true) => Extent::Rows,
             (true, false) => Extent::Columns,
             (false, false) => Extent::Block,
@@ -385,8 +385,8 @@ impl Builder<'_, '_> {
     /// The cell of a value, in a form that an instruction over elements can take.
     fn fitting(&mut self, p: usize, v: usize) -> usize {
         let cell = self.operand(Some(p), v);
-        let Cut { turned, rows, block, .. } = self.schedule.cut;
-        let (lines, width) = if turned { (block, rows) } else { (rows, block) };
+        let Cut { transposed, rows, block, .. } = self.schedule.cut;
+        let (lines, width) = if transposed { (block, rows) } else { (rows, block) };
         match self.schedule.cells[cell].extent {
             Extent::Rows | Extent::Columns if lines > 1 && width < self.setting.sizes.narrow => {
                 self.expanded(p, v, cell)

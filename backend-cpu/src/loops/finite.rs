@@ -1,4 +1,4 @@
-//! Whether all of some numbers are finite: the check of a loss scaler, at a glance.
+//! The finite check of a loss scaler, as one step.
 //!
 //! As it is recorded, it asks that of each number, compares each answer, and takes the maximum of these: three passes, where
 //! one sum over a block tells it.
@@ -30,7 +30,7 @@ pub(crate) fn at_a_glance(steps: &[Step], cells: &[Cell], accs: &[Acc]) -> Vec<S
         let asked = made(answer)?;
         let Action::Unary(Unary::IsFinite, x) = steps[asked].action else { return None };
         let fits = accs[acc].kind == Reduce::Max && cells[x].dtype == DType::F32;
-        fits.then_some(([compared, asked], Action::FoldStrange(acc, x)))
+        fits.then_some(([compared, asked], Action::FoldNonFinite(acc, x)))
     };
     let seen: Vec<_> = steps.iter().map(seen_through).collect();
     let done = |i: usize| seen.iter().flatten().any(|(steps, _)| steps.contains(&i));
@@ -75,7 +75,7 @@ mod tests {
     fn a_reduction_looks_by_itself_where_nothing_else_needs_the_answers() {
         for compared in [Action::Binary(Binary::Eq, ANSWER, NO), Action::Binary(Binary::Eq, NO, ANSWER)] {
             let seen = left(compared.clone(), Reduce::Max, None);
-            assert!(matches!(seen[..], [Action::Load(0), Action::FoldStrange(0, X)]), "{seen:?}");
+            assert!(matches!(seen[..], [Action::Load(0), Action::FoldNonFinite(0, X)]), "{seen:?}");
             let also = Step { action: Action::Store(0, ANSWER), to: None, direct: None };
             assert_eq!(left(compared, Reduce::Max, Some(also)).len(), 5, "who else needs the answers has them");
         }

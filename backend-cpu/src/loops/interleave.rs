@@ -78,9 +78,9 @@ impl Together {
 /// Whether the first computes whole rows, tile by tile, and the second walks once over columns whose elements they are.
 fn fit([rows, columns]: [&Schedule; 2]) -> bool {
     let plain = rows.tiling.is_none() && columns.tiling.is_none();
-    let tiles = !rows.cut.turned && rows.cut.tiles() > 1 && rows.cut.chunks() == 1;
+    let tiles = !rows.cut.transposed && rows.cut.tiles() > 1 && rows.cut.chunks() == 1;
     let walks =
-        columns.cut.turned && columns.cut.tiles() == 1 && columns.phases.len() == 1 && columns.prelude.is_empty();
+        columns.cut.transposed && columns.cut.tiles() == 1 && columns.phases.len() == 1 && columns.prelude.is_empty();
     plain && tiles && walks && columns.cut.reduced == rows.cut.kept && columns.cut.chunk.is_multiple_of(rows.cut.rows)
 }
 

@@ -73,7 +73,7 @@ fn wishes(schedule: &Schedule) -> Vec<Wish> {
         }
     }
     // The next tile lies behind this one where registers hold rows as memory does.
-    let rows = if schedule.cut.turned { 0 } else { reads.len() };
+    let rows = if schedule.cut.transposed { 0 } else { reads.len() };
     for (i, &(view, cell)) in reads[..rows].iter().enumerate() {
         wish(Ask { view, next: true }, cell, walks, &reads[..i]);
     }
@@ -140,7 +140,7 @@ mod tests {
             split: 1,
             kept: 64,
             reduced: 16,
-            turned: false,
+            transposed: false,
             rows: 4,
             lines: 4,
             parts: 1,
@@ -193,9 +193,9 @@ mod tests {
         let all = vec![vec![], vec![(Y, false), (DY, true)], vec![(X, true)]];
         assert_eq!(asked(schedule(walks())), (all, vec![true, false, false]));
 
-        let mut turned = schedule(walks());
-        turned.cut.turned = true;
-        assert_eq!(asked(turned), (vec![vec![], vec![(Y, false)], vec![]], vec![true, true, false]));
+        let mut transposed = schedule(walks());
+        transposed.cut.transposed = true;
+        assert_eq!(asked(transposed), (vec![vec![], vec![(Y, false)], vec![]], vec![true, true, false]));
 
         let mut long = schedule(walks());
         long.cut.resident = false;

@@ -102,7 +102,7 @@ pub(crate) enum Action {
     /// A block into an accumulator.
     Fold(usize, usize),
     /// Whether any number of a block is not finite, into an accumulator.
-    FoldStrange(usize, usize),
+    FoldNonFinite(usize, usize),
 }
 
 impl Action {
@@ -116,7 +116,7 @@ impl Action {
             Action::Spread { from: a, .. } | Action::Unary(_, a) | Action::Cast(a) | Action::Expand(a) => {
                 [Some(a), None, None]
             }
-            Action::Store(_, a) | Action::Fold(_, a) | Action::FoldStrange(_, a) => [Some(a), None, None],
+            Action::Store(_, a) | Action::Fold(_, a) | Action::FoldNonFinite(_, a) => [Some(a), None, None],
         };
         let inputs = match self {
             Action::Chain(chain) => &chain.inputs[..],

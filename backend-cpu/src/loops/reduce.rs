@@ -160,17 +160,17 @@ impl<T: Number + Accumulator> Monoid<T> for Max {
             return by_steps(); // Which are widened first: the type's own comparisons are not made for vectors.
         }
         // To look for NaN apart, in pairs, costs half of what it costs to let it win at each step.
-        let (mut lanes, mut strange) = ([T::LEAST; FOURTH], [0u32; FOURTH]);
+        let (mut lanes, mut non_finite) = ([T::LEAST; FOURTH], [0u32; FOURTH]);
         let larger = |a: T, b: T| if a < b { b } else { a };
         for x in groups {
             for i in 0..FOURTH {
                 let [a, b, c, d] = [x[i], x[i + FOURTH], x[i + 2 * FOURTH], x[i + 3 * FOURTH]];
                 lanes[i] = larger(lanes[i], larger(larger(a, b), larger(c, d)));
-                strange[i] |= u32::from(a.partial_cmp(&b).is_none() | c.partial_cmp(&d).is_none());
+                non_finite[i] |= u32::from(a.partial_cmp(&b).is_none() | c.partial_cmp(&d).is_none());
             }
         }
         // One comparison of all: LLVM has no instructions of WebAssembly for one of each.
-        if strange.iter().fold(0, |all, strange| all | strange) != 0 {
+        if non_finite.iter().fold(0, |all, non_finite| all | non_finite) != 0 {
             return by_steps();
         }
         let mut width = FOURTH / 2;

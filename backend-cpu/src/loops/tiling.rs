@@ -3,7 +3,7 @@
 //! The index space is a matrix: `kept` rows by `reduced` columns (in a body that reduces nothing, whatever dimensions
 //! can be walked evenly are its columns). A **tile** is a few rows, a **block** a tile's part that registers hold, a
 //! **chunk** a tile's part that is reduced by itself before it is merged with the others. Where neighbouring rows, not
-//! columns, are neighbours in memory, registers hold blocks **turned**: column by column.
+//! columns, are neighbours in memory, registers hold blocks **transposed**: column by column.
 
 use super::{
     segments::{Part, parts},
@@ -48,7 +48,7 @@ pub(crate) struct Cut {
     pub kept: usize,
     pub reduced: usize,
     /// Whether registers hold blocks column by column.
-    pub turned: bool,
+    pub transposed: bool,
     /// Rows of a tile.
     pub rows: usize,
     /// Rows of a block: a tile's, save where rows are segments, which lie one behind the other.
@@ -77,11 +77,11 @@ impl Cut {
         };
         let (kept, reduced) = body.space.split_at(split);
         let (kept, reduced): (usize, usize) = (kept.iter().product(), reduced.iter().product());
-        let turned = body.reduced > 0 && kept > 1 && prefers_turned(setting, split);
+        let transposed = body.reduced > 0 && kept > 1 && prefers_transposed(setting, split);
         let most = if kept * reduced >= sizes.many * sizes.long { sizes.long } else { sizes.block };
         // The size of equal parts, none larger than so much.
         let parts = |n: usize, largest: usize| n.div_ceil(n.div_ceil(largest).max(1)).max(1);
-        let (rows, block) = if turned {
+        let (rows, block) = if transposed {
             // Fewer rows where that lets their values be kept, but no lines too short for vector instructions.
             let few = if walks > 1 { (sizes.resident / reduced.max(1)).max(sizes.square) } else { usize::MAX };
             let rows = parts(kept, most.min(few));
@@ -101,7 +101,7 @@ impl Cut {
             (sizes.chunk / rows).max(reduced.div_ceil(sizes.chunks)).next_multiple_of(block).max(block)
         };
         let stretch = if rows == 1 && reads_and_reduces(setting) { chunk } else { block };
-        Self { split, kept, reduced, turned, rows, lines: rows, parts: 1, block, stretch, chunk, resident }
+        Self { split, kept, reduced, transposed, rows, lines: rows, parts: 1, block, stretch, chunk, resident }
     }
 
     /// Cuts up a vector whose rows are segments, for so many walks over them, and the parts that are its tiles. Parts of
@@ -121,7 +121,7 @@ impl Cut {
             split: 0,
             kept: 1,
             reduced,
-            turned: false,
+            transposed: false,
             rows,
             lines: 1,
             parts: together,
@@ -157,7 +157,7 @@ fn reads_and_reduces(setting: &Setting) -> bool {
 }
 
 /// Whether more of the operands' neighbours are found along the rows' dimension than along the columns'.
-fn prefers_turned(setting: &Setting, split: usize) -> bool {
+fn prefers_transposed(setting: &Setting, split: usize) -> bool {
     let near = |o: &Operand, dims: std::ops::Range<usize>| {
         let inner = dims.rev().find(|&d| o.shape[d] != 1);
         inner.is_none_or(|d| o.strides[d].unsigned_abs() <= 1)

@@ -21,12 +21,12 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// An operand whose last dimensions from `split` on are the inner ones, or the outer ones where `turned`.
-    pub fn new(source: Source, operand: &Operand, split: usize, turned: bool) -> Self {
+    /// An operand whose last dimensions from `split` on are the inner ones, or the outer ones where `transposed`.
+    pub fn new(source: Source, operand: &Operand, split: usize, transposed: bool) -> Self {
         let (kept, reduced) = operand.shape.split_at(split);
         let (kept_strides, reduced_strides) = operand.strides.split_at(split);
         let (kept, reduced) = (Walk::new(kept, kept_strides), Walk::new(reduced, reduced_strides));
-        let (outer, inner) = if turned { (reduced, kept) } else { (kept, reduced) };
+        let (outer, inner) = if transposed { (reduced, kept) } else { (kept, reduced) };
         Self { source, overwritten: false, in_pieces: false, offset: operand.offset as isize, outer, inner }
     }
 

@@ -27,8 +27,8 @@ pub(crate) fn room([m, n]: [usize; 2], k: usize) -> [usize; 3] {
 fn wide<'a>(x: Matrix<f16>, [rows, columns]: [usize; 2], to: &'a mut [f32]) -> Matrix<'a, f32> {
     let [down, across] = x.strides;
     if down == 1 && across != 1 {
-        let turned = Matrix { strides: [across, down], ..x };
-        let Matrix { data, start, strides: [down, across] } = wide(turned, [columns, rows], to);
+        let transposed = Matrix { strides: [across, down], ..x };
+        let Matrix { data, start, strides: [down, across] } = wide(transposed, [columns, rows], to);
         return Matrix { data, start, strides: [across, down] };
     }
     let to = &mut to[..rows * columns];

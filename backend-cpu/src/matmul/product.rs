@@ -1,6 +1,6 @@
-//! Matrix products, by the `gemm` crate, and the maps that follow them. A side that lies transposed is turned round once,
-//! rather than by each part that packs it. Where that is the longer side, as in the gradient of a weight, the other one is,
-//! and the transpose of the product is computed. Most gradients of weights are sums of outer products, without `gemm`.
+//! Matrix products and their epilogues. A side whose columns are contiguous is transposed once, not by each part that packs
+//! it. If that is the longer side, as in the gradient of a weight, the other one is, and the transpose of the product is
+//! computed. Most gradients of weights are sums of outer products, without `gemm`.
 
 use super::{
     float::Float,
@@ -8,7 +8,7 @@ use super::{
     half,
     matrix::{Matrix, Place, reach},
     outer_products,
-    transpose::turn,
+    transpose::transpose,
 };
 use crate::{
     loops::{compile::arranged, program::Schedule, run::Machine, tiling::Setting, view::View},
@@ -26,7 +26,7 @@ use wgrad::{
     plan::{Instr, MatMul, Operand},
 };
 
-/// How far the rows of what is turned lie apart: never a power of two, for caches keep few elements that are so far apart.
+/// The distance between rows of a transposed matrix: never a power of two, for caches keep few elements that are so far apart.
 fn pitch(width: usize) -> usize {
     (width.div_ceil(16) | 1) * 16
 }
@@ -94,8 +94,8 @@ pub(crate) struct Product {
     sides: [Side; 2],
     out: Out,
     grid: Grid,
-    /// A register for each side that is turned round.
-    turned: [Option<usize>; 2],
+    /// A register for each side that is transposed.
+    transposed: [Option<usize>; 2],
     /// A register for a part's transpose, where that is what is computed: of the right side and the left.
     flipped: Option<usize>,
     /// Whether it is a sum of outer products.
@@ -139,8 +139,8 @@ impl Product {
         let gradient = turnable && sides[0].is_transposed() && sides[1].is_in_rows() && in_rows;
         let outer =
             gradient && alone && outer_products::suits(dtype, [m, n], [sides[0].strides[1], sides[1].strides[0]]);
-        let turn_right = gradient && !outer && wide && m > n;
-        let flip = turn_right || outer && !n.is_multiple_of(outer_products::COLUMNS);
+        let transpose_right = gradient && !outer && wide && m > n;
+        let flip = transpose_right || outer && !n.is_multiple_of(outer_products::COLUMNS);
         let way = match alone {
             false => Way::Followed,
             true if flip || dtype == DType::F16 => Way::Held,
@@ -148,15 +148,15 @@ impl Product {
         };
         let grid = Grid::new(batch * inner.len(), [m, k, n], way, sizes.threads);
         let part = grid.largest();
-        let packed = [wide, grid.parts[0] >= sizes.turned];
+        let packed = [wide, grid.parts[0] >= sizes.transposed];
         // Before the epilogue's registers, some of which it gives back.
         let halved = halves.then(|| files.take(dtype, m * n));
         let flipped = flip.then(|| files.take(dtype, part[0] * part[1]));
-        let turned = [0, 1].map(|i| {
+        let transposed = [0, 1].map(|i| {
             let packed = turnable && packed[i] && sides[i].is_transposed();
-            let turn = if turn_right { i == 1 } else { packed && !outer };
-            let [rows, width] = if turn_right { [n, k] } else { [[m, k], [k, n]][i] };
-            turn.then(|| files.take(dtype, rows * pitch(width)))
+            let transpose = if transpose_right { i == 1 } else { packed && !outer };
+            let [rows, width] = if transpose_right { [n, k] } else { [[m, k], [k, n]][i] };
+            transpose.then(|| files.take(dtype, rows * pitch(width)))
         });
         let room = (dtype == DType::F16).then(|| half::room(part, k).map(|len| files.take(DType::F32, len)));
         let (out, view) = match stored {
@@ -175,7 +175,7 @@ impl Product {
             let setting = Setting { body: &body, reads, writes: &writes, source, product: Some(view), sizes };
             arranged(&setting, files)
         });
-        Self { batch, m, k, n, sides, out, grid, turned, flipped, outer, inner, halved, epilogue, dtype, room }
+        Self { batch, m, k, n, sides, out, grid, transposed, flipped, outer, inner, halved, epilogue, dtype, room }
     }
 
     pub fn run(&self, env: Env, workers: &Workers, pool: Pool) {
@@ -187,7 +187,8 @@ impl Product {
     }
 
     fn run_in<T: Float>(&self, env: Env, workers: &Workers, pool: Pool) {
-        let turned = [0, 1].map(|i| self.turned[i].map(|register| self.turn::<T>(i, register, &env, workers, pool)));
+        let transposed =
+            [0, 1].map(|i| self.transposed[i].map(|register| self.transpose::<T>(i, register, &env, workers, pool)));
         let parts = self.grid.parts;
         let work = self.batch * self.m * self.n * (self.k / 16 + 1);
         let second = self.halved.map(|register| Room::<T>::take(workers, register));
@@ -201,7 +202,7 @@ impl Product {
                     rows: self.grid.range(0, row),
                     columns: self.grid.range(1, column),
                 };
-                self.part::<T>(env, workers, &turned, part, second.as_ref().filter(|_| half > 0));
+                self.part::<T>(env, workers, &transposed, part, second.as_ref().filter(|_| half > 0));
             }
         });
         let (Some(second), Out::Write(side)) = (&second, &self.out) else { return };
@@ -223,8 +224,8 @@ impl Product {
         Matrix { data: T::slice(env.data(side.source)), start, strides: side.strides }
     }
 
-    /// A side in rows, or what is turned for the product's transpose.
-    fn turn<'a, T: Float>(
+    /// A side in rows, or what is transposed for the product's transpose.
+    fn transpose<'a, T: Float>(
         &self,
         side: usize,
         register: usize,
@@ -232,7 +233,7 @@ impl Product {
         workers: &'a Workers,
         pool: Pool,
     ) -> Room<'a, T> {
-        /// Rows that a task turns.
+        /// Rows that a task transposes.
         const ROWS: usize = 64;
         let (mut from, room) = (self.matrix::<T>(side, env, 0, [0, 0]), Room::take(workers, register));
         let [rows, width] = if self.flipped.is_some() {
@@ -249,11 +250,11 @@ impl Product {
             for (half, first) in range.map(|i| (&halves[i / blocks], i % blocks * ROWS)) {
                 let start = from.start + first as isize + half.start as isize * from.strides[1];
                 let (from, rows) = (Matrix { start, ..from }, ROWS.min(rows - first));
-                // SAFETY: each half of a row is turned once.
+                // SAFETY: each half of a row is transposed once.
                 unsafe {
                     let pitch = pitch(width);
                     let (data, len) = room.span(first * pitch + half.start, (rows - 1) * pitch + half.len());
-                    turn(from, Place { data, len, start: 0, strides: [pitch as isize, 1] }, [rows, half.len()]);
+                    transpose(from, Place { data, len, start: 0, strides: [pitch as isize, 1] }, [rows, half.len()]);
                 }
             }
         });
@@ -280,15 +281,15 @@ impl Product {
                 false => unsafe { T::multiply(shape, lhs, rhs, out, self.room(scratch)) },
             };
         };
-        let transpose = &mut aligned_mut(T::slice_mut(&mut scratch.registers[flipped]))[..rows * columns];
+        let flipped = &mut aligned_mut(T::slice_mut(&mut scratch.registers[flipped]))[..rows * columns];
         // SAFETY: the transpose is borrowed mutably, from scratch; the rest is promised by the caller.
         unsafe {
             let (shape, lhs, rhs) = ([columns, k, rows], rhs.transposed(), lhs.transposed());
             match self.outer {
-                true => T::outer(shape, lhs, rhs, Place::of(transpose, rows)),
-                false => T::multiply(shape, lhs, rhs, Place::of(transpose, rows), None),
+                true => T::outer(shape, lhs, rhs, Place::of(flipped, rows)),
+                false => T::multiply(shape, lhs, rhs, Place::of(flipped, rows), None),
             }
-            turn(Matrix { data: transpose, start: 0, strides: [1, rows as isize] }, out, [rows, columns]);
+            transpose(Matrix { data: flipped, start: 0, strides: [1, rows as isize] }, out, [rows, columns]);
         }
     }
 
@@ -303,7 +304,7 @@ impl Product {
         &self,
         env: Env,
         workers: &Workers,
-        turned: &[Option<Room<T>>; 2],
+        transposed: &[Option<Room<T>>; 2],
         part: Part,
         second: Option<&Room<T>>,
     ) {
@@ -314,7 +315,7 @@ impl Product {
         let corners = [[rows.start, inner.start], [inner.start, columns.start]];
         let [lhs, rhs] = [0, 1].map(|i| {
             let [row, column] = corners[i];
-            match &turned[i] {
+            match &transposed[i] {
                 Some(room) if self.flipped.is_some() => {
                     let pitch = pitch(self.k);
                     Matrix { data: room.seen(), start: (column * pitch + row) as isize, strides: [1, pitch as isize] }

@@ -1,9 +1,9 @@
-//! Matrices turned round: columns whose elements are neighbours become rows.
+//! Transposes: contiguous columns become rows.
 
 use super::matrix::{Matrix, Place};
 use crate::memory::{elements::Element, strides::at};
 
-/// Rows and columns of the squares that are turned round one after another.
+/// Rows and columns of the squares that are transposed one after another.
 const SQUARE: usize = 16;
 
 /// Copies a matrix `[rows, width]` whose columns' elements are neighbours into rows.
@@ -14,7 +14,7 @@ const SQUARE: usize = 16;
 ///
 /// # Safety
 /// The elements of the place are alive and not the matrix's, and those of the result nobody else touches.
-pub(crate) unsafe fn turn<T: Element>(from: Matrix<T>, to: Place<T>, [rows, width]: [usize; 2]) {
+pub(crate) unsafe fn transpose<T: Element>(from: Matrix<T>, to: Place<T>, [rows, width]: [usize; 2]) {
     if rows * width == 0 {
         return;
     }
@@ -47,7 +47,7 @@ pub(crate) unsafe fn turn<T: Element>(from: Matrix<T>, to: Place<T>, [rows, widt
 /// Turns a square round: where it begins, how far its columns lie apart, where it goes, and how far its rows lie apart.
 type Square<T> = unsafe fn(*const T, isize, *mut T, isize);
 
-/// What turns a square of elements of a type round in the registers of this machine, if anything does.
+/// What transposes a square of elements of a type in the registers of this machine, if anything does.
 #[cfg(target_arch = "x86_64")]
 fn squares<T: Element>() -> Option<Square<T>> {
     let able = T::DTYPE == wgrad::DType::F32 && is_x86_feature_detected!("avx512f");
@@ -118,8 +118,8 @@ mod tests {
                         (vec![f32::NAN; rows * (width + gap)], vec![f64::NAN; rows * (width + gap)]);
                     // SAFETY: both places are borrowed mutably.
                     unsafe {
-                        turn(from, Place::of(&mut to, width + gap), [rows, width]);
-                        turn(wide, Place::of(&mut to_wide, width + gap), [rows, width]);
+                        transpose(from, Place::of(&mut to, width + gap), [rows, width]);
+                        transpose(wide, Place::of(&mut to_wide, width + gap), [rows, width]);
                     }
                     for i in 0..to.len() {
                         let (r, c) = (i / (width + gap), i % (width + gap));

@@ -29,8 +29,8 @@ pub(crate) struct Sizes {
     pub winograd: [usize; 3],
     /// Queries and keys that attention compares at a time.
     pub attended: [usize; 2],
-    /// Parts of a product that pack a transposed right side, from which on it is turned round once for all.
-    pub turned: usize,
+    /// Parts of a product that pack a transposed right side, from which on it is transposed once for all.
+    pub transposed: usize,
     /// The least inner dimension, of a product whose left side is transposed, of which each half is summed by itself.
     pub halved: usize,
     /// Weighted elements below which a kernel runs on the calling thread: about 20 us of work.
@@ -54,7 +54,7 @@ impl Sizes {
         packed: 1 << 17,
         winograd: [32, 16, 4],
         attended: [32, 512],
-        turned: 2,
+        transposed: 2,
         halved: 512,
         serial: 1 << 16,
         threads: 1,
@@ -73,7 +73,7 @@ impl Sizes {
         packed: 300,
         winograd: [2, 2, 1],
         attended: [2, 3],
-        turned: 1,
+        transposed: 1,
         halved: 6,
         serial: 0,
         threads: 1,

@@ -6,7 +6,7 @@ use crate::{
     matmul::{
         matrix::{Matrix, Place},
         tiles::{self, Rows},
-        transpose::turn,
+        transpose::transpose,
     },
     threads::team::Team,
 };
@@ -43,7 +43,7 @@ impl<'a, T: Real> Panels<'a, T> {
             if transposed {
                 let from = Matrix { data: from, start: (first * inner) as isize, strides: [1, inner as isize] };
                 // SAFETY: the panel is borrowed mutably.
-                unsafe { turn(from, Place::of(to, width), [inner, width]) };
+                unsafe { transpose(from, Place::of(to, width), [inner, width]) };
             } else {
                 let rows = to.chunks_exact_mut(width).zip(from.chunks_exact(columns));
                 rows.for_each(|(to, from)| to.copy_from_slice(&from[first..first + width]));
@@ -101,8 +101,8 @@ mod tests {
         for [rows, inner, columns] in [[1, 1, 1], [2, 3, 17], [16, 20, 48], [9, 33, 112], [5, 400, 100]] {
             let x: Vec<f32> = (0..rows * inner).map(whole).collect();
             let w: Vec<f32> = (0..inner * columns).map(|i| whole(i + 5)).collect();
-            let turned: Vec<f32> = (0..w.len()).map(|i| w[i % inner * columns + i / inner]).collect();
-            for (from, transposed) in [(&w, false), (&turned, true)] {
+            let columns_first: Vec<f32> = (0..w.len()).map(|i| w[i % inner * columns + i / inner]).collect();
+            for (from, transposed) in [(&w, false), (&columns_first, true)] {
                 let mut room = vec![f32::NAN; w.len()];
                 let panels = Panels::new(&team, from, [inner, columns], transposed, &mut room);
                 for (gap, add) in [(0, false), (3, false), (0, true), (3, true)] {

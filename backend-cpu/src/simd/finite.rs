@@ -1,28 +1,28 @@
-//! Whether all of some numbers are finite, by one sum over them.
+//! The check for non-finite numbers, by one sum over them.
 
 use super::float::Real;
 use pulp::{Arch, Simd, WithSimd};
 
-struct Strange<'a>(&'a [f32]);
+struct NonFinite<'a>(&'a [f32]);
 
-impl WithSimd for Strange<'_> {
+impl WithSimd for NonFinite<'_> {
     type Output = bool;
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> bool {
-        any_strange_by(simd, self.0)
+        any_non_finite_by(simd, self.0)
     }
 }
 
 /// Whether any number is infinite or none at all.
-pub(crate) fn any_strange(x: &[f32]) -> bool {
-    Arch::new().dispatch(Strange(x))
+pub(crate) fn any_non_finite(x: &[f32]) -> bool {
+    Arch::new().dispatch(NonFinite(x))
 }
 
-/// As [`any_strange`], by the vectors that the caller is compiled for: what is not finite is no number times 0, and neither is
+/// As [`any_non_finite`], by the vectors that the caller is compiled for: what is not finite is no number times 0, and neither is
 /// what that is added to.
 #[inline(always)]
-pub(crate) fn any_strange_by<S: Simd, T: Real>(simd: S, x: &[T]) -> bool {
+pub(crate) fn any_non_finite_by<S: Simd, T: Real>(simd: S, x: &[T]) -> bool {
     const SIDE_BY_SIDE: usize = 4;
     let (zero, lanes) = (T::splat(simd, T::default()), T::lanes::<S>());
     let mut sums = [zero; SIDE_BY_SIDE];
@@ -47,11 +47,11 @@ mod tests {
         for len in [0, 1, 2, 127, 128, 129, 256, 300] {
             let mut x: Vec<f32> = (0..len).map(|i| (i as f32 - 77.0) * 1e36).collect();
             x.iter_mut().step_by(3).for_each(|x| *x = f32::MAX.copysign(*x));
-            assert!(!any_strange(&x), "{len} finite numbers");
+            assert!(!any_non_finite(&x), "{len} finite numbers");
             for i in 0..len {
-                for strange in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-                    let kept = std::mem::replace(&mut x[i], strange);
-                    assert!(any_strange(&x), "{strange} at {i} of {len}");
+                for non_finite in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let kept = std::mem::replace(&mut x[i], non_finite);
+                    assert!(any_non_finite(&x), "{non_finite} at {i} of {len}");
                     x[i] = kept;
                 }
             }

@@ -1,5 +1,4 @@
-//! Loops over a block: compiled for the vector instructions that the machine turns out to
-//! have, with the same bits on each.
+//! Loops over a block: compiled for the vector instructions that the machine has, with the same bits on each.
 
 use crate::memory::elements::Element;
 use pulp::{Arch, NullaryFnOnce};

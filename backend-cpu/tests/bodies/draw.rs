@@ -397,8 +397,8 @@ impl Draw {
             op @ 1..4 => {
                 let scaled = binary(Binary::Mul, s, x);
                 let op = [Binary::Add, Binary::Sub, Binary::Sub][op - 1];
-                let turned = self.below(2) == 0;
-                if turned {
+                let transposed = self.below(2) == 0;
+                if transposed {
                     binary(op, y, scaled)
                 } else {
                     binary(op, scaled, y)
@@ -411,8 +411,8 @@ impl Draw {
             5 => {
                 let square = binary(Binary::Mul, y, y);
                 let [a, b] = [binary(Binary::Mul, x, s), binary(Binary::Mul, square, t)];
-                let turned = self.below(2) == 0;
-                if turned {
+                let transposed = self.below(2) == 0;
+                if transposed {
                     binary(Binary::Add, b, a)
                 } else {
                     binary(Binary::Add, a, b)

@@ -2,7 +2,7 @@
 //! what results are made by.
 //!
 //! For each of the 16, a product of matrices sums over squares: the channels of results by squares, times squares by the
-//! channels of images. Rows of images are turned round first, so that vectors go over channels. A task takes some channels
+//! channels of images. Rows of images are transposed first, so that vectors go over channels. A task takes some channels
 //! of a group and some of the rows of squares of all images; it adds up its products a few rows at a time. The sums of the
 //! tasks are added in the order of the images, and the 16 are made back into 9 weights. An element that is not finite makes
 //! all 9 weights of its channels so.
@@ -13,7 +13,7 @@ use crate::{
     matmul::{
         matrix::{Matrix, Place},
         tiles::{Rows, multiply},
-        transpose::turn,
+        transpose::transpose,
     },
     memory::{
         elements::{Element, Target, aligned_mut},
@@ -50,7 +50,7 @@ pub(in crate::conv) struct Weights {
     pitch: [usize; 2],
     each: [usize; 2],
     lanes: usize,
-    /// The sums of all tasks, in the scratch of the thread that runs the kernel; widened rows of images, rows turned round,
+    /// The sums of all tasks, in the scratch of the thread that runs the kernel; widened rows of images, rows transposed,
     /// and the sums of squares of both sides, in that of each.
     room: [usize; 5],
 }
@@ -100,7 +100,7 @@ impl Weights {
             let mut scratch = workers.mine();
             let rooms = [1, 2, 3, 4].map(|i| self.room[i]);
             let rooms = scratch.registers.get_disjoint_mut(rooms).expect("they differ");
-            let [lines, turned, cotangents, images] = rooms.map(|room| aligned_mut(T::Sum::slice_mut(room)));
+            let [lines, transposed, cotangents, images] = rooms.map(|room| aligned_mut(T::Sum::slice_mut(room)));
             for task in range {
                 let (parts, chunk) = (task / chunks, task % chunks);
                 let part = [parts / narrow % wide, parts % narrow];
@@ -115,7 +115,7 @@ impl Weights {
                     channels,
                     rows: chunk * self.rows..all.min((chunk + 1) * self.rows),
                     lines: &mut *lines,
-                    turned: &mut *turned,
+                    transposed: &mut *transposed,
                     squares: [&mut *cotangents, &mut *images],
                     // SAFETY: each task has sums of its own.
                     sums: unsafe { room.part(task * len, len) },
@@ -141,7 +141,7 @@ struct Task<'a, T: Stored> {
     channels: [Range<usize>; 2],
     rows: Range<usize>,
     lines: &'a mut [T::Sum],
-    turned: &'a mut [T::Sum],
+    transposed: &'a mut [T::Sum],
     squares: [&'a mut [T::Sum]; 2],
     sums: &'a mut [T::Sum],
 }
@@ -182,7 +182,7 @@ impl<T: Stored> Task<'_, T> {
         while at < rows.end {
             let (image, first) = (at / height, at % height);
             let count = (height - first).min(rows.end - at);
-            let plane = self.turn(side, image, first..first + count);
+            let plane = self.transpose(side, image, first..first + count);
             let square = (at - rows.start) * width;
             match side {
                 0 => self.cotangents(simd, &plane, first..first + count, square),
@@ -193,7 +193,7 @@ impl<T: Stored> Task<'_, T> {
     }
 
     /// Turns what some rows of squares of an image read round, with zeros behind it.
-    fn turn(&mut self, side: usize, image: usize, rows: Range<usize>) -> Plane {
+    fn transpose(&mut self, side: usize, image: usize, rows: Range<usize>) -> Plane {
         let Weights { geometry, pitch, .. } = self.of;
         let [height, columns] = [geometry.result, geometry.image][side];
         let padding = [0, 1].map(|d| if side == 1 { geometry.walks[d].padding } else { 0 });
@@ -214,8 +214,8 @@ impl<T: Stored> Task<'_, T> {
             }
         };
         // SAFETY: the place is borrowed mutably.
-        unsafe { turn(from, Place::of(self.turned, pitch[side]), [len, channels.len()]) };
-        self.turned[len * pitch[side]..][..columns * pitch[side]].fill(Element::from_f64(0.0));
+        unsafe { transpose(from, Place::of(self.transposed, pitch[side]), [len, channels.len()]) };
+        self.transposed[len * pitch[side]..][..columns * pitch[side]].fill(Element::from_f64(0.0));
         Plane { rows: top..bottom, columns, padding, pitch: pitch[side] }
     }
 
@@ -269,7 +269,7 @@ impl<T: Stored> Task<'_, T> {
         let mut elements = [[A::<T>::splat(simd, A::<T>::default()); N]; N];
         for i in 0..N {
             for j in 0..N {
-                elements[i][j] = element::<S, A<T>>(self.turned, places[i][j] + channel);
+                elements[i][j] = element::<S, A<T>>(self.transposed, places[i][j] + channel);
             }
         }
         elements
@@ -306,7 +306,7 @@ fn apart<S: Simd, A: Real>(simd: S, zero: A::Vector<S>, x: A::Vector<S>, y: A::V
     [x, A::add(simd, x, y), A::sub(simd, x, y), A::sub(simd, zero, y)]
 }
 
-/// Rows of all channels of an image, turned round, and a row of zeros behind them.
+/// Rows of all channels of an image, transposed, and a row of zeros behind them.
 struct Plane {
     rows: Range<usize>,
     columns: usize,

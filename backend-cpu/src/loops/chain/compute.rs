@@ -1,4 +1,4 @@
-//! What the instructions of chains compute, for the vector instructions that the machine turns out to have.
+//! The arithmetic of chains' instructions, compiled for the vector instructions that the machine has.
 
 use super::{
     Code, Question, groups, roots,
@@ -194,8 +194,8 @@ macro_rules! lanes {
                     Question::Reduce(Reduce::Sum) => fold::<$t, Sum>(x, at, acc),
                     Question::Reduce(Reduce::Max) => fold::<$t, Max>(x, at, acc),
                     Question::Reduce(Reduce::Norm) => fold::<$t, Norm>(x, at, acc),
-                    Question::Strange => look(simd, x, at, acc, None),
-                    Question::StrangeNorm(_) => unreachable!("looked for with the norms at hand"),
+                    Question::NonFinite => look(simd, x, at, acc, None),
+                    Question::NonFiniteNorm(_) => unreachable!("looked for with the norms at hand"),
                 }
             }
         }

@@ -22,7 +22,7 @@ pub(super) const fn wide<S: Simd>() -> bool {
 /// Whether [`fold`] can be asked.
 #[inline(always)]
 pub(super) fn possible<S: Simd>(_: S, lines: Lines) -> bool {
-    (lines.turned || wide::<S>()) && lines.width.is_multiple_of(WIDE)
+    (lines.transposed || wide::<S>()) && lines.width.is_multiple_of(WIDE)
 }
 
 /// Adds some elements to accumulators, if they are a group of a line and vectors have 512 bits.
@@ -65,7 +65,7 @@ pub(super) unsafe fn fold<S: Simd>(simd: S, code: Code, of: [*const f32; 2], at:
 #[inline(always)]
 fn add<S: Simd>(simd: S, x: impl Fn(usize) -> S::f32s, at: Place, acc: &mut Data) {
     let acc = f64::slice_mut(acc);
-    if !at.lines.turned {
+    if !at.lines.transposed {
         acc[at.line] += total(simd, x);
         return;
     }
@@ -174,8 +174,8 @@ mod tests {
             std::array::from_fn(|i| (((i + seed) * 7919 % 20011) as f32 - 1e4) * 1.1f32.powi(i as i32 % 40))
         };
         let (a, b) = (numbers(0), numbers(7));
-        for (width, turned) in [(WIDE, false), (2 * WIDE, false), (WIDE, true), (2 * WIDE, true)] {
-            let lines = Lines { width, turned };
+        for (width, transposed) in [(WIDE, false), (2 * WIDE, false), (WIDE, true), (2 * WIDE, true)] {
+            let lines = Lines { width, transposed };
             for code in [Code::Mul, Code::Neg] {
                 let mut want = Data::F64(vec![0.125; 2 * WIDE]);
                 let x: Vec<f32> = (0..2 * WIDE).map(|i| if code == Code::Neg { -a[i] } else { a[i] * b[i] }).collect();
@@ -184,7 +184,7 @@ mod tests {
                 }
                 let have = Arch::new().dispatch(Groups { a: &a, b: &b, code, lines });
                 for have in have {
-                    assert_eq!(have, f64::slice(&want), "{code:?}, lines of {width}, turned: {turned}");
+                    assert_eq!(have, f64::slice(&want), "{code:?}, lines of {width}, transposed: {transposed}");
                 }
             }
         }

@@ -122,7 +122,7 @@ impl Code {
     }
 
     /// Whether a result is finite only if all values are that it is computed from.
-    fn is_strange_of_strange(self) -> bool {
+    fn keeps_non_finite(self) -> bool {
         let products = [Self::Neg, Self::Mul, Self::Mul3, Self::MulAdd, Self::Mul3Add, Self::MulSub, Self::SubMul];
         let sums = [Self::Copy, Self::Add, Self::Sub, Self::Deviation, Self::Mix, Self::MixAdd, Self::Mix3];
         products.contains(&self) || sums.contains(&self)
@@ -170,9 +170,9 @@ pub(crate) struct Output {
 pub(crate) enum Question {
     Reduce(Reduce),
     /// Whether any element is not finite.
-    Strange,
-    /// As [`Question::Strange`], where the norm at this place among the reductions is finite only if no element is strange.
-    StrangeNorm(usize),
+    NonFinite,
+    /// As [`Question::NonFinite`], where the norm at this place among the reductions is finite only if no element is non-finite.
+    NonFiniteNorm(usize),
 }
 
 /// A value that a chain reduces.

@@ -81,9 +81,9 @@ mod tests {
     fn roots_of_numbers_of_any_size_are_the_nearest_floats() {
         let positive = (0..=f32::INFINITY.to_bits()).step_by(4093).map(f32::from_bits);
         let edge = 2.0f32.powi(-100);
-        let strange =
+        let non_finite =
             [0.0, edge, edge.next_down(), edge.next_up(), f32::MAX, f32::INFINITY, f32::NAN, f32::from_bits(1)];
-        for part in [positive.collect::<Vec<_>>(), strange.to_vec()] {
+        for part in [positive.collect::<Vec<_>>(), non_finite.to_vec()] {
             let mut numbers: Vec<_> = part.iter().flat_map(|&x| [x, -x]).collect();
             compare(&numbers[..numbers.len() / 16 * 16]);
             // Each beside others whose roots are made, and which one that is not keeps from it.

@@ -1,4 +1,4 @@
-//! The loop of a chain, compiled for the vector instructions that the machine turns out to have.
+//! The loop of a chain, compiled for the vector instructions that the machine has.
 
 use super::ASKS;
 use super::{
@@ -226,7 +226,7 @@ impl<T: Lane> WithSimd for Run<'_, '_, T> {
                 }
                 // SAFETY: `few` elements of each value have been computed, and are written no more this round.
                 let x = unsafe { std::slice::from_raw_parts(x, few) };
-                if let Question::StrangeNorm(norm) = fold.question {
+                if let Question::NonFiniteNorm(norm) = fold.question {
                     let [acc, norm] = folds.accs.get_disjoint_mut([i, norm]).expect("they differ");
                     T::look(simd, x, place, acc, f64::slice(norm));
                     continue;

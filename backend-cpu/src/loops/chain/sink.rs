@@ -8,7 +8,7 @@ use crate::{
         reduce::{Accumulator, Monoid, WIDE, part, run},
     },
     memory::elements::Element,
-    simd::{finite::any_strange_by, float::Real},
+    simd::{finite::any_non_finite_by, float::Real},
 };
 use pulp::Simd;
 use wgrad::{DType, Data, op::Reduce};
@@ -24,7 +24,7 @@ pub(super) fn sink(mut steps: Vec<Step>, cells: &[Cell], accs: &[Acc]) -> Vec<St
     while let Some(step) = steps.get(i) {
         let asked = match step.action {
             Action::Fold(acc, from) => Some((Question::Reduce(accs[acc].kind), accs[acc].dtype, acc, from)),
-            Action::FoldStrange(acc, from) => Some((Question::Strange, cells[from].dtype, acc, from)),
+            Action::FoldNonFinite(acc, from) => Some((Question::NonFinite, cells[from].dtype, acc, from)),
             _ => None,
         };
         match asked.filter(|&(.., from)| cells[from].extent == Extent::Block) {
@@ -87,23 +87,23 @@ pub(super) fn make(chain: &mut Chain) {
     }
 }
 
-/// Has a norm say that no element of a value is strange, where it is the norm of that value or of what is not finite where that
-/// is not: squares of f32 do not overflow f64.
+/// A finite norm proves its inputs finite, so skip their separate check: those of the norm's own value, and of values that
+/// are non-finite only if it is.
 pub(super) fn ask_norms(chain: &mut Chain) {
     // Norms come first.
-    chain.folds.sort_by_key(|fold| fold.question == Question::Strange);
+    chain.folds.sort_by_key(|fold| fold.question == Question::NonFinite);
     for i in 0..chain.folds.len() {
-        let Fold { value, question: Question::Strange, .. } = chain.folds[i] else { continue };
+        let Fold { value, question: Question::NonFinite, .. } = chain.folds[i] else { continue };
         let mut tells = vec![false; chain.values()];
         tells[value] = true;
         for (i, instruction) in chain.code.iter().enumerate() {
-            if instruction.code.is_strange_of_strange() && instruction.operands().any(|value| tells[value]) {
+            if instruction.code.keeps_non_finite() && instruction.operands().any(|value| tells[value]) {
                 tells[chain.inputs.len() + i] = true;
             }
         }
         let norm = |fold: &Fold| tells[fold.value] && fold.question == Question::Reduce(Reduce::Norm);
         if let Some(norm) = chain.folds.iter().position(norm).filter(|_| chain.dtype == DType::F32) {
-            chain.folds[i].question = Question::StrangeNorm(norm);
+            chain.folds[i].question = Question::NonFiniteNorm(norm);
         }
     }
 }
@@ -122,7 +122,7 @@ pub(crate) struct Lines {
     /// How many elements each has.
     pub width: usize,
     /// Whether there is an accumulator for each place in a line, rather than for each line.
-    pub turned: bool,
+    pub transposed: bool,
 }
 
 /// Where in its line an element of a block is.
@@ -156,11 +156,11 @@ impl Place {
 /// Combines neighbouring elements into the accumulators of their lines, of which there may be several.
 #[inline(always)]
 pub(super) fn fold<T: Element, M: Monoid<T>>(mut x: &[T], at: Place, acc: &mut Data) {
-    let Place { lines: Lines { width, turned }, mut line, mut column } = at;
+    let Place { lines: Lines { width, transposed }, mut line, mut column } = at;
     let acc = M::A::view_mut(Element::slice_mut(acc));
     while !x.is_empty() {
         let (piece, rest) = x.split_at(x.len().min(width - column));
-        if turned {
+        if transposed {
             acc[column..].iter_mut().zip(piece).for_each(|(a, &x)| *a = M::add(*a, x));
         } else if width.is_multiple_of(WIDE) {
             acc[line] = run::<T, M>(acc[line], piece);
@@ -179,7 +179,7 @@ pub(super) fn look<S: Simd, T: Real>(simd: S, mut x: &[T], at: Place, acc: &mut 
     while !x.is_empty() {
         let (piece, rest) = x.split_at(x.len().min(width - column));
         if norms.is_none_or(|norms| !norms[line].is_finite()) {
-            acc[line] |= any_strange_by(simd, piece);
+            acc[line] |= any_non_finite_by(simd, piece);
         }
         (x, line, column) = (rest, line + 1, 0);
     }

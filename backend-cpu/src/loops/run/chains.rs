@@ -65,9 +65,9 @@ impl<'a> Machine<'a> {
                 self.rows.start,
             )
         });
-        let turned = self.schedule.cut.turned;
-        let width = if turned { self.rows.len() } else { self.columns.len() };
-        let folds = Folds { of: &chain.folds, made: chain.made, accs: &mut accs, lines: Lines { width, turned } };
+        let transposed = self.schedule.cut.transposed;
+        let width = if transposed { self.rows.len() } else { self.columns.len() };
+        let folds = Folds { of: &chain.folds, made: chain.made, accs: &mut accs, lines: Lines { width, transposed } };
         let mut asks = ArrayVec::<_, ASKS>::new();
         for &ask in &chain.asks {
             asks.extend(self.asked::<T>(ask));

@@ -13,7 +13,7 @@ use crate::{
     },
     random,
     simd::{
-        finite::any_strange,
+        finite::any_non_finite,
         functions::{self, Number},
         lanes::{self, Lanes},
     },
@@ -218,7 +218,7 @@ impl<'a> Machine<'a> {
             Extent::One => (0..1, 0..1),
             Extent::Rows => (0..1, self.rows.clone()),
             Extent::Columns => (0..1, self.columns.clone()),
-            Extent::Block if self.schedule.cut.turned => (self.columns.clone(), self.rows.clone()),
+            Extent::Block if self.schedule.cut.transposed => (self.columns.clone(), self.rows.clone()),
             Extent::Block => (self.lines(), self.columns.clone()),
         }
     }
@@ -255,9 +255,9 @@ impl<'a> Machine<'a> {
         };
         match (what.extent, self.extent) {
             _ if len == 1 => Lanes::Splat(slice[0]),
-            // A block's lines are its rows, or turned, its columns.
-            (Extent::Rows, Extent::Block) if self.schedule.cut.turned => Lanes::Tile(slice),
-            (Extent::Columns, Extent::Block) if self.schedule.cut.turned => Lanes::Lines(slice),
+            // A block's lines are its rows, or transposed, its columns.
+            (Extent::Rows, Extent::Block) if self.schedule.cut.transposed => Lanes::Tile(slice),
+            (Extent::Columns, Extent::Block) if self.schedule.cut.transposed => Lanes::Lines(slice),
             (Extent::Rows, Extent::Block) => Lanes::Lines(slice),
             (Extent::Columns, Extent::Block) => Lanes::Tile(slice),
             _ => Lanes::Slice(slice),
@@ -310,7 +310,7 @@ impl<'a> Machine<'a> {
                 with_type!(dtype, T => self.store::<T>(*view, *from, block));
             }
             Action::Fold(acc, from) => self.fold(*acc, *from),
-            Action::FoldStrange(acc, from) => self.fold_strange(*acc, *from),
+            Action::FoldNonFinite(acc, from) => self.fold_non_finite(*acc, *from),
             Action::Expand(from) => with_type!(self.dtype(*from), T => self.expand::<T>(step, *from)),
             Action::Random { stream, key, index } => {
                 let extent = self.schedule.cells[step.to.expect("a result")].extent;
@@ -490,7 +490,7 @@ impl<'a> Machine<'a> {
                 let acc = reduce::Accumulator::view_mut(sums);
                 let runs = Runs::among(&tiling.segments, self.rows.clone(), self.columns.clone());
                 segments::fold::<T, M>(runs, x, self.rows.start, acc);
-            } else if self.schedule.cut.turned {
+            } else if self.schedule.cut.transposed {
                 reduce::columns::<T, M>(x, sums);
             } else if rows == 1 {
                 reduce::blocks::<T, M>(x, self.schedule.cut.block, sums);
@@ -502,16 +502,16 @@ impl<'a> Machine<'a> {
     }
 
     /// Looks for numbers that are not finite, in each row.
-    fn fold_strange(&mut self, acc: usize, from: usize) {
+    fn fold_non_finite(&mut self, acc: usize, from: usize) {
         let acc = &self.schedule.accs[acc];
         let mut register = self.take(acc.chunk);
         let found = &mut bool::slice_mut(&mut register)[..self.rows.len()];
         match self.lanes::<f32>(from) {
             Lanes::Slice(x) => {
                 let rows = x.chunks_exact(self.columns.len());
-                found.iter_mut().zip(rows).for_each(|(found, row)| *found |= any_strange(row));
+                found.iter_mut().zip(rows).for_each(|(found, row)| *found |= any_non_finite(row));
             }
-            Lanes::Splat(x) => found.iter_mut().for_each(|found| *found |= any_strange(&[x])),
+            Lanes::Splat(x) => found.iter_mut().for_each(|found| *found |= any_non_finite(&[x])),
             Lanes::Lines(_) | Lanes::Tile(_) => unreachable!("answers were asked for of each element"),
         }
         self.scratch.registers[acc.chunk] = register;
