@@ -17,7 +17,7 @@ pub(crate) enum Bad {
 /// A tapped value that may be an error.
 #[derive(Clone, Debug)]
 pub(crate) struct Alarm {
-    /// Which tap.
+    /// The tap.
     tap: usize,
     bad: Bad,
     what: String,

@@ -76,7 +76,7 @@ impl Data {
         for_data!(self, v => v.len())
     }
 
-    /// Whether there are no elements.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

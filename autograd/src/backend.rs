@@ -38,8 +38,8 @@ pub trait Backend: Send {
     /// The device's name, such as `cpu (2 threads)`.
     fn name(&self) -> String;
 
-    /// Whether the device has a kernel for a fused op over inputs of these shapes and types, which fit it. One that it does
-    /// not claim is decomposed into primitives before a program is planned: see [`crate::Program::lowered`].
+    /// True if the device has a kernel for a fused op over inputs of these shapes and types, which fit it. One that it does not
+    /// claim is decomposed into primitives before a program is planned: see [`crate::Program::lowered`].
     fn claims(&self, op: &Op, inputs: &[Typed]) -> bool {
         let _ = (op, inputs);
         false
@@ -127,7 +127,7 @@ pub trait Backend: Send {
         collective: &mut dyn Collective,
     ) -> Result<()>;
 
-    /// Measures from now on what each kernel of an executable takes, whenever it runs. It computes the same bits. Whether the
+    /// Measures from now on what each kernel of an executable takes, whenever it runs. It computes the same bits. True if the
     /// device can tell.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ impl Range {
         }
     }
 
-    /// Whether a number is within.
+    /// True if a number is within.
     pub fn has(self, x: f64) -> bool {
         let (closed, least, infinite) = self.bounds();
         (x > least || closed && x == least) && (infinite || x.is_finite())

@@ -17,7 +17,7 @@ pub trait Collective: Send {
     /// Which rank this is, from 0 on.
     fn rank(&self) -> usize;
 
-    /// How many there are.
+    /// Their number.
     fn ranks(&self) -> usize;
 
     /// Replaces the data by that of all ranks, reduced element by element: the sum (of halves: rounded once), or the
@@ -55,7 +55,7 @@ impl Collective for Alone {
 /// One value of an exchange.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exchange {
-    /// How it is reduced.
+    /// The way it is reduced.
     pub reduce: Reduce,
     /// A hash of what must be equal on all ranks: which parameters have a gradient.
     pub tag: u64,
@@ -86,12 +86,12 @@ pub fn exchange(collective: &mut dyn Collective, parts: &mut [Exchange]) -> Resu
     parts.iter_mut().try_for_each(|part| collective.all_reduce(part.reduce, &mut part.data))
 }
 
-/// How many calls an exchange of so many values makes.
+/// The number of calls that an exchange of so many values makes.
 pub(crate) fn calls(parts: usize) -> usize {
     parts + 1
 }
 
-/// Whether words are the same on all ranks, each: the largest and the smallest are.
+/// True if words are the same on all ranks, each: the largest and the smallest are.
 ///
 /// # Errors
 /// As [`Collective::all_reduce`].
@@ -108,7 +108,7 @@ pub(crate) fn agree<const N: usize>(collective: &mut dyn Collective, words: [u64
 pub(crate) struct Counted<'a> {
     pub collective: &'a mut dyn Collective,
     pub calls: usize,
-    /// Whether one of them has failed: then it has failed on all ranks.
+    /// True if one of them has failed: then it has failed on all ranks.
     pub failed: bool,
 }
 
@@ -134,7 +134,7 @@ impl Collective for Counted<'_> {
 }
 
 impl Tape {
-    /// How many ranks run this program together.
+    /// The number of ranks that run this program together.
     pub fn ranks(&self) -> usize {
         self.ranks
     }

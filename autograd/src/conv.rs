@@ -6,7 +6,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// How a kernel walks over an image: a pair of numbers is one for the height and one for the width.
+/// The way a kernel walks over an image: a pair of numbers is one for the height and one for the width.
 ///
 /// ```
 /// use wgrad::{Conv2d, DType, Tape};
@@ -43,7 +43,7 @@ impl Conv2d {
         Self { padding: [(kernel - 1) / 2; 2], ..Self::default() }
     }
 
-    /// How many positions a kernel of this extent has along an axis of this extent.
+    /// The number of positions that a kernel of this extent has along an axis of this extent.
     fn positions(&self, axis: usize, extent: usize, kernel: usize) -> Result<usize, String> {
         let name = AXES[axis];
         if self.stride[axis] == 0 || self.dilation[axis] == 0 || kernel == 0 {

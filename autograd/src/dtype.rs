@@ -23,7 +23,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Whether gradients exist in this type.
+    /// True if gradients exist in this type.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F64 | DType::F32 | DType::F16)
     }

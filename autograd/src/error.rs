@@ -72,9 +72,9 @@ pub enum Error {
     NameTaken {
         /// The name.
         name: String,
-        /// Where it was first used.
+        /// The place where it was first used.
         first: Site,
-        /// Where it was used again.
+        /// The place where it was used again.
         second: Site,
     },
     /// A program of another session, or over a store that declares something else.
@@ -136,7 +136,7 @@ pub enum Error {
     OtherRanks {
         /// For how many it was recorded.
         recorded: usize,
-        /// How many there are.
+        /// Their number.
         ranks: usize,
     },
     /// What a backend reports.

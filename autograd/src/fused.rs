@@ -55,7 +55,7 @@ fn signature(op: &Op) -> Option<(Named, Named)> {
 }
 
 impl Op {
-    /// Whether this is one of the ops that have a decomposition.
+    /// True if this is one of the ops that have a decomposition.
     pub fn is_fused(&self) -> bool {
         signature(self).is_some()
     }

@@ -52,7 +52,7 @@ impl<'t> Cotangent<'t> {
 struct Sweep<'p, 't> {
     tape: &'t Tape,
     paths: &'p Paths,
-    /// Whether a gradient is wanted of a node, or of something it was computed from.
+    /// True if a gradient is wanted of a node, or of something it was computed from.
     needed: Vec<bool>,
     cotangents: HashMap<NodeId, Cotangent<'t>>,
     /// The nodes of checkpoints as recomputed: rules read these in place of the originals.

@@ -87,7 +87,7 @@ pub struct Grads<'t, S = Unscaled> {
     pub(crate) history: RefCell<History>,
     /// States of the caller's own that a step gives these values.
     pub(crate) assigned: Vec<(StateId, Tensor<'t>)>,
-    /// How many tokens the gradient is a mean over (scalar), where it is weighted by them.
+    /// The number of tokens that the gradient is a mean over (scalar), where it is weighted by them.
     pub(crate) weight: Option<Tensor<'t>>,
     /// The generators that a step moves on, each with the counter's value that was drawn by (u32 scalar).
     pub(crate) generators: Vec<(Rng, Tensor<'t>)>,
@@ -102,9 +102,9 @@ pub(crate) struct History {
     pub done: Vec<Action>,
     /// The loss, if they are of one.
     pub loss: Option<NodeId>,
-    /// Whether half precision had a part in them.
+    /// True if half precision had a part in them.
     pub half: bool,
-    /// Whether the verdict is about their values.
+    /// True if the verdict is about their values.
     pub judged: bool,
     /// The dynamic scale that they were divided by, and its value then.
     pub unscaled_by: Option<(StateId, NodeId)>,

@@ -15,7 +15,7 @@ use std::{
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct StoreId {
     number: u64,
-    /// Where it was made.
+    /// The place where it was made.
     site: &'static Location<'static>,
 }
 

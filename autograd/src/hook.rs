@@ -171,8 +171,8 @@ impl Tape {
         total
     }
 
-    /// Whether a gradient can flow to a tensor, or on to something that it was computed from: an input, a state or a
-    /// parameter. None flows to constants, to random numbers, or to what is detached.
+    /// True if a gradient can flow to a tensor, or on to something that it was computed from: an input, a state or a parameter.
+    /// None flows to constants, to random numbers, or to what is detached.
     pub(crate) fn takes_gradients(&self, x: Tensor<'_>) -> bool {
         let nodes = &self.inner.borrow().nodes;
         let (mut seen, mut open) = (std::collections::HashSet::new(), vec![x.id]);
@@ -318,8 +318,8 @@ impl<'t> Tensor<'t> {
         self.hooked(fns, inputs)
     }
 
-    /// Whether a gradient can flow to this tensor, so that [`Tensor::on_grad`] may be called: it is of floats, neither
-    /// detached nor computed from constants alone.
+    /// True if a gradient can flow to this tensor, so that [`Tensor::on_grad`] may be called: it is of floats, neither detached
+    /// nor computed from constants alone.
     pub fn requires_grad(self) -> bool {
         self.dtype().is_float() && self.tape.takes_gradients(self)
     }

@@ -49,7 +49,7 @@ struct Table {
     brought: Vec<Option<Brought>>,
     /// The result of the exchange that is over, until all who wait for it have it; or the rank that took no part.
     result: Option<std::result::Result<Data, usize>>,
-    /// How many have yet to fetch it.
+    /// The number that have yet to fetch it.
     waiting: usize,
     /// A rank that has left for good.
     lost: Option<usize>,

@@ -50,7 +50,7 @@ pub(crate) enum Mark {
     Attention,
     /// Statistics of a batch.
     BatchStatistics,
-    /// How many targets a mean is over, where some are ignored.
+    /// The number of targets that a mean is over, where some are ignored.
     TokenCount,
     /// What a loss over classes is given.
     Logits,
@@ -65,11 +65,11 @@ pub(crate) struct Facts {
     losses: Vec<NodeId>,
     /// What steps have followed.
     verdicts: Vec<NodeId>,
-    /// Where each state was given a value last.
+    /// The place where each state was given a value last.
     assigned: BTreeMap<StateId, Site>,
     /// Random numbers that generators have given.
     pub drawn: Vec<Drawn>,
-    /// Whether the gradient that is being recorded is one of a scaled loss.
+    /// True if the gradient that is being recorded is one of a scaled loss.
     scaled_sweep: bool,
 }
 
@@ -91,7 +91,7 @@ impl Tape {
         self.inner.borrow_mut().facts.losses.push(loss.id);
     }
 
-    /// Whether any of these tensors is computed from one that is marked so.
+    /// True if any of these tensors is computed from one that is marked so.
     pub(crate) fn comes_from(&self, x: &[Tensor<'_>], mark: Mark) -> bool {
         let inner = self.inner.borrow();
         let mut marked = inner.facts.marks.iter().filter(|(_, m)| *m == mark).peekable();
@@ -286,7 +286,7 @@ impl<'p> Walk<'p> {
         flats
     }
 
-    /// Where the first of some flat vectors was gathered.
+    /// The place where the first of some flat vectors was gathered.
     fn origin(&self, flats: &[NodeId]) -> Site {
         let first = flats.last().expect("gradients of something");
         self.program.node(*first).site
@@ -439,7 +439,7 @@ fn probes(walk: &mut Walk<'_>) {
     }
 }
 
-/// Whether an op looks at a gradient: what norms, maxima, means and histograms are made of.
+/// True if an op looks at a gradient: what norms, maxima, means and histograms are made of.
 fn is_look(op: &Op) -> bool {
     let leaf =
         matches!(op, Op::Const(_) | Op::Input(_) | Op::State(_) | Op::Iota(_) | Op::Table(_) | Op::Random { .. });
@@ -498,7 +498,7 @@ fn constant(program: &Program, id: NodeId) -> Option<f64> {
     }
 }
 
-/// Whether a value is `x * x`, or `x^2`; a sum or a multiple of such; or that kept from below by 0.
+/// True if a value is `x * x`, or `x^2`; a sum or a multiple of such; or that kept from below by 0.
 fn square_of(program: &Program, id: NodeId) -> bool {
     let node = program.node(moved(program, id));
     let x = &node.inputs;
@@ -530,7 +530,7 @@ fn kept(program: &Program, id: NodeId) -> NodeId {
     largest.and_then(|x| input(x, negation)).unwrap_or(id)
 }
 
-/// Whether a value is `e^x` divided by something, as in a soft-max.
+/// True if a value is `e^x` divided by something, as in a soft-max.
 fn share_of(program: &Program, id: NodeId) -> bool {
     let node = program.node(moved(program, id));
     let is_exp = |id| matches!(program.node(moved(program, id)).op, Op::Unary(Unary::Exp));
@@ -544,7 +544,7 @@ fn share_of(program: &Program, id: NodeId) -> bool {
     }
 }
 
-/// Whether a value is a magnitude, which is 0 where its argument is: a norm, a square, `|x|`.
+/// True if a value is a magnitude, which is 0 where its argument is: a norm, a square, `|x|`.
 fn magnitude(program: &Program, id: NodeId) -> bool {
     let node = program.node(moved(program, id));
     let negated =

@@ -82,7 +82,7 @@ impl Program {
 }
 
 impl<'t, F: Fn(&Op, &[Typed]) -> bool> Lowering<'_, 't, F> {
-    /// Whether the device has a kernel for a fused op over inputs of these types.
+    /// True if the device has a kernel for a fused op over inputs of these types.
     fn is_claimed(&self, op: &Op, x: &[Tensor<'t>], dtype: impl Fn(Tensor<'t>) -> DType) -> bool {
         let typed: Vec<Typed> = x.iter().map(|x| (x.shape(), dtype(*x))).collect();
         (self.claims)(op, &typed)

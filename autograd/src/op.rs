@@ -43,7 +43,7 @@ pub enum Unary {
     Gated(Gate),
     /// The slope of that: a sum that cancels, and a product that leaves the range of numbers on the way.
     GatedSlope(Gate),
-    /// Whether an element is neither NaN nor infinite; gives bool.
+    /// True if an element is neither NaN nor infinite; gives bool.
     IsFinite,
 }
 
@@ -144,7 +144,7 @@ pub enum Op {
     CumSum {
         /// The axis.
         axis: usize,
-        /// Whether the sums begin at the end.
+        /// True if the sums begin at the end.
         reverse: bool,
     },
     // Movement: no arithmetic.
@@ -172,7 +172,7 @@ pub enum Op {
         axis: usize,
         /// The extent of the result along it.
         len: usize,
-        /// Where each input goes.
+        /// The place where each input goes.
         places: Arc<[Place]>,
     },
     // Indexing; each is the transpose of its neighbour.
@@ -192,9 +192,9 @@ pub enum Op {
     // Contraction.
     /// Matrix product over the last two dimensions, either transposed first; leading dimensions are a batch.
     MatMul {
-        /// Whether the first input is stored as `[.., k, m]`.
+        /// True if the first input is stored as `[.., k, m]`.
         ta: bool,
-        /// Whether the second input is stored as `[.., n, k]`.
+        /// True if the second input is stored as `[.., n, k]`.
         tb: bool,
     },
     // Convolution; the gradient of each is the other two: `conv.rs` has their shapes.
@@ -264,7 +264,7 @@ impl Op {
         }
     }
 
-    /// Whether a kernel of this op reads contiguous operands only: convolutions and fused ops.
+    /// True if a kernel of this op reads contiguous operands only: convolutions and fused ops.
     pub fn reads_contiguous(&self) -> bool {
         matches!(self, Op::Conv2d(_) | Op::ConvInputGrad(..) | Op::ConvWeightGrad(..)) || self.is_fused()
     }
@@ -455,7 +455,7 @@ impl Op {
 }
 
 impl Reduce {
-    /// Whether elements of a type can be reduced.
+    /// True if elements of a type can be reduced.
     fn takes(self, dtype: DType) -> Result<(), String> {
         match self {
             Reduce::Norm if !dtype.is_float() => Err(format!("needs floats, not {dtype}")),

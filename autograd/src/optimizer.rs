@@ -32,7 +32,7 @@ pub struct Rule<'t> {
     pub segments: Arc<Segments>,
     /// The parameters, in the order of the segments.
     pub members: Vec<Param>,
-    /// How many updates have been made before this one (u32 scalar).
+    /// The number of updates that have been made before this one (u32 scalar).
     pub updates: Tensor<'t>,
 }
 
@@ -142,7 +142,7 @@ pub trait Optimizer {
         None
     }
 
-    /// Changes a setting, before anything is recorded: how a run is made again that differs in this alone. Whether there is
+    /// Changes a setting, before anything is recorded: how a run is made again that differs in this alone. True if there is
     /// such a setting.
     fn tune(&mut self, _tuning: Tuning) -> bool {
         false

@@ -17,7 +17,7 @@ pub struct PassConfig {
     pub micro_batches: usize,
     /// Replicas that train together.
     pub ranks: usize,
-    /// Whether a loss scaler is in use, static or dynamic.
+    /// True if a loss scaler is in use, static or dynamic.
     pub scaler: bool,
     /// How micro-batches are weighted; `None` if nobody has said.
     pub weighting: Option<Weighting>,
@@ -38,7 +38,7 @@ pub enum Action {
     ReduceVerdict,
     /// Adds noise.
     Noise {
-        /// Whether each rank draws its own.
+        /// True if each rank draws its own.
         rank_key: bool,
     },
     /// Subtracts means.
@@ -51,7 +51,7 @@ pub enum Action {
     ClipValue,
     /// Takes a window's gradients out of their accumulator, which leaves it empty.
     Take {
-        /// Whether the window may be short: the data has ended, or nobody has said how long windows are.
+        /// True if the window may be short: the data has ended, or nobody has said how long windows are.
         short: bool,
     },
     /// Updates the parameters where the verdict allows it.
@@ -66,7 +66,7 @@ pub enum Action {
     ScalerUpdate,
     /// Advances the schedule.
     Tick {
-        /// Whether it waits for a successful step.
+        /// True if it waits for a successful step.
         gated: bool,
     },
     /// Shows the gradients.
@@ -98,7 +98,7 @@ enum Consumed {
 /// The tags of the gradients of one window.
 #[derive(Clone, Debug)]
 struct Tags {
-    /// How many micro-batches are in.
+    /// The number of micro-batches that are in.
     window: usize,
     replica: Replica,
     scaled: bool,
@@ -148,7 +148,7 @@ impl PassConfig {
 pub struct PassState {
     config: PassConfig,
     tags: Tags,
-    /// Whether a step has been made since the schedule's last tick.
+    /// True if a step has been made since the schedule's last tick.
     stepped: bool,
     norm_clips: usize,
     value_clips: usize,
@@ -204,7 +204,7 @@ impl PassState {
         self
     }
 
-    /// Whether somebody has judged that the values are finite.
+    /// True if somebody has judged that the values are finite.
     pub(crate) fn is_checked(&self) -> bool {
         self.tags.check != Check::Unchecked
     }
@@ -291,12 +291,12 @@ impl PassState {
         self.tags.window < self.config.micro_batches
     }
 
-    /// Whether they are those of one replica.
+    /// True if they are those of one replica.
     pub(crate) fn is_local(&self) -> bool {
         self.tags.replica == Replica::Local
     }
 
-    /// Whether there are gradients that no step has consumed.
+    /// True if there are gradients that no step has consumed.
     fn usable(&mut self) -> bool {
         self.report_if(self.is_consumed(), PassAfterStep);
         self.report_if(self.tags.window == 0, PassBeforeBackward);

@@ -29,7 +29,7 @@ impl Hash for Segments {
 }
 
 impl Place {
-    /// Whether `len` elements placed here stay within `extent`.
+    /// True if `len` elements placed here stay within `extent`.
     pub(crate) fn fits(self, len: usize, extent: usize) -> bool {
         if len <= 1 {
             return len == 0 || self.start < extent;

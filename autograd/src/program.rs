@@ -203,7 +203,7 @@ impl Program {
         &self.steep
     }
 
-    /// How many ranks run it together.
+    /// The number of ranks that run it together.
     pub fn ranks(&self) -> usize {
         self.ranks
     }

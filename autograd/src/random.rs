@@ -91,7 +91,7 @@ pub(crate) const KEY: &str = "/key";
 pub struct Rng {
     key: StateId,
     counter: StateId,
-    /// Whether its numbers are meant to repeat.
+    /// True if its numbers are meant to repeat.
     repeats: bool,
 }
 

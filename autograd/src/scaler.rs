@@ -42,9 +42,9 @@ struct Dynamic {
     scale: StateId,
     /// How many updates in a row were finite since the scale last changed (i32 scalar).
     tracker: StateId,
-    /// Whether a verdict has been given under the present scale (bool scalar).
+    /// True if a verdict has been given under the present scale (bool scalar).
     judged: StateId,
-    /// Whether something was not finite under the present scale (bool scalar).
+    /// True if something was not finite under the present scale (bool scalar).
     found: StateId,
 }
 

@@ -31,7 +31,7 @@ use std::{
 /// How many runs' taps are kept for a caller who does not fetch them; older ones are dropped.
 const TAP_RING: usize = 64;
 
-/// How many programs [`Session::run_cached`] keeps; beyond that the one unused for longest is forgotten.
+/// The number of programs that [`Session::run_cached`] keeps; beyond that the one unused for longest is forgotten.
 const CACHED_PROGRAMS: usize = 64;
 
 /// How many of them it keeps whatever memory they take: a loop that runs no more different ones compiles each once.
@@ -58,7 +58,7 @@ type Dropped = Arc<Mutex<Vec<ExecutableId>>>;
 #[derive(Debug)]
 struct Executable {
     id: ExecutableId,
-    /// Whether the ranks have compared what they must have in common, and what they must not.
+    /// True if the ranks have compared what they must have in common, and what they must not.
     agreed: AtomicBool,
     /// All lints of the program, where that has shown more.
     lints: OnceLock<Vec<Lint>>,
@@ -146,7 +146,7 @@ pub struct Session {
     dropped: Dropped,
     /// Snapshots that nobody can go back to any more.
     snapshots: snapshot::Dropped,
-    /// Where each name of the cache is used.
+    /// The place where each name of the cache is used.
     places: HashMap<String, Site>,
     shown: HashMap<ExecutableId, Shown>,
     taps: VecDeque<Taps>,
@@ -198,7 +198,7 @@ impl Session {
         Self { id: fresh_id(), collective, cache: vec![], ..self }
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.collective.ranks()
     }
@@ -476,7 +476,7 @@ impl Session {
     }
 
     /// Measures from now on what each kernel of a program takes, in each of its runs: see [`Session::kernel_times`]. It
-    /// computes the same bits. Whether the device can tell.
+    /// computes the same bits. True if the device can tell.
     ///
     /// # Errors
     /// [`Error::ForeignProgram`] if the program is another session's; if the device has no room for what that takes, or is

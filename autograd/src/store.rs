@@ -115,7 +115,7 @@ impl Layout {
         }
     }
 
-    /// Whether what is recorded over these declarations means the same over others: they are the same ones, in the same order,
+    /// True if what is recorded over these declarations means the same over others: they are the same ones, in the same order,
     /// of whatever store.
     pub(crate) fn serves(&self, other: &Self) -> bool {
         let states = self.states.iter().map(|(_, state)| state).eq(other.states.iter().map(|(_, state)| state));
@@ -146,7 +146,7 @@ impl Layout {
         self.params.iter().map(|(id, decl)| (*id, decl))
     }
 
-    /// Whether a state is an arena of parameters.
+    /// True if a state is an arena of parameters.
     pub fn is_arena(&self, state: StateId) -> bool {
         self.params.iter().any(|(_, p)| p.arena == state)
     }
@@ -180,7 +180,7 @@ impl ParamSet {
         self.params.iter().copied()
     }
 
-    /// Whether a parameter is a member.
+    /// True if a parameter is a member.
     pub fn contains(&self, param: Param) -> bool {
         self.params.binary_search(&param).is_ok()
     }
@@ -190,7 +190,7 @@ impl ParamSet {
         self.params.len()
     }
 
-    /// Whether the set has no members.
+    /// True if the set has no members.
     pub fn is_empty(&self) -> bool {
         self.params.is_empty()
     }

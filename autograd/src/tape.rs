@@ -85,8 +85,7 @@ impl Node {
         &self.inputs[..self.op.differentiable_inputs(self.inputs.len())]
     }
 
-    /// Whether gradients flow through it. A rule with several outputs runs when the sweep reaches the first, whatever its
-    /// type.
+    /// True if gradients flow through it. A rule with several outputs runs when the sweep reaches the first, whatever its type.
     pub(crate) fn carries(&self) -> bool {
         self.dtype.is_float() || matches!(self.op, Op::Custom { .. })
     }
@@ -106,7 +105,7 @@ pub(crate) struct Inner {
     /// The function that is being recorded.
     pub named: Option<Named>,
     pub autocast: Option<DType>,
-    /// Whether anything was computed in half precision because of it.
+    /// True if anything was computed in half precision because of it.
     pub half: bool,
     inputs: Vec<InputDecl>,
     states: BTreeMap<StateId, NodeId>,
@@ -346,7 +345,7 @@ impl Tape {
         free
     }
 
-    /// Where something is tapped under this name.
+    /// The place where something is tapped under this name.
     fn tapped(&self, name: &str) -> Option<Site> {
         self.inner.borrow().taps.iter().find(|tap| tap.name == name).map(|tap| tap.site)
     }

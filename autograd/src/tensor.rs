@@ -43,7 +43,7 @@ impl<'t> Operand<'t> {
         }
     }
 
-    /// Whether it is a number that halves cannot hold.
+    /// True if it is a number that halves cannot hold.
     fn is_no_half(self) -> bool {
         self.value().is_some_and(|value| value.is_finite() && f16::from_f64(value).to_f64() != value)
     }

@@ -51,7 +51,7 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// Whether a node hands nothing on.
+    /// True if a node hands nothing on.
     pub fn end_at(&self, id: NodeId) -> bool {
         self.cuts.contains(&id)
     }
@@ -106,7 +106,7 @@ impl Tape {
         }
     }
 
-    /// Whether a parameter is the same in two values of its arena, as far as is known.
+    /// True if a parameter is the same in two values of its arena, as far as is known.
     pub(crate) fn is_same_in(&self, param: Param, a: Tensor<'_>, b: Tensor<'_>) -> bool {
         let versions = &self.inner.borrow().versions;
         versions.origin(a.id, param, &[]) == versions.origin(b.id, param, &[])

@@ -20,12 +20,12 @@ use std::{collections::BTreeMap, sync::Arc};
 pub(crate) struct Window {
     /// The accumulator's name.
     pub name: String,
-    /// How many micro-batches a window has, if that has been said.
+    /// The number of micro-batches that a window has, if that has been said.
     pub micro_batches: Option<usize>,
     /// What tells how many are in (u32 scalar): their number, or, where no length has been said, their weight.
     pub counter: StateId,
     pub weighting: Weighting,
-    /// Whether what is added up carries a loss scale.
+    /// True if what is added up carries a loss scale.
     pub scaled: bool,
     /// The state of the scale that it carries, or has carried.
     pub scale: Option<StateId>,
@@ -41,7 +41,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Whether it concerns this window.
+    /// True if it concerns this window.
     fn concerns(&self, of: &Window) -> bool {
         match self {
             Event::Window(window, _) => window.counter == of.counter,

@@ -26,7 +26,7 @@ pub enum Error {
     /// The operating system gives no more threads.
     #[error("cannot start {threads} threads: {source}")]
     Threads {
-        /// How many were asked for.
+        /// The number that were asked for.
         threads: usize,
         /// Why not.
         source: std::io::Error,

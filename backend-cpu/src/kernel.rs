@@ -51,7 +51,7 @@ fn targets(kernels: &[&Kernel], place: &dyn Fn(usize) -> Source) -> Vec<Source> 
     writes
 }
 
-/// Where an operand is while these are written.
+/// The place where an operand is while these are written.
 fn source(operand: &Operand, writes: &[Source], place: &dyn Fn(usize) -> Source) -> Source {
     let place = place(operand.slot);
     writes.iter().position(|w| *w == place).map_or(place, Source::Target)

@@ -33,7 +33,7 @@ pub struct Counters {
     pub pipelines: u64,
 }
 
-/// How many runs may be on their way: the host waits before it enqueues another.
+/// The number of runs that may be on their way: the host waits before it enqueues another.
 const IN_FLIGHT: usize = 2;
 
 /// A run that is on its way.
@@ -70,7 +70,7 @@ pub struct WgpuBackend {
     /// What runs that are over have shown to be wrong.
     errors: VecDeque<wgrad::Error>,
     counters: Counters,
-    /// Where `read` has things copied to.
+    /// The place where `read` has things copied to.
     staging: Option<Buffer>,
     /// Words on their way to the device.
     words: Vec<u32>,
@@ -121,8 +121,8 @@ impl WgpuBackend {
         &self.gpu
     }
 
-    /// Whether the adapter is a renderer on the CPU: slower than the CPU backend, and not what somebody wants who has not
-    /// asked for it.
+    /// True if the adapter is a renderer on the CPU: slower than the CPU backend, and not what somebody wants who has not asked
+    /// for it.
     pub fn is_software(&self) -> bool {
         self.gpu.summary().is_software()
     }

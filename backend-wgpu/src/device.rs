@@ -88,7 +88,7 @@ pub struct AdapterSummary {
     pub compiler: Option<Compiler>,
     /// The largest value that a kernel can read or write, in bytes.
     pub largest_binding: u64,
-    /// How many buffers a kernel can read and write.
+    /// The number of buffers that a kernel can read and write.
     pub storage_buffers: u32,
     /// Memory that the invocations of a workgroup share, in bytes.
     pub workgroup_memory: u32,
@@ -98,7 +98,7 @@ pub struct AdapterSummary {
     pub features: Vec<String>,
     /// Those that it has not.
     pub missing: Vec<String>,
-    /// Whether kernels store halves as integers of 16 bits; else two of them share a word, which is changed atomically.
+    /// True if kernels store halves as integers of 16 bits; else two of them share a word, which is changed atomically.
     pub native_halves: bool,
     /// The products of small matrices that its matrix units make, such as `16x16x16 f16 to f32`. What becomes of them when
     /// it is opened [`Gpu::matrix_units`] tells.
@@ -133,7 +133,7 @@ impl AdapterSummary {
         }
     }
 
-    /// Whether it is a renderer on the CPU, which nobody wants unless they ask for it.
+    /// True if it is a renderer on the CPU, which nobody wants unless they ask for it.
     pub fn is_software(&self) -> bool {
         self.kind == AdapterKind::Software
     }
@@ -187,7 +187,7 @@ pub enum StandIn {
     Broken,
 }
 
-/// How an adapter is opened.
+/// The way an adapter is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
     /// Asks for no more than every WebGPU device offers, and for no optional feature: what runs so runs anywhere.
@@ -496,7 +496,7 @@ impl Inner {
         if arrival.is_good() { Ok(()) } else { Err(Error::Lost("values cannot be read".into())) }
     }
 
-    /// Whether so many bytes could be taken from the budget.
+    /// True if so many bytes could be taken from the budget.
     pub fn admit(&self, wanted: u64) -> Result<()> {
         let used = self.used.load(Relaxed);
         match self.budget.filter(|budget| used + wanted > *budget) {

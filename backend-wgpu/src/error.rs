@@ -23,7 +23,7 @@ pub enum Error {
     NoSuchAdapter {
         /// The number asked for.
         index: usize,
-        /// How many there are.
+        /// Their number.
         count: usize,
     },
     /// The driver gives no device.
@@ -51,11 +51,11 @@ pub enum Error {
     /// The byte budget does not suffice. Nothing has been allocated.
     #[error("{wanted} bytes more are needed on the device, but {used} of its budget of {budget} bytes are in use")]
     OverBudget {
-        /// How many are asked for.
+        /// The number that are asked for.
         wanted: u64,
-        /// How many are in use.
+        /// The number that are in use.
         used: u64,
-        /// How many there are.
+        /// Their number.
         budget: u64,
     },
     /// A kernel that reads and writes more buffers than the adapter can bind at once.
@@ -87,7 +87,7 @@ pub enum Error {
     Validation(String),
 }
 
-/// Which numbers adapters have.
+/// The numbers that adapters have.
 fn numbers(count: usize) -> String {
     if count == 1 { "is one, numbered 0".into() } else { format!("are {count}, numbered 0 to {}", count - 1) }
 }

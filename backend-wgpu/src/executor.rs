@@ -29,7 +29,7 @@ pub(crate) struct StateBuffer {
 }
 
 impl StateBuffer {
-    /// How its elements lie there.
+    /// The way its elements lie there.
     pub fn form(&self) -> Form {
         match self.place {
             Place::Arena(_) => Form::Words,
@@ -67,7 +67,7 @@ pub(crate) struct Shown {
     pub taps: Vec<(DType, usize)>,
     /// Two words for each, after the taps.
     pub checks: Vec<Check>,
-    /// How many dispatches have timestamps, which come last.
+    /// The number of dispatches that have timestamps, which come last.
     pub timed: usize,
 }
 
@@ -103,19 +103,19 @@ pub(crate) struct Executable {
     steps: Vec<Step>,
     /// The arena's generation for which the steps were made.
     generation: u64,
-    /// Which steps run before each exchange, and after the last.
+    /// The steps that run before each exchange, and after the last.
     stages: Vec<(Range<usize>, Option<Stop>)>,
     /// The steps that commit.
     commits: Range<usize>,
     pub inputs: Vec<Option<Stretch>>,
-    /// Where tapped values are when the last stage has run.
+    /// The place where tapped values are when the last stage has run.
     taps: Vec<Stretch>,
     pub shown: Arc<Shown>,
     /// Slots that kernels write: for tests that fill them with garbage.
     transient: Vec<Stretch>,
     /// Buffers for what is shown, not in use.
     pub free: Vec<Buffer>,
-    /// How many kernels the plan has.
+    /// The number of kernels that the plan has.
     kernels: usize,
     /// What its dispatches are timed by, if somebody watches.
     clock: Option<Clock>,
@@ -305,7 +305,7 @@ impl Executable {
         if self.generation == world.arena.generation { Ok(()) } else { self.bind(world) }
     }
 
-    /// How many stages there are.
+    /// The number of stages.
     pub fn stages(&self) -> usize {
         self.stages.len()
     }
@@ -402,7 +402,7 @@ impl Executable {
         self.flags.as_ref().map(|flags| &flags.raw)
     }
 
-    /// Times each dispatch from the next run on. Whether the device can.
+    /// Times each dispatch from the next run on. True if the device can.
     pub fn watch(&mut self, world: &mut World<'_>) -> Result<bool> {
         if self.clock.is_none() {
             let timed = self.commits.start;

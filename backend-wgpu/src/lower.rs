@@ -30,25 +30,25 @@ pub(crate) struct Check {
 /// Lowers the kernels of a plan.
 pub(crate) struct Lowering<'a> {
     pub plan: &'a Plan,
-    /// Where each slot's first element is.
+    /// The place where each slot's first element is.
     pub places: &'a [(Memory, usize)],
     /// The word of the arena that says whether the run has failed, if one can.
     pub failed: Option<usize>,
     pub checks: Vec<Check>,
 }
 
-/// Whether a device is given kernels for an op over such inputs; else it runs the decomposition.
+/// True if a device is given kernels for an op over such inputs; else it runs the decomposition.
 pub(crate) fn claims(op: &Op, inputs: &[Typed], target: Target) -> bool {
     sequence::claims(op, inputs, target) || attention::claims(op, inputs, target)
 }
 
-/// Whether a kernel may find an index out of range.
+/// True if a kernel may find an index out of range.
 pub(crate) fn can_fail(kernel: &Kernel) -> bool {
     matches!(kernel.kind, Kind::Op(Op::Gather(_) | Op::ScatterAdd { .. }))
 }
 
 impl Lowering<'_> {
-    /// Where an operand's elements are.
+    /// The place where an operand's elements are.
     pub fn view(&self, operand: &Operand) -> View {
         let (memory, start) = self.places[operand.slot];
         let (shape, strides) = (operand.shape.clone(), operand.strides.clone());

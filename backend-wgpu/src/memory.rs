@@ -40,7 +40,7 @@ impl Form {
         if dtype == DType::F16 { Form::Halves } else { Form::Words }
     }
 
-    /// How many words so many elements take.
+    /// The number of words that so many elements take.
     pub fn words(self, len: usize) -> usize {
         if self == Form::Halves { len.div_ceil(2) } else { len }
     }
@@ -149,7 +149,7 @@ pub(crate) struct Arena {
     free: Vec<(usize, usize)>,
 }
 
-/// How many words an arena has at first.
+/// The number of words that an arena has at first.
 const FIRST: usize = 16 * 1024;
 
 impl Arena {

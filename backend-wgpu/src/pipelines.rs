@@ -69,7 +69,7 @@ impl Pipelines {
         Self { known: Mutex::default(), most: most.unwrap_or(KEPT) }
     }
 
-    /// How many there are.
+    /// Their number.
     pub fn len(&self) -> usize {
         self.known().kernels.len()
     }

@@ -34,7 +34,7 @@ pub(crate) struct Stop {
     pub values: Vec<(Stretch, Reduce, u64)>,
 }
 
-/// Where a program's memory is.
+/// The place where a program's memory is.
 pub(crate) struct Layout<'a> {
     /// Each slot's memory, and its first word.
     pub places: &'a [(Memory, usize)],
@@ -67,7 +67,7 @@ pub(crate) struct Schedule {
     pub stages: Vec<(Range<usize>, Option<Stop>)>,
     /// Those that commit.
     pub commits: Range<usize>,
-    /// Where tapped values are when the last stage has run.
+    /// The place where tapped values are when the last stage has run.
     pub taps: Vec<Stretch>,
     pub checks: Vec<Check>,
     /// The words of buffers that the kernels hand things on in.
@@ -187,7 +187,8 @@ pub(crate) fn own(slot: &Slot, i: usize) -> Memory {
     if slot.dtype == DType::F16 { Memory::OwnHalves(i) } else { Memory::Own(i) }
 }
 
-/// How many buffers planners may count with on a device that binds so many: the arena may be one more than they know of.
+/// The number of buffers that planners may count with on a device that binds so many: the arena may be one more than they know
+/// of.
 pub(crate) fn planned(bindings: usize) -> usize {
     bindings.min(2 * FLOOR) - 1
 }
@@ -207,13 +208,13 @@ const WIDTH: usize = 32;
 pub struct Imagined {
     /// How many storage buffers its kernels can bind.
     pub buffers: usize,
-    /// Whether it is a software renderer.
+    /// True if it is a software renderer.
     pub software: bool,
     /// True if each kernel is a dispatch of its own.
     pub separate: bool,
     /// True if its compiler computes as if floats were real numbers.
     pub wary: bool,
-    /// Whether it stores integers of 16 bits, and so halves.
+    /// True if it stores integers of 16 bits, and so halves.
     pub native: bool,
     /// The size of its matrix units, if it has some: they take 16-bit integers too.
     pub units: Option<usize>,

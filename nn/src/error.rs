@@ -169,7 +169,7 @@ pub enum Error {
     Character {
         /// The character.
         character: char,
-        /// How many are before it.
+        /// The number that are before it.
         at: usize,
     },
     /// A text with other characters than the one that a saved model was trained on.

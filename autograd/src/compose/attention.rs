@@ -9,7 +9,7 @@ use crate::{
 /// What [`Tensor::attention`] does besides the plain formula.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attention<'t> {
-    /// Whether query `i` may attend to keys 0 to `i` only.
+    /// True if query `i` may attend to keys 0 to `i` only.
     pub causal: bool,
     /// What scores are multiplied by; `1 / sqrt(width)` if not given.
     pub scale: Option<f64>,

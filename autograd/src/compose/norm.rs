@@ -17,7 +17,7 @@ pub struct BatchNormed<'t> {
     pub mean: Tensor<'t>,
     /// The variance of each channel (divided by n), `[channels]`; of halves, in f32.
     pub var: Tensor<'t>,
-    /// How many elements a channel has.
+    /// The number of elements that a channel has.
     count: f64,
 }
 

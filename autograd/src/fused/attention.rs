@@ -20,10 +20,10 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// How the scores of attention follow from queries and keys.
+/// The way the scores of attention follow from queries and keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Scores {
-    /// Whether query `i` may attend to keys 0 to `i` only.
+    /// True if query `i` may attend to keys 0 to `i` only.
     pub causal: bool,
     /// The bits of what they are multiplied by.
     scale: u64,

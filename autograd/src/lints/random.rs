@@ -52,7 +52,7 @@ impl Drawing {
     }
 }
 
-/// Whether a program moves parameters, or adds up gradients for one that does.
+/// True if a program moves parameters, or adds up gradients for one that does.
 fn trains(program: &Program) -> bool {
     program.passes().iter().any(|pass| matches!(pass.kind, PassKind::Step | PassKind::Accumulate))
         || program.commits().iter().any(|(state, _)| program.layout().is_arena(*state))
@@ -98,7 +98,7 @@ pub(crate) fn same_on_all_ranks(layout: &Layout, key: StateId, site: Site) -> Li
     }
 }
 
-/// How a program uses a stream.
+/// The way a program uses a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Use {
     trains: bool,
@@ -107,7 +107,7 @@ struct Use {
 }
 
 impl Use {
-    /// Whether both may draw at the same count, one of them to train.
+    /// True if both may draw at the same count, one of them to train.
     fn repeats(self, other: Use) -> bool {
         // What trains and never moves on has a lint of its own.
         let told = self.trains && other.trains && !self.moves && !other.moves;

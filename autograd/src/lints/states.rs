@@ -33,7 +33,7 @@ impl Tape {
         }
     }
 
-    /// Whether a value is computed from gradients: these, or any that a sweep on this tape has given.
+    /// True if a value is computed from gradients: these, or any that a sweep on this tape has given.
     pub(crate) fn looks_at(&self, value: Tensor<'_>, gradients: &[Tensor<'_>]) -> bool {
         let inner = &*self.inner.borrow();
         let (read, swept) = (reads(&inner.nodes, value.id), swept(&inner.scopes));
@@ -42,7 +42,7 @@ impl Tape {
     }
 }
 
-/// Which scopes are those of a reverse sweep.
+/// The scopes that are those of a reverse sweep.
 fn swept(scopes: &[Scope]) -> Vec<bool> {
     let mut swept = vec![false; scopes.len()];
     for (i, scope) in scopes.iter().enumerate() {

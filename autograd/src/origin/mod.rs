@@ -47,11 +47,11 @@ impl fmt::Display for Phase {
 /// Elements of a value that are not finite, and the range of those that are.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct ValueRange {
-    /// How many elements there are.
+    /// The number of elements.
     pub elements: usize,
-    /// How many are NaN.
+    /// The number that are NaN.
     pub nan: usize,
-    /// How many are infinite.
+    /// The number that are infinite.
     pub infinite: usize,
     /// The smallest finite one; infinity where none is finite.
     pub low: f64,
@@ -71,7 +71,7 @@ impl ValueRange {
         })
     }
 
-    /// How many elements are not finite.
+    /// The number of elements that are not finite.
     pub fn non_finite(&self) -> usize {
         self.nan + self.infinite
     }
@@ -135,7 +135,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Whether the operation made it from finite operands; else it came with the data, a state or a parameter.
+    /// True if the operation made it from finite operands; else it came with the data, a state or a parameter.
     pub fn is_produced(&self) -> bool {
         !self.operands.is_empty()
     }

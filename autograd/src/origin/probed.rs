@@ -11,13 +11,13 @@ use crate::{
 /// What is asked of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Question {
-    /// Whether the value of a node has an element that is not finite.
+    /// True if the value of a node has an element that is not finite.
     Value(NodeId),
-    /// Whether what a selection takes from one of its branches has.
+    /// True if what a selection takes from one of its branches has.
     Taken(NodeId, usize),
 }
 
-/// Where the answers of a probed program are.
+/// The place where the answers of a probed program are.
 pub(super) struct Answers {
     /// What each element of each vector of answers is about: -1 for finite, 0 for not.
     pub asked: Vec<Vec<Question>>,
@@ -91,7 +91,7 @@ impl Rewriting {
 /// Infinities that are meant: whether negative ones, and whether positive ones.
 pub(super) type Meant = [bool; 2];
 
-/// Which infinities each node may hold that are meant: constants, and what is computed from them until a function makes them
+/// The infinities that each node may hold that are meant: constants, and what is computed from them until a function makes them
 /// finite.
 fn by_design(program: &Program) -> Vec<Meant> {
     const NONE: Meant = [false; 2];

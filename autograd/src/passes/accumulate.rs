@@ -55,7 +55,7 @@ pub struct Accumulator<S = Unscaled> {
     name: String,
     pub(super) params: ParamSet,
     pub(super) hooks: AccumulatedHooks,
-    /// How many micro-batches a window has, and the state that counts them (u32 scalar).
+    /// The number of micro-batches that a window has, and the state that counts them (u32 scalar).
     length: Option<(usize, StateId)>,
     weighting: Weighting,
     skip_bad: bool,
@@ -63,7 +63,7 @@ pub struct Accumulator<S = Unscaled> {
     sums: Vec<(StateId, StateId)>,
     /// How many micro-batches, or tokens, there are in the window (u32 scalar).
     weight: StateId,
-    /// Whether a micro-batch of the window has been judged bad (bool scalar).
+    /// True if a micro-batch of the window has been judged bad (bool scalar).
     bad: StateId,
     recorded: Mutex<Option<Recorded>>,
     scale: PhantomData<fn() -> S>,
@@ -77,7 +77,7 @@ struct Recorded {
     scaler: LossScaler,
     /// The state of the scale that they carry, or have carried.
     scale: Option<StateId>,
-    /// Whether half precision had a part in them.
+    /// True if half precision had a part in them.
     half: bool,
     /// What they come from that a clip is for.
     from: Vec<Mark>,

@@ -51,7 +51,7 @@ impl Noise {
         }
     }
 
-    /// Whether there is none at all: then not even the sign of a zero changes.
+    /// True if there is none at all: then not even the sign of a zero changes.
     fn is_silent(self) -> bool {
         let size = match self {
             Noise::Fixed { sigma } => sigma,
@@ -82,7 +82,7 @@ impl Noise {
     }
 }
 
-/// Where the normal numbers come from.
+/// The place where the normal numbers come from.
 #[derive(Clone, Debug)]
 pub enum Draw<'t> {
     /// A generator whose counter is that of updates: [`crate::Optimizer::step`] moves it on, if the step is taken.

@@ -28,7 +28,7 @@ impl Over<'_> {
         }
     }
 
-    /// Whether nothing is reduced to something.
+    /// True if nothing is reduced to something.
     fn has_empty(self, x: Tensor<'_>) -> bool {
         match self {
             Over::All => x.numel() == 0,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Stretches of an arena, each within a parameter, none empty, in the order of the arena.
 pub(super) struct Units {
-    /// Where they lie.
+    /// The place where they lie.
     pub segments: Arc<Segments>,
     /// The parameter of each.
     pub params: Vec<Param>,

@@ -6,7 +6,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Whether a value has one element per point of the index space, or one per row of it.
+/// True if a value has one element per point of the index space, or one per row of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Level {
     /// One element per row: per point of the leading dimensions.
@@ -47,7 +47,7 @@ pub enum Instr {
         stream: u64,
         /// The values that hold the key's two words and the counter.
         key: [usize; 3],
-        /// Which word: `offset + sum of coordinate * stride`. Its shape is that of this value's level.
+        /// The word: `offset + sum of coordinate * stride`. Its shape is that of this value's level.
         index: super::Operand,
     },
     /// An elementwise function.
@@ -94,7 +94,7 @@ impl Instr {
 /// One value of a body.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Value {
-    /// How it is computed.
+    /// The way it is computed.
     pub instr: Instr,
     /// Its type. `F16` is rounded when it is stored, and by a cast; arithmetic in between is f32.
     pub dtype: DType,
@@ -145,7 +145,7 @@ impl Body {
         }
     }
 
-    /// How many points a row has: 1 where nothing is reduced. Segments differ.
+    /// The number of points that a row has: 1 where nothing is reduced. Segments differ.
     pub fn row_len(&self) -> usize {
         self.space[self.space.rank() - self.reduced..].iter().product()
     }
@@ -196,7 +196,7 @@ impl Body {
         if self.values.iter().all(|value| !matches!(value.instr, Instr::Reduce(..))) {
             return Form::Map;
         }
-        // Which values follow from a reduction.
+        // The values that follow from a reduction.
         let mut after = vec![false; self.values.len()];
         for (i, value) in self.values.iter().enumerate() {
             after[i] = matches!(value.instr, Instr::Reduce(..)) || value.instr.operands().any(|o| after[o]);
@@ -209,7 +209,7 @@ impl Body {
         }
     }
 
-    /// Whether a reduction is over elements that follow from another.
+    /// True if a reduction is over elements that follow from another.
     fn two_passes(&self, after: &[bool]) -> bool {
         self.values.iter().any(|value| matches!(value.instr, Instr::Reduce(_, x) if after[x]))
     }

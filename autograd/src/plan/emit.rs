@@ -69,7 +69,7 @@ struct Met {
     computed: Vec<NodeId>,
     loads: Vec<NodeId>,
     repeated: usize,
-    /// Whether the work was more than there may be.
+    /// True if the work was more than there may be.
     too_much: bool,
 }
 
@@ -81,7 +81,7 @@ fn key(root: NodeId, level: Level, operand: &Operand) -> (NodeId, Option<Look>) 
     (root, Some((level, operand.offset, operand.strides.clone())))
 }
 
-/// Whether an operand shows the same elements all along a dimension.
+/// True if an operand shows the same elements all along a dimension.
 fn repeated(operand: &Operand, d: usize) -> bool {
     operand.shape[d] > 1 && operand.strides[d] == 0
 }
@@ -292,8 +292,8 @@ impl<'a> Emitter<'a> {
         Some((Level::Row, Operand { shape: self.group.kept(), strides, ..seen }))
     }
 
-    /// Whether a root is there before this group, to be loaded. What other groups compute for themselves may not be: its
-    /// home may be a later group, which this one must not read.
+    /// True if a root is there before this group, to be loaded. What other groups compute for themselves may not be: its home
+    /// may be a later group, which this one must not read.
     fn is_before(&self, root: NodeId) -> bool {
         self.groups.depth(root).is_none_or(|depth| depth < self.group.depth)
     }

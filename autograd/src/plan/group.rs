@@ -1,4 +1,4 @@
-//! Which nodes become one kernel.
+//! The nodes that become one kernel.
 //!
 //! Every compute node belongs to a group, and every group has a depth that exceeds the depths of all groups it reads:
 //! that no grouping makes a cycle follows from it. A node joins the deepest group among its producers if it lives on the
@@ -108,7 +108,7 @@ impl Group {
         self.axes.iter().flatten().map(|&d| self.space[d]).product()
     }
 
-    /// Whether an operand over the whole space looks at each row's element of a contiguous value of level `Row`.
+    /// True if an operand over the whole space looks at each row's element of a contiguous value of level `Row`.
     fn repeats_rows(&self, operand: &Operand) -> bool {
         if self.segments.is_some() {
             return false; // No strides say so.
@@ -122,8 +122,8 @@ impl Group {
         operand.offset == 0 && (0..want.len()).all(|d| self.space[d] == 1 || operand.strides[d] == want[d])
     }
 
-    /// Whether what is seen of a root in the frame of a level is the group's own value of it. Two groups that have merged
-    /// may look at one root in two ways: one computes it, the other reads it turned.
+    /// True if what is seen of a root in the frame of a level is the group's own value of it. Two groups that have merged may
+    /// look at one root in two ways: one computes it, the other reads it turned.
     pub fn shows(&self, root: NodeId, operand: &Operand, frame: Level) -> bool {
         let same = |level: Level| is_identity(operand, self.frame(level).numel());
         match (self.levels.get(&root), frame) {
@@ -134,7 +134,7 @@ impl Group {
     }
 }
 
-/// Whether an operand shows a contiguous root of this many elements as it is.
+/// True if an operand shows a contiguous root of this many elements as it is.
 pub(super) fn is_identity(operand: &Operand, numel: usize) -> bool {
     operand.offset == 0 && operand.shape.numel() == numel && operand.is_contiguous()
 }
@@ -161,7 +161,7 @@ fn rows(op: &Op) -> Option<(&[usize], Option<&Arc<Segments>>)> {
     }
 }
 
-/// Whether a map's elements follow from their positions: its inputs are no elements of its space.
+/// True if a map's elements follow from their positions: its inputs are no elements of its space.
 pub(super) fn is_placed(op: &Op) -> bool {
     matches!(op, Op::Random { .. } | Op::SegmentBroadcast(_))
 }
@@ -462,7 +462,7 @@ impl<'a> Groups<'a> {
         Some(absorbed)
     }
 
-    /// Whether a member of a group, or what it may compute as well, follows from one of its reductions.
+    /// True if a member of a group, or what it may compute as well, follows from one of its reductions.
     fn follows(&self, root: NodeId, g: usize) -> bool {
         let group = &self.groups[g];
         group.after.get(&root).copied().unwrap_or_else(|| {
@@ -472,14 +472,14 @@ impl<'a> Groups<'a> {
         })
     }
 
-    /// Whether a map may be computed twice.
+    /// True if a map may be computed twice.
     pub fn is_cheap(&self, root: NodeId) -> bool {
         let most = if self.uses[root.index()] <= 1 { 16 } else { 3 };
         self.options.recompute && !self.apart[root.index()] && weight(&self.program.node(root).op) <= most
     }
 
-    /// Whether a node repeats over its segment a value that a group has for each of the same segments, and if that
-    /// follows from the segment's elements, these can be walked twice.
+    /// True if a node repeats over its segment a value that a group has for each of the same segments, and if that follows from
+    /// the segment's elements, these can be walked twice.
     pub fn spreads_row(&self, id: NodeId, group: &Group, segments: &Arc<Segments>) -> bool {
         let View { root, operand } = self.input(id, 0);
         let longest = if group.after.get(root) == Some(&true) { self.options.row_limit } else { usize::MAX };

@@ -140,8 +140,8 @@ impl Plan {
         only.filter(|&k| k >= safe_from)
     }
 
-    /// Whether kernel `k` may write a value over a state: nobody reads the old value later, and it reads it itself only
-    /// element by element, as it writes.
+    /// True if kernel `k` may write a value over a state: nobody reads the old value later, and it reads it itself only element
+    /// by element, as it writes.
     fn may_overwrite(&self, state: StateId, value: &Operand, k: usize) -> bool {
         let Some(old) = self.slots.iter().position(|slot| slot.home == Home::State(state)) else { return true };
         let kernel = &self.kernels[k];

@@ -12,7 +12,7 @@ use std::{
 
 /// The largest space of which maps become one kernel that read nothing in common.
 const SMALL: usize = 1024;
-/// How many groups are tried for each that might be bundled.
+/// The number of groups that are tried for each that might be bundled.
 const TRIED: usize = 8;
 
 /// What is reduced alike: a space, its axes, and the segments that are its rows.
@@ -21,7 +21,7 @@ type Rows = (Shape, Vec<usize>, Option<Arc<Segments>>);
 /// A value that is read, and the position of the first element that is.
 type Source = (NodeId, usize);
 
-/// Which groups read what others are the homes of: for each, those that it reads, and those that read it.
+/// The groups that read what others are the homes of: for each, those that it reads, and those that read it.
 pub(super) struct Links {
     reads: Vec<Vec<usize>>,
     readers: Vec<Vec<usize>>,
@@ -143,7 +143,7 @@ impl Groups<'_> {
         }
     }
 
-    /// Whether two groups of maps may become one: nothing that reads the first is read by the second, the second reads of the
+    /// True if two groups of maps may become one: nothing that reads the first is read by the second, the second reads of the
     /// first what it would compute itself, and unless they are small, they read elements in common.
     fn may_bundle(&self, links: &Links, from: usize, to: usize) -> bool {
         let [a, b] = [from, to].map(|g| &self.groups[g]);
@@ -180,7 +180,7 @@ impl Groups<'_> {
         homes
     }
 
-    /// Whether a group comes before another, directly or by way of others.
+    /// True if a group comes before another, directly or by way of others.
     fn leads_to(&self, links: &Links, from: usize, to: usize) -> bool {
         let (mut open, mut seen) = (vec![from], HashSet::from([from]));
         while let Some(g) = open.pop() {

@@ -93,7 +93,7 @@ impl Grouping {
     }
 }
 
-/// Where the elements of a slot come from.
+/// The place where the elements of a slot come from.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Home {
     /// Written by kernels during a run.
@@ -117,7 +117,7 @@ pub struct Slot {
     pub dtype: DType,
     /// The number of elements.
     pub len: usize,
-    /// Where they come from.
+    /// The place where they come from.
     pub home: Home,
 }
 
@@ -176,8 +176,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Whether a write of the same operand as a read gives each point the element that the point has read, and no other
-    /// point has: where rows are segments, there may be as many rows as points.
+    /// True if a write of the same operand as a read gives each point the element that the point has read, and no other point
+    /// has: where rows are segments, there may be as many rows as points.
     pub fn reads_pointwise(&self, read: usize, write: usize) -> bool {
         let body = match &self.kind {
             Kind::Loop(body) => body,
@@ -210,8 +210,8 @@ impl Kernel {
 }
 
 impl Plan {
-    /// How many buffers a kernel needs where scalars share one, and the vectors that it looks up share another. (A write
-    /// may be over a read of the same slot.)
+    /// The number of buffers that a kernel needs where scalars share one, and the vectors that it looks up share another. (A
+    /// write may be over a read of the same slot.)
     pub fn buffers(&self, kernel: &Kernel) -> usize {
         let mut slots = kernel.slots();
         let all = slots.len();

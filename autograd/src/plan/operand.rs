@@ -29,7 +29,7 @@ impl Operand {
         Self { slot, offset: 0, shape: shape.clone(), strides }
     }
 
-    /// Whether the elements of each row, if there are any, lie one after another, and no row lies before the one above it.
+    /// True if the elements of each row, if there are any, lie one after another, and no row lies before the one above it.
     pub fn is_in_rows(&self) -> bool {
         let one = |d: usize| self.shape.get(d).is_none_or(|&extent| extent <= 1);
         let r = self.shape.rank();
@@ -42,7 +42,7 @@ impl Operand {
         self.shape.iter().zip(&self.strides).all(|(&extent, &stride)| extent <= 1 || stride != 0)
     }
 
-    /// Whether the elements lie one after another, row-major.
+    /// True if the elements lie one after another, row-major.
     pub fn is_contiguous(&self) -> bool {
         let unit = self.shape.strides();
         self.shape.numel() == 0 || (0..self.shape.rank()).all(|d| self.shape[d] == 1 || self.strides[d] == unit[d])

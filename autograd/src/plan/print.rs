@@ -122,7 +122,7 @@ pub(super) struct Line {
 
 const HEADINGS: [&str; 7] = ["kernel", "over", "flop", "bytes", "writes <- reads", "computes", "recorded in"];
 
-/// Which columns hold numbers, and are aligned to the right.
+/// The columns that hold numbers, and are aligned to the right.
 const NUMBERS: [usize; 2] = [2, 3];
 
 impl Described<'_> {
@@ -200,7 +200,7 @@ impl Described<'_> {
     }
 }
 
-/// How the lines go on: a stretch of so many occurs so many times.
+/// The way the lines go on: a stretch of so many occurs so many times.
 fn repetition(lines: &[Line]) -> (usize, usize) {
     let times = |stretch: usize| {
         let repeated = (stretch..lines.len()).take_while(|&i| lines[i].alike == lines[i - stretch].alike);

@@ -1,5 +1,5 @@
-//! How many buffers a kernel will need, as far as that can be told while its group grows. What it comes to in the end is
-//! known when memory has been assigned: see [`super::Plan::buffers`].
+//! The number of buffers that a kernel will need, as far as that can be told while its group grows. What it comes to in the end
+//! is known when memory has been assigned: see [`super::Plan::buffers`].
 
 use super::{
     emit::Limit,
@@ -118,7 +118,7 @@ impl Groups<'_> {
         touched.len() + scalars
     }
 
-    /// Whether the kernel of two groups will need no more buffers than there may be, or no more than one of them anyway.
+    /// True if the kernel of two groups will need no more buffers than there may be, or no more than one of them anyway.
     pub fn bindable(&self, from: usize, to: usize) -> bool {
         let width = self.width(&[from, to]);
         width <= self.options.buffers || width <= self.width(&[from]).max(self.width(&[to]))

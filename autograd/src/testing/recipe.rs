@@ -121,7 +121,7 @@ impl Recipe {
         program.inputs().iter().filter_map(|input| known(&input.name)).collect()
     }
 
-    /// How many indices an index input holds.
+    /// The number of indices that an index input holds.
     pub(super) const INDICES: usize = 96;
 }
 

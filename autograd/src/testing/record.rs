@@ -13,7 +13,7 @@ const MAX_NUMEL: usize = 64;
 /// Values whose magnitude could exceed this are squashed.
 const MAX_BOUND: f64 = 4.0;
 
-/// How the ops are recorded that mean something to the reverse sweep only.
+/// The way the ops are recorded that mean something to the reverse sweep only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// As themselves.
@@ -447,7 +447,7 @@ impl<'t> Player<'t> {
         };
         let (h, c) = recurrence.run();
         if cell == Cell::Irnn {
-            // Which units are at rest. Nothing else keeps them small.
+            // The units that are at rest. Nothing else keeps them small.
             self.branches.push(h.equals(0.0));
             bound = (0..time).fold(bh, |bound, _| bound.max(bx + hidden as f64 * bw * bound));
         }

@@ -18,8 +18,8 @@ pub(super) struct Task {
     /// Blocks of queries, of all these heads, head by head.
     blocks: Range<usize>,
     keys: Range<usize>,
-    /// Whether it gives the queries' gradient, for which it has all keys; and those of keys and values, for which it has
-    /// all queries.
+    /// True if it gives the queries' gradient, for which it has all keys; and those of keys and values, for which it has all
+    /// queries.
     gives: [bool; 2],
 }
 

@@ -127,7 +127,7 @@ impl Extents {
         block * self.block[0]..self.queries.min((block + 1) * self.block[0])
     }
 
-    /// How many keys some queries see.
+    /// The number of keys that some queries see.
     fn seen(&self, rows: &Range<usize>) -> usize {
         if self.scores.causal { self.keys.min(rows.end) } else { self.keys }
     }

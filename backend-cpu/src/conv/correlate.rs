@@ -22,11 +22,11 @@ use pulp::{Arch, Simd, WithSimd};
 #[derive(Debug)]
 struct Phase {
     at: [usize; 2],
-    /// Where each tap reads in a packed channel.
+    /// The place where each tap reads in a packed channel.
     offsets: Vec<usize>,
     /// The elements of the kernel.
     elements: Vec<usize>,
-    /// Where its packed weights begin.
+    /// The place where its packed weights begin.
     weights: usize,
 }
 
@@ -146,7 +146,7 @@ struct Task<'a, T: Stored> {
     group: usize,
     block: usize,
     target: &'a Target,
-    /// Where the results of the group begin.
+    /// The place where the results of the group begin.
     result: usize,
 }
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 /// An element of the kernel along one axis.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Tap {
-    /// Which element.
+    /// The element.
     pub element: usize,
     /// Which of the residues in use it reads.
     pub residue: usize,
@@ -26,8 +26,8 @@ pub(super) struct Axis {
     pub source: usize,
     /// The extent of the result.
     pub result: usize,
-    /// How many positions there are: position `u` writes `u spread + phase` of the result, and reads
-    /// `(u + shift) stride + residue` of the source.
+    /// The number of positions: position `u` writes `u spread + phase` of the result, and reads `(u + shift) stride + residue`
+    /// of the source.
     pub positions: usize,
     /// See above.
     pub spread: usize,
@@ -101,7 +101,7 @@ impl Axis {
     pub fn present(&self, residue: usize, first: usize, len: usize) -> (Range<usize>, usize) {
         let start = (first as isize + self.low) * self.stride as isize + self.residues[residue] as isize;
         let stride = self.stride as isize;
-        // How many elements lie before a position of the source.
+        // The number of elements that lie before a position of the source.
         let before =
             |position: usize| (position as isize - start + stride - 1).div_euclid(stride).clamp(0, len as isize);
         let (low, high) = (before(0), before(self.source));
@@ -121,7 +121,7 @@ impl Axis {
 pub(super) struct Blocks {
     /// Positions of a block.
     pub extents: [usize; 2],
-    /// How many blocks there are.
+    /// The number of blocks.
     pub counts: [usize; 2],
     /// Rows of a packed plane, and elements of a row.
     pub plane: [usize; 2],
@@ -130,11 +130,11 @@ pub(super) struct Blocks {
     /// Positions from one row to the next, as vectors go over them: over rows that are whole vectors one by one, else
     /// over packed rows with all they have.
     pub pitch: usize,
-    /// Where in a packed plane each vector begins.
+    /// The place where in a packed plane each vector begins.
     pub vectors: Vec<usize>,
 }
 
-/// How many tasks there should be at least, if they are not small.
+/// The number of tasks that there should be at least, if they are not small.
 pub(super) const TASKS: usize = 8;
 
 impl Blocks {
@@ -166,12 +166,12 @@ impl Blocks {
         Self { extents, counts: counts(extents), plane, channel: planes * plane[0] * plane[1], pitch, vectors }
     }
 
-    /// How many vectors have positions in the first rows of a block.
+    /// The number of vectors that have positions in the first rows of a block.
     pub fn vectors_of(&self, rows: usize, lanes: usize) -> usize {
         if rows == 0 { 0 } else { ((rows - 1) * self.pitch + self.extents[1]).div_ceil(lanes) }
     }
 
-    /// How many blocks there are in all.
+    /// The number of blocks in all.
     pub fn len(&self) -> usize {
         self.counts[0] * self.counts[1]
     }

@@ -113,7 +113,7 @@ pub(super) struct Products<'a, A> {
     pub channels: usize,
     /// Elements of a channel.
     pub stride: usize,
-    /// Where each tap reads.
+    /// The place where each tap reads.
     pub taps: &'a [usize],
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Weights {
     blocks: Blocks,
     /// Channels of results and of images that a task has.
     channels: [usize; 2],
-    /// How many parts those of a group are so cut into.
+    /// The number of parts that those of a group are so cut into.
     parts: [usize; 2],
     /// Images of a task, and how many parts all images are so cut into.
     images: [usize; 2],

@@ -62,7 +62,7 @@ fn cost(value: &wgrad::plan::Value) -> usize {
     }
 }
 
-/// Which reads are stored as they are, or may be, elsewhere than where they come from: by then they may be overwritten.
+/// The reads that are stored as they are, or may be, elsewhere than where they come from: by then they may be overwritten.
 /// Everything else is done before the first such store.
 fn copied(setting: &Setting) -> Vec<bool> {
     let Setting { body, reads, writes, .. } = setting;
@@ -80,7 +80,7 @@ fn copied(setting: &Setting) -> Vec<bool> {
     copied
 }
 
-/// Whether some dimensions of an operand repeat one element.
+/// True if some dimensions of an operand repeat one element.
 fn flat(operand: &Operand, mut dims: std::ops::Range<usize>) -> bool {
     dims.all(|d| operand.shape[d] == 1 || operand.strides[d] == 0)
 }
@@ -198,7 +198,7 @@ impl Builder<'_, '_> {
         needed
     }
 
-    /// Whether it costs something to have a value again: all but what is found in memory as it is.
+    /// True if it costs something to have a value again: all but what is found in memory as it is.
     fn worth_keeping(&self, v: usize) -> bool {
         match self.setting.body.values[v].instr {
             Instr::Load(i) => {
@@ -259,12 +259,12 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// How many dimensions an operand with one element per row has.
+    /// The number of dimensions that an operand with one element per row has.
     fn row_rank(&self) -> usize {
         if self.schedule.tiling.is_some() { 1 } else { self.schedule.cut.split }
     }
 
-    /// How many elements a read of a level has in a block, at least.
+    /// The number of elements that a read of a level has in a block, at least.
     fn extent(&self, operand: &Operand, level: Level) -> Extent {
         if let (Some(_), Level::Row) = (&self.schedule.tiling, level) {
             return if flat(operand, 0..1) { Extent::One } else { Extent::Rows };
@@ -372,7 +372,7 @@ impl Builder<'_, '_> {
         (action, extent)
     }
 
-    /// Whether a value needs each of its elements in a register: it is kept from one walk to the next, or reduced.
+    /// True if a value needs each of its elements in a register: it is kept from one walk to the next, or reduced.
     fn is_kept_whole(&self, v: usize) -> bool {
         let needs = |value: &wgrad::plan::Value| match value.instr {
             Instr::Reduce(_, x) => x == v,
@@ -439,7 +439,7 @@ impl Builder<'_, '_> {
         self.schedule.accs.push(Acc { kind, dtype, width, chunk, tile, to });
     }
 
-    /// Whether a result of a step is in memory anyway.
+    /// True if a result of a step is in memory anyway.
     fn is_in_pieces(&self, step: &Step, to: usize) -> bool {
         let view = match &step.action {
             Action::Load(view) => Some(*view),

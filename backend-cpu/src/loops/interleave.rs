@@ -75,7 +75,7 @@ impl Together {
     }
 }
 
-/// Whether the first computes whole rows, tile by tile, and the second walks once over columns whose elements they are.
+/// True if the first computes whole rows, tile by tile, and the second walks once over columns whose elements they are.
 fn fit([rows, columns]: [&Schedule; 2]) -> bool {
     let plain = rows.tiling.is_none() && columns.tiling.is_none();
     let tiles = !rows.cut.transposed && rows.cut.tiles() > 1 && rows.cut.chunks() == 1;
@@ -84,8 +84,8 @@ fn fit([rows, columns]: [&Schedule; 2]) -> bool {
     plain && tiles && walks && columns.cut.reduced == rows.cut.kept && columns.cut.chunk.is_multiple_of(rows.cut.rows)
 }
 
-/// Whether two kernels may go through rows together: the second reads of what the first writes nothing
-/// but the row at hand, and writes nothing that the first touches.
+/// True if two kernels may go through rows together: the second reads of what the first writes nothing but the row at hand, and
+/// writes nothing that the first touches.
 pub(crate) fn may_go_together([first, second]: [&Kernel; 2]) -> bool {
     let (Kind::Loop(rows), Kind::Loop(columns)) = (&first.kind, &second.kind) else { return false };
     let kept: usize = rows.space[..rows.space.rank() - rows.reduced].iter().product();
@@ -101,7 +101,7 @@ pub(crate) fn may_go_together([first, second]: [&Kernel; 2]) -> bool {
     !second.writes.iter().any(touches) && second.reads.iter().all(fits)
 }
 
-/// Whether row after row of a read, whose rows are the dimensions from `split` on, lies in row after row of so many elements.
+/// True if row after row of a read, whose rows are the dimensions from `split` on, lies in row after row of so many elements.
 fn lies_in_rows(read: &Operand, start: usize, width: usize, split: usize) -> bool {
     let (kept, rows) = read.shape.split_at(split);
     let (across, down) = read.strides.split_at(split);

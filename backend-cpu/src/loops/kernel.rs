@@ -194,7 +194,7 @@ impl Loop {
         }
     }
 
-    /// Whether threads may share the chunks of a tile.
+    /// True if threads may share the chunks of a tile.
     pub fn is_split(&self) -> bool {
         self.schedule.tiling.is_none() && !self.chunks.is_empty()
     }

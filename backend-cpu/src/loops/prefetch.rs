@@ -95,7 +95,7 @@ impl Schedule {
 }
 
 impl Chain {
-    /// How many operands memory can fetch while it computes.
+    /// The number of operands that memory can fetch while it computes.
     fn time(&self) -> usize {
         let slow = if self.is_slow() { 8 } else { 0 };
         ((self.code.len() + 2 * self.folds.len() + slow) / TIME).clamp(1, ASKS)

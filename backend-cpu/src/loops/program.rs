@@ -13,7 +13,7 @@ use wgrad::{
     op::{Binary, Reduce, Segments, Unary},
 };
 
-/// How many elements a value has in a block.
+/// The number of elements that a value has in a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Extent {
     /// One for all.
@@ -37,7 +37,7 @@ impl Extent {
     }
 }
 
-/// Where a value is while a block is computed.
+/// The place where a value is while a block is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Home {
     /// Nowhere: it is a constant.
@@ -55,12 +55,12 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Whether its register is yet to be chosen: nothing but one walk needs it.
+    /// True if its register is yet to be chosen: nothing but one walk needs it.
     pub fn is_open(&self) -> bool {
         matches!(self.home, Home::Register { index: usize::MAX, .. })
     }
 
-    /// Whether its register holds it from one walk to the next.
+    /// True if its register holds it from one walk to the next.
     pub fn is_resident(&self) -> bool {
         matches!(self.home, Home::Register { resident: true, .. })
     }
@@ -173,10 +173,10 @@ pub(crate) struct Acc {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Phase {
     pub block: Vec<Step>,
-    /// Which accumulators it fills.
+    /// The accumulators that it fills.
     pub accs: std::ops::Range<usize>,
     pub rows: Vec<Step>,
-    /// Whether it meets memory that nothing has read or asked for.
+    /// True if it meets memory that nothing has read or asked for.
     pub fresh: bool,
 }
 

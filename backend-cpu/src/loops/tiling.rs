@@ -24,7 +24,7 @@ pub(crate) struct Setting<'a> {
     pub body: &'a Body,
     pub reads: &'a [Operand],
     pub writes: &'a [Operand],
-    /// Where the operands are; targets are what the kernel writes.
+    /// The place where the operands are; targets are what the kernel writes.
     pub source: &'a dyn Fn(&Operand) -> Source,
     /// Where the product of a matrix product is seen, in an epilogue.
     pub product: Option<View>,
@@ -36,7 +36,7 @@ pub(crate) struct Setting<'a> {
 pub(crate) struct Tiling {
     pub segments: Arc<Segments>,
     pub parts: Vec<Part>,
-    /// Whether a segment may lie in several parts.
+    /// True if a segment may lie in several parts.
     pub split: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Cut {
     pub split: usize,
     pub kept: usize,
     pub reduced: usize,
-    /// Whether registers hold blocks column by column.
+    /// True if registers hold blocks column by column.
     pub transposed: bool,
     /// Rows of a tile.
     pub rows: usize,
@@ -61,7 +61,7 @@ pub(crate) struct Cut {
     pub stretch: usize,
     /// Columns of a chunk: a multiple of a block's.
     pub chunk: usize,
-    /// Whether intermediate values of a tile are kept from one walk over it to the next.
+    /// True if intermediate values of a tile are kept from one walk over it to the next.
     pub resident: bool,
 }
 
@@ -133,18 +133,18 @@ impl Cut {
         (cut, Tiling { segments: segments.clone(), parts, split })
     }
 
-    /// How many tiles there are.
+    /// The number of tiles.
     pub fn tiles(&self) -> usize {
         self.kept.div_ceil(self.rows)
     }
 
-    /// How many chunks a tile has.
+    /// The number of chunks that a tile has.
     pub fn chunks(&self) -> usize {
         self.reduced.div_ceil(self.chunk).max(1)
     }
 }
 
-/// Whether what lies in memory is reduced, element after element, and nothing else is done to it.
+/// True if what lies in memory is reduced, element after element, and nothing else is done to it.
 fn reads_and_reduces(setting: &Setting) -> bool {
     let body = setting.body;
     let reduces = body.stores.iter().all(|&v| body.values[v].level == Level::Row);
@@ -156,7 +156,7 @@ fn reads_and_reduces(setting: &Setting) -> bool {
         })
 }
 
-/// Whether more of the operands' neighbours are found along the rows' dimension than along the columns'.
+/// True if more of the operands' neighbours are found along the rows' dimension than along the columns'.
 fn prefers_transposed(setting: &Setting, split: usize) -> bool {
     let near = |o: &Operand, dims: std::ops::Range<usize>| {
         let inner = dims.rev().find(|&d| o.shape[d] != 1);
@@ -169,7 +169,7 @@ fn prefers_transposed(setting: &Setting, split: usize) -> bool {
     across > along
 }
 
-/// Whether an operand's neighbours are found along the rows' dimension, and not along the columns'.
+/// True if an operand's neighbours are found along the rows' dimension, and not along the columns'.
 fn prefers_square(setting: &Setting, split: usize) -> bool {
     let transposed = |o: &&Operand| {
         if o.shape != setting.body.space {

@@ -1,4 +1,4 @@
-//! How a block of an index space lies in an operand's memory.
+//! The way a block of an index space lies in an operand's memory.
 
 use crate::memory::{
     elements::{Element, Source},
@@ -11,9 +11,9 @@ use wgrad::{Shape, plan::Operand};
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub source: Source,
-    /// Whether the kernel reads here what it overwrites later.
+    /// True if the kernel reads here what it overwrites later.
     pub overwritten: bool,
-    /// Whether nothing but chains need it, which find it piece by piece.
+    /// True if nothing but chains need it, which find it piece by piece.
     pub in_pieces: bool,
     offset: isize,
     outer: Walk,
@@ -36,7 +36,7 @@ impl View {
         Self { source, overwritten: false, in_pieces: false, offset: 0, outer, inner }
     }
 
-    /// Whether the same elements are seen at the same places.
+    /// True if the same elements are seen at the same places.
     pub fn shows_the_same(&self, other: &Self) -> bool {
         self.source == other.source
             && self.offset == other.offset
@@ -44,7 +44,7 @@ impl View {
             && self.inner == other.inner
     }
 
-    /// Whether one block or another may lie in one piece.
+    /// True if one block or another may lie in one piece.
     pub fn may_be_direct(&self) -> bool {
         self.inner.stride == 1 || self.inner.len() == 1
     }
@@ -54,7 +54,7 @@ impl View {
         if self.inner.stride == 1 { self.inner.inner } else { 1 }
     }
 
-    /// Where a line begins.
+    /// The place where a line begins.
     pub fn line(&self, outer: usize) -> isize {
         self.offset + self.outer.at(outer)
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 /// What the edges of parts are multiples of.
 const STEP: usize = 16;
 
-/// Where a part of a product goes.
+/// The place where a part of a product goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// To its place at once.
@@ -21,7 +21,7 @@ pub(crate) enum Way {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     sides: [usize; 2],
-    /// How many parts each is cut into: none, where there is nothing.
+    /// The number of parts that each is cut into: none, where there is nothing.
     pub parts: [usize; 2],
 }
 
@@ -61,7 +61,7 @@ impl Grid {
         grids.filter(|grid| !is_small(grid.least())).min_by_key(cost).expect("the fewest parts are no small ones")
     }
 
-    /// Where the parts of a side begin and end.
+    /// The place where the parts of a side begin and end.
     pub fn range(&self, side: usize, part: usize) -> Range<usize> {
         let (all, steps) = (self.sides[side], self.sides[side].div_ceil(STEP));
         let edge = |part: usize| all.min(part * steps / self.parts[side] * STEP);
@@ -80,14 +80,14 @@ impl Grid {
     }
 }
 
-/// Whether `gemm` multiplies matrices with a result of this shape in other ways.
+/// True if `gemm` multiplies matrices with a result of this shape in other ways.
 fn is_small([rows, columns]: [usize; 2]) -> bool {
     const NARROW: usize = 32;
     const SMALL: usize = 64;
     rows.min(columns) <= NARROW || rows.max(columns) <= SMALL
 }
 
-/// How many parts the sides of a small or narrow result are cut into.
+/// The number of parts that the sides of a small or narrow result are cut into.
 fn small_parts(batch: usize, [m, k, n]: [usize; 3], epilogue: bool) -> [usize; 2] {
     /// The largest part, and the largest of a product with an epilogue; how many parts there should be at least;
     /// multiplications that are not worth splitting.

@@ -47,7 +47,7 @@ impl<T> Place<T> {
         unsafe { std::slice::from_raw_parts_mut(self.data.offset(start), columns) }
     }
 
-    /// Whether a matrix of this shape lies within the elements.
+    /// True if a matrix of this shape lies within the elements.
     pub fn holds(&self, shape: [usize; 2]) -> bool {
         within(self.len, self.start, shape, self.strides)
     }
@@ -59,7 +59,7 @@ impl<T> Matrix<'_, T> {
         Self { strides: [self.strides[1], self.strides[0]], ..self }
     }
 
-    /// Whether a matrix of this shape lies within the elements.
+    /// True if a matrix of this shape lies within the elements.
     pub fn holds(&self, shape: [usize; 2]) -> bool {
         within(self.data.len(), self.start, shape, self.strides)
     }
@@ -71,7 +71,7 @@ pub(super) fn reach(shape: [usize; 2], strides: [isize; 2]) -> (isize, isize) {
     (ends.iter().map(|end| end.min(&0)).sum(), ends.iter().map(|end| end.max(&0)).sum())
 }
 
-/// Whether a strided matrix lies within `len` elements.
+/// True if a strided matrix lies within `len` elements.
 fn within(len: usize, start: isize, shape: [usize; 2], strides: [isize; 2]) -> bool {
     let (low, high) = reach(shape, strides);
     start + low >= 0 && start + high < len as isize

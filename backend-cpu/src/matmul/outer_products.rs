@@ -14,8 +14,8 @@ pub(crate) const COLUMNS: usize = 16;
 /// Rows that are summed over at a time.
 const DEPTH: usize = 128;
 
-/// Whether this is the way for a result of this shape, from rows so many elements apart; on any number of threads, as the
-/// order of sums is not `gemm`'s.
+/// True if this is the way for a result of this shape, from rows so many elements apart; on any number of threads, as the order
+/// of sums is not `gemm`'s.
 pub(crate) fn suits(dtype: DType, shape: [usize; 2], apart: [isize; 2]) -> bool {
     /// The longest side: so many elements of some rows fit in a cache of the second level.
     const LONGEST: usize = 2048;

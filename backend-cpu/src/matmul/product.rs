@@ -56,18 +56,18 @@ impl Side {
         self.offset + self.batch.at(batch)
     }
 
-    /// Whether its columns', not its rows', elements are neighbours.
+    /// True if its columns', not its rows', elements are neighbours.
     fn is_transposed(&self) -> bool {
         self.strides[0] == 1 && self.strides[1] > 1
     }
 
-    /// Whether its rows' elements are neighbours.
+    /// True if its rows' elements are neighbours.
     fn is_in_rows(&self) -> bool {
         self.strides[1] == 1 && self.strides[0] > 1
     }
 }
 
-/// Where the product goes.
+/// The place where the product goes.
 #[derive(Debug)]
 enum Out {
     /// To where one of the writes wants it.
@@ -98,7 +98,7 @@ pub(crate) struct Product {
     transposed: [Option<usize>; 2],
     /// A register for a part's transpose, where that is what is computed: of the right side and the left.
     flipped: Option<usize>,
-    /// Whether it is a sum of outer products.
+    /// True if it is a sum of outer products.
     outer: bool,
     /// The inner dimension, or its halves, each of which is summed by itself: a thread finds the half in its caches that
     /// it has written, and need not read the other.

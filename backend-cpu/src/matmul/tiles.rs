@@ -38,7 +38,7 @@ impl<'a, A> Rows<'a, A> {
         Matrix { data: self.data, start: 0, strides: [self.stride as isize, 1] }
     }
 
-    /// How many elements so many rows of a length take.
+    /// The number of elements that so many rows of a length take.
     fn len([rows, columns]: [usize; 2], stride: usize) -> usize {
         if rows * columns == 0 { 0 } else { (rows - 1) * stride + columns }
     }
@@ -103,7 +103,7 @@ pub(crate) unsafe fn multiply<S: Simd, A: Real>(
     }
 }
 
-/// Where a tile begins in the three matrices.
+/// The place where a tile begins in the three matrices.
 struct Tile<A> {
     lhs: *const A,
     strides: [isize; 2],

@@ -3,7 +3,7 @@
 use super::half::widen;
 use wgrad::{DType, Data, f16, f16_from_f64};
 
-/// Where an operand's elements are.
+/// The place where an operand's elements are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
     Slot(usize),

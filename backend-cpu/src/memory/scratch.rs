@@ -47,7 +47,7 @@ impl Files {
     }
 }
 
-/// Where a value of the block at hand is.
+/// The place where a value of the block at hand is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Seen {
     Register,
@@ -64,7 +64,7 @@ pub(crate) enum Seen {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub registers: Vec<Data>,
-    /// Where each value is.
+    /// The place where each value is.
     pub seen: Vec<Seen>,
 }
 

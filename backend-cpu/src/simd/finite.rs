@@ -14,7 +14,7 @@ impl WithSimd for NonFinite<'_> {
     }
 }
 
-/// Whether any number is infinite or none at all.
+/// True if any number is infinite or none at all.
 pub(crate) fn any_non_finite(x: &[f32]) -> bool {
     Arch::new().dispatch(NonFinite(x))
 }

@@ -14,7 +14,7 @@ pub(crate) enum Lanes<'a, T> {
 }
 
 impl<T: Copy> Lanes<'_, T> {
-    /// How many lines a block of `len` elements has, as far as this operand is concerned.
+    /// The number of lines that a block of `len` elements has, as far as this operand is concerned.
     #[inline(always)]
     pub fn lines(&self, len: usize) -> usize {
         match self {

@@ -24,7 +24,7 @@ impl<'a> Pool<'a> {
         self.team
     }
 
-    /// How many parts some work is worth splitting into.
+    /// The number of parts that some work is worth splitting into.
     pub fn parts(&self, work: usize) -> usize {
         if self.team.threads() == 1 || work < self.serial {
             return 1;

@@ -110,7 +110,7 @@ impl Team {
         Ok(team)
     }
 
-    /// How many threads it has, the calling one included.
+    /// The number of threads that it has, the calling one included.
     pub fn threads(&self) -> usize {
         self.threads.len() + 1
     }

@@ -65,7 +65,7 @@ struct Side<'a> {
     columns: usize,
 }
 
-/// Whether a device is given a kernel for an op of attention over inputs that fit it.
+/// True if a device is given a kernel for an op of attention over inputs that fit it.
 ///
 /// A software renderer is not: it shares memory so slowly that the products of the decomposition, which share nothing, take
 /// a third of the time or less, whatever they write.
@@ -463,7 +463,7 @@ fn of_row(name: &str, i: usize) -> impl Iterator<Item = String> {
     (0..SIDE).map(move |x| format!("{name}$[(ty * {EACH}u + {i}u) * {SIDE}u + {x}u]"))
 }
 
-/// How many tiles are as wide as so many columns.
+/// The number of tiles that are as wide as so many columns.
 fn blocks(columns: usize) -> usize {
     columns.div_ceil(TILE)
 }

@@ -28,7 +28,7 @@ pub(crate) fn tree(source: &mut Source, value: &str, lanes: u32) {
     }
 }
 
-/// How many invocations share a sum of so many terms, of so many sums.
+/// The number of invocations that share a sum of so many terms, of so many sums.
 pub(crate) fn lanes(count: usize, steps: usize) -> u32 {
     match steps {
         _ if count >= 16 * 1024 || steps < 128 => 1,

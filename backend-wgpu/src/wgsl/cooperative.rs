@@ -46,9 +46,9 @@ pub(crate) enum By {
 
 /// Rows and columns of a workgroup's part of the result.
 pub(crate) const TILE: usize = 64;
-/// How many summands are staged at once.
+/// The number of summands that are staged at once.
 const DEPTH: usize = 32;
-/// How many subgroups multiply.
+/// The number of subgroups that multiply.
 const QUARTERS: usize = 4;
 /// Rows and columns of a subgroup's part.
 const QUARTER: usize = TILE / 2;
@@ -60,14 +60,14 @@ const GAP: usize = 8;
 pub(crate) const FEWEST: usize = 32;
 
 impl Units {
-    /// Whether a product is one for them: of halves, and not too small. (The stand-in does the smallest, for their edges.)
+    /// True if a product is one for them: of halves, and not too small. (The stand-in does the smallest, for their edges.)
     pub fn fit(&self, matmul: &MatMul, reads: &[View]) -> bool {
         let fewest = if self.by == By::Device { FEWEST } else { 1 };
         let halves = reads[..2].iter().all(|side| side.dtype == DType::F16);
         halves && [matmul.m, matmul.k, matmul.n].iter().all(|extent| *extent >= fewest)
     }
 
-    /// Whether they are the device's own.
+    /// True if they are the device's own.
     pub fn are_real(self) -> bool {
         self.by == By::Device
     }
@@ -184,9 +184,9 @@ struct Side<'a> {
     shared: &'static str,
     /// Distances in memory between elements, and between summands.
     distances: [isize; 2],
-    /// Whether a line holds an element's summands; else it holds the elements of a summand.
+    /// True if a line holds an element's summands; else it holds the elements of a summand.
     of_summands: bool,
-    /// Whether four neighbours are loaded at once.
+    /// True if four neighbours are loaded at once.
     in_fours: bool,
 }
 
@@ -231,7 +231,7 @@ impl<'a> Side<'a> {
         if self.of_summands { [self.line(), 1] } else { [1, self.line()] }
     }
 
-    /// Whether lines are rows of the small matrices: rows of the left side are its elements, and of the right side its
+    /// True if lines are rows of the small matrices: rows of the left side are its elements, and of the right side its
     /// summands.
     fn lines_are_rows(&self) -> bool {
         self.of_summands == (self.role == "A")

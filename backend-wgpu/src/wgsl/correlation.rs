@@ -56,7 +56,7 @@ impl Axis {
         (count > 0).then_some(axis)
     }
 
-    /// Where position `q` reads for a tap.
+    /// The place where position `q` reads for a tap.
     fn reads(&self, q: usize, tap: usize) -> isize {
         (q * self.scale) as isize + self.read[0] + tap as isize * self.read[1]
     }

@@ -271,7 +271,7 @@ pub(crate) fn fill(ranges: &[(usize, usize)], out: &View, tables: &mut Tables<'_
         let stored = cleared(&mut source, out, &format!("{offset} + {start} + i"));
         source.line(stored);
     } else {
-        // How many zeros come before each range, and where it begins.
+        // The number of zeros that come before each range, and where it begins.
         let mut before = 0;
         let mut words: Vec<u32> = vec![];
         for (_, len) in &there {

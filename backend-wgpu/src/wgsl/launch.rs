@@ -105,7 +105,7 @@ pub(crate) struct Body {
     pub iterations: usize,
     /// The extensions of WGSL that it needs.
     pub enables: &'static [&'static str],
-    /// Whether it becomes one with no other, because its names may be another's too or it needs all its subgroups.
+    /// True if it becomes one with no other, because its names may be another's too or it needs all its subgroups.
     pub alone: bool,
 }
 
@@ -168,7 +168,7 @@ impl Launch {
         Self { kernels: vec![Some(kernel); self.bodies.len()], ..self }
     }
 
-    /// Whether one workgroup does all of it.
+    /// True if one workgroup does all of it.
     pub fn is_single(&self) -> bool {
         self.groups == [1, 1, 1]
     }
@@ -186,7 +186,7 @@ impl Launch {
         Some(all)
     }
 
-    /// Whether this or the other launch writes what both have to do with.
+    /// True if this or the other launch writes what both have to do with.
     pub fn conflicts(&self, other: &Self) -> bool {
         let pairs = || self.bodies.iter().flat_map(|a| other.bodies.iter().map(move |b| (a, b)));
         let bound = |(a, b): (&Body, &Body)| {

@@ -44,12 +44,12 @@ pub(crate) enum Memory {
     State(usize),
     /// The same, of halves.
     StateHalves(usize),
-    /// Where kernels note indices that are out of range.
+    /// The place where kernels note indices that are out of range.
     Flags,
 }
 
 impl Memory {
-    /// Whether its elements are halves of 16 bits each, not words.
+    /// True if its elements are halves of 16 bits each, not words.
     pub fn holds_halves(self) -> bool {
         matches!(self, Memory::OwnHalves(_) | Memory::StateHalves(_))
     }
@@ -223,7 +223,7 @@ pub(crate) struct Source {
     pub read: bool,
     /// The extensions of WGSL that it needs.
     pub enables: &'static [&'static str],
-    /// Whether no other kernel becomes one with it.
+    /// True if no other kernel becomes one with it.
     pub alone: bool,
     /// The statements.
     pub main: String,

@@ -36,7 +36,7 @@ const PART: usize = 256;
 /// The most parts.
 const MOST_PARTS: usize = 32;
 
-/// Where a tile goes.
+/// The place where a tile goes.
 pub(crate) enum To {
     /// To the epilogue.
     Epilogue,
@@ -117,7 +117,7 @@ pub(crate) fn product(
     Ok(vec![launch?])
 }
 
-/// How many parts the summands of a product of so many tiles are cut into.
+/// The number of parts that the summands of a product of so many tiles are cut into.
 fn parts(k: usize, tiles: usize) -> usize {
     if tiles >= FEW_TILES { 1 } else { (k / PART).min(FEW_TILES.div_ceil(tiles)).clamp(1, MOST_PARTS) }
 }

@@ -18,7 +18,7 @@ const TILES: [(usize, usize, usize); 3] = [(512, 8, 4), (64, 8, 2), (0, 4, 1)];
 /// The numbers of a vector.
 const PARTS: [&str; 4] = ["x", "y", "z", "w"];
 
-/// How the elements of a side are loaded.
+/// The way the elements of a side are loaded.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Load {
     /// Four summands of an element at once.
@@ -85,7 +85,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Whether each matrix of side 0 or 1 can be bound as vectors of four.
+/// True if each matrix of side 0 or 1 can be bound as vectors of four.
 pub(crate) fn in_fours(side: usize, reads: &[View], writes: &[View]) -> bool {
     let view = &reads[side];
     // A buffer is bound once, as vectors or as numbers.
@@ -96,7 +96,7 @@ pub(crate) fn in_fours(side: usize, reads: &[View], writes: &[View]) -> bool {
     alone && view.offset.is_multiple_of(4) && batches.iter().all(|stride| stride % 4 == 0)
 }
 
-/// Whether a product is worth it: a lane for each of eight elements.
+/// True if a product is worth it: a lane for each of eight elements.
 pub(crate) fn fits(matmul: &MatMul) -> bool {
     matmul.m.max(matmul.n) >= LANES
 }

@@ -86,7 +86,7 @@ impl Fold {
         format!("a{} = {merged};\n", self.value)
     }
 
-    /// Whether a long sum of it remembers what rounding takes.
+    /// True if a long sum of it remembers what rounding takes.
     fn is_exacting(self) -> bool {
         self.kind == Reduce::Sum && self.dtype.is_float()
     }
@@ -127,13 +127,13 @@ impl Fold {
     }
 }
 
-/// How a body is cut up.
+/// The way a body is cut up.
 struct Rows<'a> {
     body: &'a Body,
     reads: &'a [View],
     writes: &'a [View],
     guard: Option<usize>,
-    /// How many reductions each value follows from, one after the other.
+    /// The number of reductions that each value follows from, one after the other.
     stage: Vec<usize>,
     passes: usize,
     /// What the stores need.
@@ -157,7 +157,7 @@ struct Extent {
     lanes: u32,
     /// How many rows, or parts of rows, or segments.
     units: usize,
-    /// How many parts a row has: of rows that are no segments.
+    /// The number of parts that a row has: of rows that are no segments.
     parts: usize,
     /// The elements of a row or a part: the most.
     len: usize,
@@ -205,7 +205,7 @@ impl Rows<'_> {
         stores.filter(|(_, value)| self.body.values[**value].level == level).map(|(k, _)| k).collect()
     }
 
-    /// Whether neighbouring rows lie closer together than neighbouring elements of a row.
+    /// True if neighbouring rows lie closer together than neighbouring elements of a row.
     fn is_columns(&self) -> bool {
         let kept = self.body.space.rank() - self.body.reduced;
         let along = |read: &View| {
@@ -392,7 +392,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Whether elements are stored in a walk of their own, after all reductions.
+    /// True if elements are stored in a walk of their own, after all reductions.
     fn stores_last(&self) -> bool {
         let stores = self.stores(Level::Element);
         let follows = |k: &usize| self.stage[self.body.stores[*k]] >= self.passes;
@@ -423,7 +423,7 @@ struct Walk<'a> {
     /// The values that are named.
     known: Vec<bool>,
     lanes: u32,
-    /// Whether an invocation adds up many elements.
+    /// True if an invocation adds up many elements.
     long: bool,
     work: Work,
 }

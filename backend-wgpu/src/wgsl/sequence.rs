@@ -42,7 +42,7 @@ struct Tile {
     columns: usize,
 }
 
-/// Whether a device is given a kernel for a sequence op over inputs that fit it.
+/// True if a device is given a kernel for a sequence op over inputs that fit it.
 pub(crate) fn claims(op: &Op, inputs: &[Typed], target: Target) -> bool {
     let shapes: Vec<&Shape> = inputs.iter().map(|(shape, _)| shape).collect();
     let Some((cell, ..)) = extents(op, &shapes) else { return false };
@@ -268,7 +268,7 @@ impl Sequence {
         self.place(source, view.memory, view.offset, written)
     }
 
-    /// Where a gate's vector is among those of all steps.
+    /// The place where a gate's vector is among those of all steps.
     fn of_gate(&self, gate: usize) -> String {
         format!("gates + {}u", gate * self.hidden / self.tile.width)
     }

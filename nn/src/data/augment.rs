@@ -9,14 +9,14 @@ use rand::RngExt;
 pub struct Augment {
     /// Black pixels added on each side, from which a window of the image's own size is cut at random; 4 for CIFAR-10.
     pub padding: usize,
-    /// Whether every other image, at random, is seen in a mirror.
+    /// True if every other image, at random, is seen in a mirror.
     pub flip: bool,
 }
 
 /// What becomes of one image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Drawn {
-    /// Where the window begins in the padded image.
+    /// The place where the window begins in the padded image.
     row: usize,
     column: usize,
     mirrored: bool,

@@ -75,7 +75,7 @@ impl Images {
         self.labels.len()
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }

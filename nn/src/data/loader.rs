@@ -21,7 +21,7 @@ pub trait Dataset: Send + Sync + 'static {
     /// The number of samples.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// True if there is none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -35,13 +35,13 @@ pub trait Dataset: Send + Sync + 'static {
 pub struct LoaderConfig {
     /// Samples per batch, at least 1.
     pub batch: usize,
-    /// Whether each epoch has an order of its own, decided by the seed.
+    /// True if each epoch has an order of its own, decided by the seed.
     pub shuffle: bool,
-    /// Whether an epoch ends with a smaller batch where samples are left; without, they are left out of this epoch.
+    /// True if an epoch ends with a smaller batch where samples are left; without, they are left out of this epoch.
     pub keep_last: bool,
     /// Decides the orders.
     pub seed: u64,
-    /// How many batches a thread prepares ahead; 0 prepares each when it is asked for. The batches are the same.
+    /// The number of batches that a thread prepares ahead; 0 prepares each when it is asked for. The batches are the same.
     pub prefetch: usize,
 }
 
@@ -209,7 +209,7 @@ impl Loader {
         Ok(Self { supply, position, samples })
     }
 
-    /// Where the next batch begins.
+    /// The place where the next batch begins.
     pub fn position(&self) -> Position {
         self.position
     }

@@ -31,7 +31,7 @@ impl TemporalOrder {
         Self { time, seed }
     }
 
-    /// Where the first and the second mark may be.
+    /// The place where the first and the second mark may be.
     fn places(&self) -> [Range<usize>; 2] {
         [self.time / 10..2 * self.time / 10, 5 * self.time / 10..6 * self.time / 10]
     }

@@ -15,7 +15,7 @@ const VALIDATION: f64 = 0.1;
 /// What some programs write before a text, to tell its encoding.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// How many characters lie between two whose places are remembered.
+/// The number of characters that lie between two whose places are remembered.
 const STRIDE: usize = 256;
 
 /// The characters that a model knows; a character's number is its place in their order.
@@ -37,7 +37,7 @@ impl Vocabulary {
         self.characters.len()
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.characters.is_empty()
     }
@@ -72,8 +72,7 @@ impl Vocabulary {
         text.unwrap_or_else(|| panic!("vocabulary of {} characters: {symbols:?} has a larger number", self.len()))
     }
 
-    /// Whether this is the vocabulary that a checkpoint was made with: its characters, as [`Vocabulary::characters`] gave
-    /// them.
+    /// True if this is the vocabulary that a checkpoint was made with: its characters, as [`Vocabulary::characters`] gave them.
     ///
     /// # Errors
     /// [`Error::Vocabulary`] if it is another.
@@ -92,7 +91,7 @@ impl Vocabulary {
     }
 }
 
-/// Which characters have occurred.
+/// The characters that have occurred.
 struct Known(Vec<bool>);
 
 impl Default for Known {

@@ -88,7 +88,7 @@ pub struct Diagnosis {
     pub metric: Option<f64>,
     /// The updates made.
     pub steps: usize,
-    /// Whether somebody stopped it before its end.
+    /// True if somebody stopped it before its end.
     pub stopped: bool,
     /// The signs by which it could be foreseen that it would break.
     pub warnings: Vec<Warning>,

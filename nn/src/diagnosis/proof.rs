@@ -9,7 +9,7 @@ use super::{
 use crate::train::Edit;
 use wgrad::Tuning;
 
-/// How a run ended.
+/// The way a run ended.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Outcome {
     /// The first loss.
@@ -74,7 +74,7 @@ impl Outcome {
         }
     }
 
-    /// Whether this run is better than another by more than chance gives: it has lost a tenth of the first loss more, or has
+    /// True if this run is better than another by more than chance gives: it has lost a tenth of the first loss more, or has
     /// less than half as much left.
     fn beats(&self, other: &Self) -> bool {
         let (own, others) = (self.learned, other.learned.clamp(0.0, 1.0));
@@ -156,7 +156,7 @@ where
         Ok(None)
     }
 
-    /// Whether the run repeats its first losses bit for bit.
+    /// True if the run repeats its first losses bit for bit.
     fn repeats(&mut self, trace: &Trace, watch: &mut dyn FnMut(&str, &Trace) -> bool) -> std::result::Result<bool, E> {
         let replay = self.replay(&[], REPEATED.min(trace.updates.len()), &mut |trace| watch("repeat", trace))?;
         let bits = |trace: &Trace| -> Vec<u64> {

@@ -17,7 +17,7 @@ pub struct Reading<'p> {
     wide: Vec<bool>,
 }
 
-/// Where gradients are cut.
+/// The place where gradients are cut.
 #[derive(Clone, Debug)]
 pub struct Cut {
     /// The operations that cut.
@@ -67,7 +67,7 @@ impl<'p> Reading<'p> {
         nodes.filter(|(_, node)| of(node)).map(|(i, _)| i).collect()
     }
 
-    /// Where gradients are cut on their way to parameters that the loss depends on.
+    /// The place where gradients are cut on their way to parameters that the loss depends on.
     pub fn cut(&self) -> Option<Cut> {
         let (mut spots, mut params) = (vec![], vec![]);
         for &param in self.program.unreached() {
@@ -118,7 +118,7 @@ impl<'p> Reading<'p> {
         self.program.scope_path(node.scope).iter().map(name).collect::<Vec<_>>().join("/")
     }
 
-    /// Whether a loss over classes is given probabilities: the output of a soft-max.
+    /// True if a loss over classes is given probabilities: the output of a soft-max.
     pub fn double_softmax(&self) -> bool {
         self.program.logits().iter().any(|id| self.is_share(*id))
     }
@@ -150,7 +150,7 @@ impl<'p> Reading<'p> {
         }
     }
 
-    /// Whether a value is an exponential over a sum.
+    /// True if a value is an exponential over a sum.
     fn is_share(&self, id: NodeId) -> bool {
         let node = self.program.node(self.moved(id));
         let is = |id, wanted: Unary| self.program.node(self.moved(id)).op == Op::Unary(wanted);
@@ -161,7 +161,7 @@ impl<'p> Reading<'p> {
         }
     }
 
-    /// How many samples the loss is a plain sum over; `None` where it is a mean, or of one.
+    /// The number of samples that the loss is a plain sum over; `None` where it is a mean, or of one.
     pub fn summed(&self) -> Option<usize> {
         self.program.losses().iter().find_map(|loss| self.summed_from(*loss, [1.0; 2], 0))
     }
@@ -246,7 +246,7 @@ impl<'p> Reading<'p> {
         }
     }
 
-    /// Whether micro-batches are summed where they should be averaged, and how many there are.
+    /// True if micro-batches are summed where they should be averaged, and how many there are.
     pub fn sums_micro_batches(&self) -> bool {
         self.setting("accumulate", "weighting").is_some_and(|weighting| weighting == "Sum")
     }
@@ -326,12 +326,12 @@ impl<'p> Reading<'p> {
         self.program.logits().last().and_then(|id| self.program.node(*id).shape.last().copied())
     }
 
-    /// Whether the forward pass has an operation.
+    /// True if the forward pass has an operation.
     pub fn has(&self, wanted: impl Fn(&Op) -> bool) -> bool {
         self.program.nodes().iter().zip(&self.wide).any(|(node, on_the_way)| *on_the_way && wanted(&node.op))
     }
 
-    /// Whether a node on the way to a loss is such.
+    /// True if a node on the way to a loss is such.
     pub(super) fn any(&self, wanted: impl Fn(&Self, &wgrad::Node) -> bool) -> bool {
         self.program.nodes().iter().zip(&self.wide).any(|(node, on_the_way)| *on_the_way && wanted(self, node))
     }
@@ -363,7 +363,7 @@ impl<'p> Reading<'p> {
         }
     }
 
-    /// Whether the forward pass drops values at random.
+    /// True if the forward pass drops values at random.
     pub fn drops(&self) -> Option<f64> {
         let mut most: Option<f64> = None;
         for (i, node) in self.program.nodes().iter().enumerate() {

@@ -4,7 +4,7 @@ use super::{Diagnosis, Finding, Proof, proof::Outcome};
 use crate::train::{Failure, Spike};
 use std::fmt;
 
-/// How many places are named.
+/// The number of places that are named.
 const PLACES: usize = 4;
 
 impl fmt::Display for Diagnosis {

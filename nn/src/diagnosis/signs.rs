@@ -77,7 +77,7 @@ impl<'a> Signs<'a> {
         self.trace.updates.iter().position(|update| !update.loss.is_finite())
     }
 
-    /// Whether something is wrong with what the run has reached.
+    /// True if something is wrong with what the run has reached.
     pub fn is_sick(&self) -> bool {
         if self.died().is_some() || self.blew_up().is_some() {
             return true;
@@ -179,22 +179,22 @@ impl<'a> Signs<'a> {
 
     // The program.
 
-    /// Whether the forward pass is computed in halves.
+    /// True if the forward pass is computed in halves.
     pub fn is_half(&self) -> bool {
         self.reading.has(|op| *op == Op::Cast(DType::F16))
     }
 
-    /// Whether activations saturate at large inputs of either sign.
+    /// True if activations saturate at large inputs of either sign.
     pub fn saturates(&self) -> bool {
         self.reading.has(|op| matches!(op, Op::Unary(Unary::Tanh | Unary::Sigmoid)))
     }
 
-    /// Whether it has a recurrent layer.
+    /// True if it has a recurrent layer.
     pub fn is_recurrent(&self) -> bool {
         self.begin().is_some_and(|measured| Signs::time_ratio(measured).is_some())
     }
 
-    /// Whether gradients are clipped by their norm.
+    /// True if gradients are clipped by their norm.
     pub fn clips(&self) -> bool {
         self.reading.setting("clip_by_global_norm", "max_norm").is_some()
     }
@@ -218,7 +218,7 @@ fn thirds(values: &[f64]) -> Option<f64> {
 }
 
 impl Reading<'_> {
-    /// Whether something is 0 where it is not positive, and itself elsewhere.
+    /// True if something is 0 where it is not positive, and itself elsewhere.
     pub fn rectifies(&self) -> bool {
         self.any(|reading, node| {
             node.op == Op::Select
@@ -231,7 +231,7 @@ impl Reading<'_> {
         })
     }
 
-    /// Whether two tensors that are both computed from data are added on the way to the first loss over classes, or to any
+    /// True if two tensors that are both computed from data are added on the way to the first loss over classes, or to any
     /// loss.
     pub fn has_shortcuts(&self) -> bool {
         let (data, before) = (self.data(), self.before_logits());

@@ -36,7 +36,7 @@ impl<E> std::fmt::Debug for Opened<E> {
     }
 }
 
-/// How a run is made: what its trainer's configuration must have.
+/// The way a run is made: what its trainer's configuration must have.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Setup {
     /// For [`TrainerConfig::monitor`].
@@ -160,9 +160,9 @@ pub struct BatchMeasure {
     pub mean: f64,
     /// The standard deviation.
     pub std: f64,
-    /// How many elements are not finite.
+    /// The number of elements that are not finite.
     pub non_finite: usize,
-    /// Whether all samples are alike in all float inputs, or there is but one.
+    /// True if all samples are alike in all float inputs, or there is but one.
     pub constant: bool,
 }
 
@@ -188,7 +188,7 @@ pub struct Trace {
     pub rates: Vec<f64>,
     /// The highest learning rate of the schedule, whenever it comes.
     pub peak: f64,
-    /// Whether somebody stopped it.
+    /// True if somebody stopped it.
     pub stopped: bool,
     /// The place where it broke, if its loss is not finite at last.
     pub failure: Option<Failure>,
@@ -312,7 +312,7 @@ fn trace<E: From<crate::Error>>(
     Ok(trace)
 }
 
-/// Takes in what has arrived. Whether a loss is not finite, after which nothing counts.
+/// Takes in what has arrived. True if a loss is not finite, after which nothing counts.
 fn take_in(trainer: &mut Trainer, session: &mut Session, trace: &mut Trace) -> Result<bool> {
     let over = |trace: &Trace| trace.updates.last().is_some_and(|last| !last.loss.is_finite());
     for taps in session.taps()? {

@@ -8,11 +8,11 @@ use wgrad::{Attention, Tensor};
 pub struct AttentionConfig {
     /// The width of the inputs and of the outputs.
     pub width: usize,
-    /// How many heads share it.
+    /// The number of heads that share it.
     pub heads: usize,
-    /// Whether a position sees itself and those before it only.
+    /// True if a position sees itself and those before it only.
     pub causal: bool,
-    /// Whether queries and keys are normalised before they meet, which bounds the scores (Henry et al. 2020, "Query-key
+    /// True if queries and keys are normalised before they meet, which bounds the scores (Henry et al. 2020, "Query-key
     /// normalization"; here by [`RmsNorm`], whose weights are learnt).
     pub qk_norm: bool,
     /// What scores are divided by, besides the root of a head's width; positive.

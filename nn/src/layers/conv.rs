@@ -10,7 +10,7 @@ pub struct Conv2d {
     pub weight: Param,
     /// `[outputs]`; `None` for a convolution without one, as before a normalisation, which takes it away again.
     pub bias: Option<Param>,
-    /// How the kernel walks over the image.
+    /// The way the kernel walks over the image.
     pub geometry: wgrad::Conv2d,
 }
 

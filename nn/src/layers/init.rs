@@ -14,7 +14,7 @@ pub enum Fan {
     Out,
 }
 
-/// How a parameter's first values are drawn.
+/// The way a parameter's first values are drawn.
 ///
 /// Weights are `[out, in]`, convolutions `[out, in, height, width]`: fan in is the product of all extents but the
 /// first, fan out that of all but the second.

@@ -76,7 +76,7 @@ pub struct GroupNorm {
     pub weight: Param,
     /// `[channels]`, 0 at first.
     pub bias: Param,
-    /// How many groups the channels are split into.
+    /// The number of groups that the channels are split into.
     pub groups: usize,
     /// Added to the variance.
     pub eps: f64,
@@ -127,7 +127,7 @@ pub enum NormKind {
     },
     /// [`GroupNorm`].
     Group {
-        /// How many groups the channels are split into.
+        /// The number of groups that the channels are split into.
         groups: usize,
     },
 }

@@ -63,7 +63,7 @@ pub fn last_layers(layout: &Layout, pattern: &str, count: usize) -> ParamSet {
     found.iter().filter(|param| last.contains(&layer(&layout.param(*param).path))).collect()
 }
 
-/// Whether a path matches a pattern.
+/// True if a path matches a pattern.
 pub fn matches(pattern: &str, path: &str) -> bool {
     fn parts(pattern: &[&str], path: &[&str]) -> bool {
         match (pattern, path) {
@@ -76,7 +76,7 @@ pub fn matches(pattern: &str, path: &str) -> bool {
     parts(&pattern.split('/').collect::<Vec<_>>(), &path.split('/').collect::<Vec<_>>())
 }
 
-/// Whether a part of a path matches that of a pattern.
+/// True if a part of a path matches that of a pattern.
 fn part_matches(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(name) = name.strip_prefix(first) else { return false };

@@ -110,7 +110,7 @@ impl<'t> Outputs<'t> {
         }
     }
 
-    /// Whether the layer was unrolled: see [`Recurrent::unrolled`].
+    /// True if the layer was unrolled: see [`Recurrent::unrolled`].
     pub fn is_unrolled(&self) -> bool {
         matches!(self.hidden, Hidden::Steps(_))
     }

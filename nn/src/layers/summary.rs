@@ -33,7 +33,7 @@ pub struct Row {
     pub shape: Shape,
     /// Its type.
     pub dtype: DType,
-    /// Whether it is trained.
+    /// True if it is trained.
     pub trained: bool,
 }
 

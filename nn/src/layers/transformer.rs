@@ -45,7 +45,7 @@ impl FeedForward {
     }
 }
 
-/// Where a block normalises.
+/// The place where a block normalises.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum NormPlace {
     /// The input of each part, `x + f(norm(x))`: gradients reach every block by the residual path (Xiong et al. 2020).
@@ -64,7 +64,7 @@ pub struct BlockConfig {
     pub hidden: usize,
     /// The activation there.
     pub activation: Activation,
-    /// Where it normalises.
+    /// The place where it normalises.
     pub place: NormPlace,
     /// First values of weights.
     pub init: Init,
@@ -83,7 +83,7 @@ pub struct TransformerBlock {
     pub norm2: LayerNorm,
     /// The feed-forward network.
     pub ffn: FeedForward,
-    /// Where it normalises.
+    /// The place where it normalises.
     pub place: NormPlace,
 }
 

@@ -23,18 +23,17 @@ pub struct GptConfig {
     pub hidden: usize,
     /// The activation there.
     pub activation: Activation,
-    /// Where blocks normalise.
+    /// The place where blocks normalise.
     pub place: NormPlace,
-    /// Whether queries and keys are normalised.
+    /// True if queries and keys are normalised.
     pub qk_norm: bool,
     /// What scores are divided by.
     pub temperature: f64,
-    /// Whether the output weights are those of the symbols (Press and Wolf 2017).
+    /// True if the output weights are those of the symbols (Press and Wolf 2017).
     pub tied: bool,
     /// Of the embedding, of attention's weights, and of what blocks add.
     pub dropout: Option<Dropout>,
-    /// Whether the backward sweep computes what is within blocks again, instead of keeping it: see
-    /// [`wgrad::Tape::checkpoint`].
+    /// True if the backward sweep computes what is within blocks again, instead of keeping it: see [`wgrad::Tape::checkpoint`].
     pub checkpoint: bool,
     /// The standard deviation of first weights. Those that add to the residual path are divided by `sqrt(2 layers)`, as in
     /// GPT-2 (Radford et al. 2019).

@@ -18,7 +18,7 @@ pub struct MlpConfig {
     pub activation: Activation,
     /// What normalises the input of each activation.
     pub norm: NormKind,
-    /// Whether what comes into a hidden layer is added to what it gives, where both are of one width.
+    /// True if what comes into a hidden layer is added to what it gives, where both are of one width.
     pub residual: bool,
     /// Of what each hidden layer gives.
     pub dropout: Option<Dropout>,

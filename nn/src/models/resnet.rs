@@ -67,18 +67,17 @@ pub struct ResNetConfig {
     pub block: BlockKind,
     /// The width of each stage, and the number of its blocks. Each stage but the first halves height and width.
     pub stages: Vec<(usize, usize)>,
-    /// Whether each block is added to what came in; without, the network is plain.
+    /// True if each block is added to what came in; without, the network is plain.
     pub residual: bool,
     /// What normalises the results of convolutions, batch by batch or in groups of channels; those that nothing follows have a
     /// bias.
     pub norm: NormKind,
-    /// Whether the last norm of each block that is added to what came in gives nothing at first: each begins as its shortcut,
+    /// True if the last norm of each block that is added to what came in gives nothing at first: each begins as its shortcut,
     /// and a deep network as a shallow one (Goyal et al. 2017, "Accurate, large minibatch SGD", section 5.1).
     pub silent: bool,
     /// The activation.
     pub activation: Activation,
-    /// Whether the backward sweep computes what is within blocks again, instead of keeping it: see
-    /// [`wgrad::Tape::checkpoint`].
+    /// True if the backward sweep computes what is within blocks again, instead of keeping it: see [`wgrad::Tape::checkpoint`].
     pub checkpoint: bool,
     /// First values of the convolutions' weights.
     pub init: Init,
@@ -189,7 +188,7 @@ pub struct ResNetBlock {
     pub units: Vec<Unit>,
     /// What comes in and is added goes through this where it is of another shape.
     pub shortcut: Option<Unit>,
-    /// Whether it is added at all.
+    /// True if it is added at all.
     pub residual: bool,
     /// What follows each convolution, the last one after the sum.
     pub activation: Activation,

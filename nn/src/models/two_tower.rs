@@ -27,8 +27,8 @@ pub struct TwoTowerConfig {
     pub bridge: Bridge,
     /// What features are multiplied by before anything lies between: 1, unless they are to be of another size.
     pub feature_scale: f64,
-    /// Whether the encoder runs as it does when it is used, also in training: its statistics stand still. That its
-    /// parameters stay is for the parameters that are trained to say: see [`crate::layers::paths::freeze`].
+    /// True if the encoder runs as it does when it is used, also in training: its statistics stand still. That its parameters
+    /// stay is for the parameters that are trained to say: see [`crate::layers::paths::freeze`].
     pub frozen: bool,
 }
 

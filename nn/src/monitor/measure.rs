@@ -37,7 +37,7 @@ pub struct ParamMeasure {
 /// The gradient of some elements, without the loss scale, before noise and clips; and the elements themselves.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct GradMeasure {
-    /// How many elements there are.
+    /// The number of elements.
     pub elements: usize,
     /// The Euclidean norm of the gradient.
     pub norm: f64,
@@ -108,13 +108,13 @@ fn deviation(square: f64, mean: f64) -> f64 {
 /// on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Histogram {
-    /// How many are negative, by bin, smallest magnitudes first.
+    /// The number that are negative, by bin, smallest magnitudes first.
     pub negative: Vec<u64>,
-    /// How many are 0.
+    /// The number that are 0.
     pub zeros: u64,
-    /// How many are positive, by bin.
+    /// The number that are positive, by bin.
     pub positive: Vec<u64>,
-    /// How many are NaN or infinite.
+    /// The number that are NaN or infinite.
     pub non_finite: u64,
 }
 

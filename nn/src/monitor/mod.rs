@@ -64,7 +64,7 @@ pub struct MonitorConfig {
     pub every: usize,
     /// Parameters that are measured together too, by name.
     pub groups: Vec<(String, ParamSet)>,
-    /// Whether each parameter's gradient is counted by magnitude and sign: see [`Histogram`].
+    /// True if each parameter's gradient is counted by magnitude and sign: see [`Histogram`].
     pub histograms: bool,
     /// How much of an update is measured.
     pub detail: Detail,

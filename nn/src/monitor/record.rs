@@ -5,9 +5,9 @@ use super::{Detail, FLOW, Histogram, UNITS, VALUES};
 use std::sync::Arc;
 use wgrad::{DType, Flat, Grads, Layout, Param, Program, StateId, Tape, Tensor, op::Segments};
 
-/// Where the magnitude of tanh is 0.97.
+/// The place where the magnitude of tanh is 0.97.
 const TANH_FLAT: f64 = 2.092_295_719_650_229_5;
-/// Where the logistic function is 0.97; where it is 0.03 is its negative.
+/// The place where the logistic function is 0.97; where it is 0.03 is its negative.
 const SIGMOID_FLAT: f64 = 3.476_098_685_110_138;
 
 /// Records measurements under a prefix.
@@ -17,7 +17,7 @@ pub(crate) struct Recorder {
     pub prefix: String,
     /// The parameters that are trained.
     pub params: Arc<[Param]>,
-    /// Whether gradients are counted by magnitude.
+    /// True if gradients are counted by magnitude.
     pub histograms: bool,
     /// How much is measured.
     pub detail: Detail,

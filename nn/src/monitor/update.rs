@@ -9,9 +9,9 @@ pub struct Update {
     pub loss: f64,
     /// The norm of the gradient of the whole batch, without the loss scale, before noise and clips.
     pub grad_norm: f64,
-    /// Whether the global norm was clipped; `None` without that clip.
+    /// True if the global norm was clipped; `None` without that clip.
     pub clipped: Option<bool>,
-    /// Whether the step was taken: it is not where the gradient is not finite.
+    /// True if the step was taken: it is not where the gradient is not finite.
     pub taken: bool,
     /// The scale that the loss was multiplied by; 1 without one.
     pub loss_scale: f64,

@@ -32,7 +32,7 @@ pub struct Ema {
     config: EmaConfig,
     /// The average of each arena.
     averages: Vec<(StateId, StateId)>,
-    /// How many updates the optimizer had made when the average was last renewed (u32 scalar).
+    /// The number of updates that the optimizer had made when the average was last renewed (u32 scalar).
     seen: StateId,
 }
 

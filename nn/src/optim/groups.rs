@@ -6,7 +6,7 @@ use super::range::squarable;
 use std::{collections::BTreeSet, fmt};
 use wgrad::{DType, Layout, ParamSet, Pitfall, Rule, StateId, Tape, Tensor, Tuning};
 
-/// Where a learning rate comes from.
+/// The place where a learning rate comes from.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Rate {
     /// A function of the number of updates made.
@@ -97,7 +97,7 @@ impl Group {
     }
 }
 
-/// Changes learning rates, or weight decays. Whether there are such: a rate that is a state is left to who writes it.
+/// Changes learning rates, or weight decays. True if there are such: a rate that is a state is left to who writes it.
 pub(super) fn tune(lr: &mut Rate, decay: &mut f64, groups: &mut [Group], tuning: Tuning) -> bool {
     let change: &dyn Fn(Schedule) -> Schedule = match tuning {
         Tuning::Rate(factor) => &move |schedule| schedule.times(factor),
@@ -220,7 +220,7 @@ impl Settings<'_> {
         rates.filter(starts_at_0).map(still).take(1).collect()
     }
 
-    /// Whether anything decays.
+    /// True if anything decays.
     pub fn decays(&self) -> bool {
         self.weight_decay > 0.0 || self.groups.iter().any(|group| group.weight_decay.is_some_and(|decay| decay > 0.0))
     }

@@ -20,7 +20,7 @@ pub enum Schedule {
     Warmup {
         /// The rate afterwards.
         base: f64,
-        /// How many updates it takes.
+        /// The number of updates that it takes.
         steps: u32,
         /// Added to `t`: 1 unless there is a reason.
         offset: u32,
@@ -29,7 +29,7 @@ pub enum Schedule {
     WarmupFactor {
         /// The rate afterwards.
         base: f64,
-        /// How many updates it takes.
+        /// The number of updates that it takes.
         steps: u32,
         /// What the first rate is of the base.
         factor: f64,
@@ -38,9 +38,9 @@ pub enum Schedule {
     WarmupLinear {
         /// The highest rate.
         base: f64,
-        /// How many updates the way up takes.
+        /// The number of updates that the way up takes.
         steps: u32,
-        /// Where it ends.
+        /// The place where it ends.
         total: u32,
         /// The first rate.
         init: f64,
@@ -52,9 +52,9 @@ pub enum Schedule {
     WarmupCosine {
         /// The highest rate.
         base: f64,
-        /// How many updates the way up takes.
+        /// The number of updates that the way up takes.
         steps: u32,
-        /// Where it ends.
+        /// The place where it ends.
         total: u32,
         /// The first rate.
         init: f64,

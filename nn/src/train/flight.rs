@@ -419,7 +419,7 @@ fn look(
     Ok(found)
 }
 
-/// Is told of a program of an update, before it is run. Whether that is enough.
+/// Is told of a program of an update, before it is run. True if that is enough.
 type Visitor<'a> = dyn FnMut(&mut Session, Part, &Step, &[(&str, &Array)]) -> Result<bool> + 'a;
 
 /// Makes steps from a snapshot until an update, and tells of the programs of that.

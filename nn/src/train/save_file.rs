@@ -203,7 +203,7 @@ fn kind(_old: &Metadata) -> &'static str {
     "something else"
 }
 
-/// Whether the owner may not write. The superuser could all the same, and is not to.
+/// True if the owner may not write. The superuser could all the same, and is not to.
 #[cfg(unix)]
 fn is_read_only(old: &Metadata) -> bool {
     std::os::unix::fs::PermissionsExt::mode(&old.permissions()) & 0o200 == 0

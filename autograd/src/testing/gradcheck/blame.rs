@@ -54,7 +54,7 @@ impl Gradcheck {
         Ok(None)
     }
 
-    /// Whether a cotangent is not what differences give when its node is moved.
+    /// True if a cotangent is not what differences give when its node is moved.
     fn is_wrong<F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>>(
         &self,
         session: &mut Session,

@@ -48,7 +48,7 @@ impl Observed {
         Ok(Self { program: observer.program, looks: observer.looks })
     }
 
-    /// Whether a kink or a jump lies between some points.
+    /// True if a kink or a jump lies between some points.
     pub fn switches(&self, points: &[&Taps]) -> bool {
         let tap = |taps: &Taps, i: usize| taps.iter().nth(i).expect("one value for each tap").1.clone();
         self.looks.iter().enumerate().any(|(i, look)| {
@@ -110,7 +110,7 @@ impl Observer {
         Ok(())
     }
 
-    /// Whether a value is below 0.
+    /// True if a value is below 0.
     fn sign(&mut self, x: NodeId) {
         let Node { shape, dtype, .. } = self.program.node(x).clone();
         let mut zero = self.push(Op::Const(0), &[], &Shape::scalar(), dtype);
@@ -161,7 +161,7 @@ impl Over {
     }
 }
 
-/// Whether the values that some norm is taken of move, and all of them change sign or are 0.
+/// True if the values that some norm is taken of move, and all of them change sign or are 0.
 fn vanishes(values: &[Array], over: &Over) -> bool {
     let shape = values[0].shape();
     let (groups, count) = over.groups(shape);

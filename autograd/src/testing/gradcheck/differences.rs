@@ -18,7 +18,7 @@ pub(super) enum Verdict {
     Wrong { tolerance: f64 },
 }
 
-/// How many tolerances the error of a difference excuses at most.
+/// The number of tolerances that the error of a difference excuses at most.
 const EXCUSED: f64 = 100.0;
 
 /// The derivative at 0 of a function of one number, and a bound of its error: two central differences, extrapolated.
@@ -65,12 +65,12 @@ impl Gradcheck {
         self.atol + self.rtol * numeric.derivative.abs()
     }
 
-    /// Whether the values are so large beside the slope that their rounding hides it.
+    /// True if the values are so large beside the slope that their rounding hides it.
     pub(super) fn is_coarse(&self, numeric: Numeric) -> bool {
         numeric.rounding > EXCUSED * self.tolerance(numeric)
     }
 
-    /// Whether a recorded derivative agrees. The error of a difference excuses a hundred tolerances at most.
+    /// True if a recorded derivative agrees. The error of a difference excuses a hundred tolerances at most.
     pub(super) fn judge(&self, analytic: f64, numeric: Numeric) -> Verdict {
         let plain = self.tolerance(numeric);
         let tolerance = plain + (0.1 * numeric.error).min(EXCUSED * plain);

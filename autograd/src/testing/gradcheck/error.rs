@@ -3,7 +3,7 @@
 use crate::{DType, NodeId, Site};
 use std::fmt;
 
-/// Which derivative.
+/// The derivative.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Order {
     /// The gradient.
@@ -36,7 +36,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// How a source was moved.
+/// The way a source was moved.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Along {
     /// One element, by its index in each dimension.
@@ -68,7 +68,7 @@ pub struct Suspect {
 /// A recorded derivative that differences contradict.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Mismatch {
-    /// Which derivative.
+    /// The derivative.
     pub order: Order,
     /// The operation whose rule is wrong, where it was found. In the second order it may be part of the recorded
     /// gradient.
@@ -140,7 +140,7 @@ pub enum GradcheckError {
     /// Every element or direction meets a kink.
     #[error("nothing could be compared: kinks lie within reach of all {kinks} elements or directions")]
     NothingCompared {
-        /// How many were skipped.
+        /// The number that were skipped.
         kinks: usize,
     },
     /// The device.

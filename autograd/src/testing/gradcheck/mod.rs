@@ -43,7 +43,7 @@ pub enum Directions {
     Random(usize),
 }
 
-/// How a gradient is checked.
+/// The way a gradient is checked.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Gradcheck {
     /// The largest distance of a difference. Smaller ones, down to a hundredth, are tried where a kink is near or the
@@ -70,9 +70,9 @@ impl Default for Gradcheck {
 /// What a check has compared.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Checked {
-    /// How many derivatives were compared, over all sources and orders.
+    /// The number of derivatives that were compared, over all sources and orders.
     pub compared: usize,
-    /// How many were skipped, since a kink lies within reach.
+    /// The number that were skipped, since a kink lies within reach.
     pub kinks: usize,
 }
 

@@ -30,12 +30,12 @@ use std::ops::Range;
 
 /// The sums of a square.
 const SUMS: usize = 16;
-/// How many elements are taken apart at a time.
+/// The number of elements that are taken apart at a time.
 const SIXTEEN: usize = 16;
 /// The most vectors of each result of a tile.
 const VECTORS: usize = 6;
 
-/// Whether a convolution is one whose squares are worth it, of which there are so many in a column and in a row.
+/// True if a convolution is one whose squares are worth it, of which there are so many in a column and in a row.
 fn suits(geometry: &Geometry, squares: [usize; 2], least: usize, sizes: Sizes) -> bool {
     let plain = geometry.walks.iter().all(|walk| (walk.stride, walk.dilation, walk.kernel) == (1, 1, 3));
     let short = sizes.winograd[2];
@@ -197,7 +197,7 @@ struct Task<'a, T: Stored> {
     lines: &'a mut [T::Sum],
     products: &'a mut [T::Sum],
     target: &'a Target,
-    /// Where the results begin.
+    /// The place where the results begin.
     start: usize,
 }
 

@@ -324,7 +324,7 @@ impl Plane {
         })
     }
 
-    /// Where the elements of a square are.
+    /// The place where the elements of a square are.
     #[inline(always)]
     fn places<const N: usize>(&self, lines: [usize; N], column: usize) -> [[usize; N]; N] {
         let zeros = self.rows.len() * self.columns * self.pitch;

@@ -15,8 +15,8 @@ use wgrad::{
     op::{Gate, Reduce},
 };
 
-/// How many elements a chain computes at a time: enough to make up for the choice of what to do with them, few enough for
-/// all of its values to be near.
+/// The number of elements that a chain computes at a time: enough to make up for the choice of what to do with them, few enough
+/// for all of its values to be near.
 pub(crate) const FEW: usize = 2 * WIDE;
 /// How many a function computes at a time.
 const HALF: usize = FEW / 2;
@@ -32,7 +32,7 @@ pub(crate) trait Lane: Element + PartialEq {
     /// There are so many elements at each of the pointers that it uses, and nobody else writes those at `to`.
     unsafe fn compute<S: Simd>(simd: S, code: Code, of: impl Fn(usize) -> *const Self, to: *mut Self);
 
-    /// Whether [`Lane::fold_made`] can be asked.
+    /// True if [`Lane::fold_made`] can be asked.
     fn folds_made<S: Simd>(simd: S, lines: Lines) -> bool;
 
     /// Adds what an instruction computes of a group of elements, which begin at a place, to accumulators. The bits are those of

@@ -43,7 +43,7 @@ impl Instruction {
 struct Fuser<F> {
     inputs: usize,
     code: Vec<Instruction>,
-    /// How many need each value.
+    /// The number that need each value.
     uses: Vec<usize>,
     is: F,
 }
@@ -59,7 +59,7 @@ impl<F: Fn(usize, f64) -> bool> Fuser<F> {
         }
     }
 
-    /// How a value is computed that is needed so often.
+    /// The way a value is computed that is needed so often.
     fn made(&self, value: u8, uses: usize) -> Option<(Code, [u8; 5])> {
         let i = usize::from(value).checked_sub(self.inputs)?;
         let Instruction { code, of } = self.code[i];

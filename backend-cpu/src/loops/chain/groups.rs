@@ -14,12 +14,12 @@ use pulp::Simd;
 use std::arch::x86_64::*;
 use wgrad::Data;
 
-/// Whether vectors have 512 bits.
+/// True if vectors have 512 bits.
 pub(super) const fn wide<S: Simd>() -> bool {
     cfg!(target_arch = "x86_64") && size_of::<S::f32s>() == 64
 }
 
-/// Whether [`fold`] can be asked.
+/// True if [`fold`] can be asked.
 #[inline(always)]
 pub(super) fn possible<S: Simd>(_: S, lines: Lines) -> bool {
     (lines.transposed || wide::<S>()) && lines.width.is_multiple_of(WIDE)

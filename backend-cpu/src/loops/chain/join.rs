@@ -153,7 +153,7 @@ impl<'a> Joiner<'a> {
         self.cells[cell].dtype == DType::Bool
     }
 
-    /// Whether a step in a chain has what chains make of the conditions that it uses, and the users of the one that it makes,
+    /// True if a step in a chain has what chains make of the conditions that it uses, and the users of the one that it makes,
     /// in the same chain.
     fn condition_fits(&self, i: usize) -> bool {
         if self.code[i].is_none() {
@@ -184,17 +184,17 @@ impl<'a> Joiner<'a> {
         step.direct.is_none() && self.cells[to].is_open() && self.users[to].iter().all(among)
     }
 
-    /// Whether a step's result is stored, and could be at once.
+    /// True if a step's result is stored, and could be at once.
     fn is_stored(&self, i: usize) -> bool {
         self.ends_in(i, |action| matches!(action, Action::Store(..)))
     }
 
-    /// Whether a step's result is reduced, and could be at once.
+    /// True if a step's result is reduced, and could be at once.
     fn is_folded(&self, i: usize) -> bool {
         self.ends_in(i, |action| matches!(action, Action::Fold(..)))
     }
 
-    /// Whether such a thing is done to a step's result, and a chain of the step alone could do it.
+    /// True if such a thing is done to a step's result, and a chain of the step alone could do it.
     fn ends_in(&self, i: usize, such: impl Fn(&Action) -> bool) -> bool {
         let step = &self.steps[i];
         self.code[i].is_some()
@@ -217,7 +217,7 @@ impl<'a> Joiner<'a> {
         inputs.filter_map(|cell| self.made[cell]).filter(within).collect()
     }
 
-    /// Whether what lies where a result goes is not needed any more once it is computed: whichever it is, where it is chosen.
+    /// True if what lies where a result goes is not needed any more once it is computed: whichever it is, where it is chosen.
     fn stands_alone(&self, chain: &Chain, output: Output, views: &[View]) -> bool {
         let Some(i) = output.value.checked_sub(chain.inputs.len()) else { return true };
         if let Instruction { code: Code::Choose, of: [_, a, b, ..] } = chain.code[i] {
@@ -237,7 +237,7 @@ impl<'a> Joiner<'a> {
         !read_later && !is_reduced
     }
 
-    /// Whether a chain may find a value of its own in what a kernel overwrites: it has been loaded, or is chosen of such.
+    /// True if a chain may find a value of its own in what a kernel overwrites: it has been loaded, or is chosen of such.
     fn may_lie_in(&self, chain: &Chain, value: usize, place: Source, views: &[View]) -> bool {
         let chosen = |value: &u8| self.may_lie_in(chain, usize::from(*value), place, views);
         match (chain.inputs.get(value), value.checked_sub(chain.inputs.len()).map(|i| &chain.code[i])) {

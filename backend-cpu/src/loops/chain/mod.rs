@@ -121,14 +121,14 @@ impl Code {
         })
     }
 
-    /// Whether a result is finite only if all values are that it is computed from.
+    /// True if a result is finite only if all values are that it is computed from.
     fn keeps_non_finite(self) -> bool {
         let products = [Self::Neg, Self::Mul, Self::Mul3, Self::MulAdd, Self::Mul3Add, Self::MulSub, Self::SubMul];
         let sums = [Self::Copy, Self::Add, Self::Sub, Self::Deviation, Self::Mix, Self::MixAdd, Self::Mix3];
         products.contains(&self) || sums.contains(&self)
     }
 
-    /// How many values it uses.
+    /// The number of values that it uses.
     fn arity(self) -> usize {
         match self {
             Self::Copy | Self::Neg | Self::Recip | Self::Sqrt | Self::IsFinite | Self::Root => 1,
@@ -155,13 +155,13 @@ pub(crate) struct Instruction {
 /// A value that leaves a chain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
-    /// Which value.
+    /// The value.
     pub value: usize,
     /// Its cell.
     pub cell: usize,
     /// A view that it is written to at once, where a block of it lies in one piece.
     pub direct: Option<usize>,
-    /// Whether what is there before is not needed any more once the value is computed.
+    /// True if what is there before is not needed any more once the value is computed.
     pub alone: bool,
 }
 
@@ -169,7 +169,7 @@ pub(crate) struct Output {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Question {
     Reduce(Reduce),
-    /// Whether any element is not finite.
+    /// True if any element is not finite.
     NonFinite,
     /// As [`Question::NonFinite`], where the norm at this place among the reductions is finite only if no element is non-finite.
     NonFiniteNorm(usize),
@@ -178,7 +178,7 @@ pub(crate) enum Question {
 /// A value that a chain reduces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fold {
-    /// Which value.
+    /// The value.
     pub value: usize,
     pub question: Question,
     /// The instruction that computes it, if a sum can do that by itself, and nothing else needs the value.
@@ -187,7 +187,7 @@ pub(crate) struct Fold {
     pub acc: usize,
 }
 
-/// Where a chain's first values come from.
+/// The place where a chain's first values come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Input {
     /// A cell of the chain's type, of any extent; or a condition.
@@ -211,7 +211,7 @@ pub(crate) const ASKS: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     pub view: usize,
-    /// Whether the next tile's is meant.
+    /// True if the next tile's is meant.
     pub next: bool,
 }
 
@@ -233,7 +233,7 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Whether it computes so much that memory has time to spare.
+    /// True if it computes so much that memory has time to spare.
     pub fn is_slow(&self) -> bool {
         let slow = [Code::Exp, Code::ExpSub, Code::Expm1, Code::Log, Code::Log1p, Code::Tanh, Code::Erf];
         let gates = [Code::Sigmoid, Code::NormalCdf, Code::NormalPdf];
@@ -241,7 +241,7 @@ impl Chain {
         self.code.iter().any(|of| slow.contains(&of.code) || gates.contains(&of.code) || gated(of.code))
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn values(&self) -> usize {
         self.inputs.len() + self.code.len()
     }

@@ -23,7 +23,7 @@ pub(crate) const LONGEST: usize = 32;
 pub(crate) const INPUTS: usize = 32;
 const VALUES: usize = LONGEST + INPUTS;
 
-/// Where a chain finds one of its inputs.
+/// The place where a chain finds one of its inputs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum From<'a, T> {
     /// In memory, one after another.
@@ -44,14 +44,14 @@ pub(crate) enum From<'a, T> {
     Rows(Lanes<'a, T>),
 }
 
-/// Where one of its results goes.
+/// The place where one of its results goes.
 #[derive(Debug)]
 pub(crate) struct To<'a, T> {
     pub value: usize,
     pub place: Pieces<'a, T>,
     /// Where the elements at hand go, if they lie there one after another.
     pub here: Option<*mut T>,
-    /// Whether it may be computed there.
+    /// True if it may be computed there.
     pub alone: bool,
 }
 
@@ -68,9 +68,9 @@ pub(crate) struct Run<'a, 'b, T> {
     pub rows: Option<(Runs<'a>, usize, usize)>,
     /// Room for [`FEW`] elements of each value.
     pub file: &'a mut [T],
-    /// How many elements there are of each input and output.
+    /// The number of elements of each input and output.
     pub len: usize,
-    /// Whether inputs in memory may not have been read or asked for before.
+    /// True if inputs in memory may not have been read or asked for before.
     pub fresh: bool,
     /// What is asked for besides, in step with the elements.
     pub asks: &'a [*const T],

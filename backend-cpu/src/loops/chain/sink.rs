@@ -44,7 +44,7 @@ pub(super) fn sink(mut steps: Vec<Step>, cells: &[Cell], accs: &[Acc]) -> Vec<St
     steps
 }
 
-/// Whether a step is a chain that computes or meets a cell, and has taken over to reduce it, alone or not.
+/// True if a step is a chain that computes or meets a cell, and has taken over to reduce it, alone or not.
 fn takes(step: &mut Step, (from, alone): (usize, bool), (fold, dtype): (Fold, DType)) -> bool {
     let Action::Chain(chain) = &mut step.action else { return false };
     if chain.folds.len() == FOLDS || chain.dtype != dtype {
@@ -119,9 +119,9 @@ pub(crate) struct Folds<'a> {
 /// The lines of a block.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines {
-    /// How many elements each has.
+    /// The number of elements that each has.
     pub width: usize,
-    /// Whether there is an accumulator for each place in a line, rather than for each line.
+    /// True if there is an accumulator for each place in a line, rather than for each line.
     pub transposed: bool,
 }
 

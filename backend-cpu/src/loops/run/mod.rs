@@ -37,11 +37,11 @@ pub(crate) struct Machine<'a> {
     columns: Range<usize>,
     /// The first column of the tile.
     first: usize,
-    /// How many elements the result of the step at hand has.
+    /// The number of elements that the result of the step at hand has.
     extent: Extent,
-    /// Whether the walk at hand meets memory that nothing has read or asked for.
+    /// True if the walk at hand meets memory that nothing has read or asked for.
     fresh: bool,
-    /// How many elements the tile has.
+    /// The number of elements that the tile has.
     size: usize,
 }
 

@@ -71,7 +71,7 @@ pub struct Rule {
     pub signal: &'static str,
     /// Beyond what.
     pub bound: &'static str,
-    /// Where that comes from.
+    /// The place where that comes from.
     pub source: &'static str,
     /// What cures it, by name.
     pub remedies: &'static [&'static str],

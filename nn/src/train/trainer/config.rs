@@ -33,7 +33,7 @@ pub enum LossScale {
 pub struct TrainerConfig {
     /// The prefix of its states' and taps' names; each trainer of a store needs its own.
     pub name: String,
-    /// How many micro-batches make an update; at least 1.
+    /// The number of micro-batches that make an update; at least 1.
     pub accumulate: usize,
     /// How micro-batches are weighted. By tokens, the loss must say how many there are: [`super::Loss::over_tokens`].
     pub weighting: Weighting,
@@ -45,7 +45,7 @@ pub struct TrainerConfig {
     pub scale_grad: Vec<(ParamSet, f64)>,
     /// Noise added to the gradient, drawn from `seed`.
     pub noise: Option<Noise>,
-    /// Whether rows of weights lose their mean.
+    /// True if rows of weights lose their mean.
     pub centralize: bool,
     /// The factor of adaptive clipping, unit by unit; 0.01 is the paper's.
     pub agc: Option<f64>,
@@ -57,17 +57,18 @@ pub struct TrainerConfig {
     pub clip_value: Option<f64>,
     /// The decay rate of an average of the parameters.
     pub ema: Option<f64>,
-    /// Whether a loss that is not finite ends the run with an error ([`wgrad::Pitfall::NonFiniteLoss`]), its update being skipped.
+    /// True if a loss that is not finite ends the run with an error ([`wgrad::Pitfall::NonFiniteLoss`]), its update being
+    /// skipped.
     pub check_loss: bool,
     /// After more than this many updates in a row that were not finite the run ends with an error; `None`: never.
     pub give_up: Option<u32>,
-    /// Whether each update tells the norm of every parameter's gradient, and of what the optimizer is given: two more walks
+    /// True if each update tells the norm of every parameter's gradient, and of what the optimizer is given: two more walks
     /// over the gradients.
     pub profile: bool,
     /// What is measured of some of the updates: see [`MonitorConfig`] and [`super::Trainer::measurements`]. A run leaves the
     /// same bits in every state with it and without.
     pub monitor: Option<MonitorConfig>,
-    /// How the run differs from what the rest says: for a run that is made again.
+    /// The way the run differs from what the rest says: for a run that is made again.
     pub edits: Vec<Edit>,
     /// Decides the noise.
     pub seed: u64,

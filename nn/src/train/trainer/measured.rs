@@ -96,7 +96,7 @@ impl Trainer {
         result
     }
 
-    /// Whether the update at hand is measured.
+    /// True if the update at hand is measured.
     pub(super) fn is_measured(&self) -> bool {
         let every = self.config.monitor.as_ref().map_or(1, |config| config.every);
         self.monitor.as_ref().is_some_and(|monitor| monitor.begun.is_multiple_of(every))

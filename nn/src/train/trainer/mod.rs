@@ -58,7 +58,7 @@ struct Window {
 /// What buffers were when the window began, for one that is skipped.
 #[derive(Default)]
 struct Kept {
-    /// Where each buffer's value of then is kept.
+    /// The place where each buffer's value of then is kept.
     states: BTreeMap<StateId, StateId>,
     /// The buffers that micro-batches recorded so far move.
     moved: RefCell<Vec<StateId>>,
@@ -279,7 +279,7 @@ impl Trainer {
         self.ema.as_ref().map(|ema| ema.averages(tape))
     }
 
-    /// Runs a micro-batch, and the update if that completes a window. Whether it did.
+    /// Runs a micro-batch, and the update if that completes a window. True if it did.
     ///
     /// # Errors
     /// As [`Session::record`] and [`Session::run`]: [`wgrad::Error::MissingInput`] of a micro-batch without an input that
@@ -318,8 +318,8 @@ impl Trainer {
         Ok(true)
     }
 
-    /// Makes the update of a window that the data cut short: the mean is over the micro-batches that it has. Whether there
-    /// was one.
+    /// Makes the update of a window that the data cut short: the mean is over the micro-batches that it has. True if there was
+    /// one.
     ///
     /// # Errors
     /// As [`Session::record`] and [`Session::run`].
@@ -355,7 +355,7 @@ impl Trainer {
         }
     }
 
-    /// Whether an update takes a program of its own, after those of its micro-batches: [`Trainer::record_update`].
+    /// True if an update takes a program of its own, after those of its micro-batches: [`Trainer::record_update`].
     pub fn has_windows(&self) -> bool {
         self.window.is_some()
     }
@@ -418,7 +418,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// How many micro-batches are in the window. The device is asked once.
+    /// The number of micro-batches that are in the window. The device is asked once.
     pub(crate) fn present(&mut self, session: &mut Session) -> Result<usize> {
         let present = match (self.present, &self.window) {
             (Some(present), _) => present,
