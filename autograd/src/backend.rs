@@ -1,4 +1,4 @@
-//! What a device must offer.
+//! The interface of a device.
 
 use crate::{
     Data,
@@ -45,7 +45,7 @@ pub trait Backend: Send {
         false
     }
 
-    /// What the planner may do for this device.
+    /// The planner's options for this device.
     fn grouping(&self) -> Grouping {
         Grouping::default()
     }
@@ -137,7 +137,7 @@ pub trait Backend: Send {
         Ok(false)
     }
 
-    /// What the runs of a watched executable took that have finished since the last call, oldest first: the seconds of each
+    /// The times of a watched executable's runs that have finished since the last call, oldest first: the seconds of each
     /// kernel, in the order of the plan. A run that has failed is not among them. What a device does by one dispatch for
     /// several kernels, they take in equal parts.
     fn times(&mut self, executable: ExecutableId) -> Vec<Vec<f64>> {

@@ -92,7 +92,7 @@ impl<'t, S> Grads<'t, S> {
         judged.push((x.id, range));
         tape.alarm_of_coefficient(&format!("{pass}/{name}"), x, range);
         let x = if x.dtype().is_float() { x } else { x.cast(DType::F32) };
-        // What has been reduced already is judged by all ranks alike, or they would drift apart.
+        // All ranks judge reduced gradients alike, or they would drift apart.
         let alone = tape.ranks() == 1 || self.history.borrow().state.is_local();
         let within = range.has_on_tape(x);
         self.and_verdict(if alone { within } else { !(!within).any_over_ranks() });

@@ -1,4 +1,4 @@
-//! What can go wrong while a program runs: everything that depends on data or devices. Misuse of shapes panics instead,
+//! Errors of running programs: everything that depends on data or devices. Misuse of shapes panics instead,
 //! when it is recorded.
 
 use crate::{DType, Pitfall, Shape, Site};
@@ -92,18 +92,18 @@ pub enum Error {
     Pitfall {
         /// The mistake.
         pitfall: Pitfall,
-        /// What it was found at.
+        /// The place where it was found.
         subject: String,
         /// The line that recorded it.
         site: Option<Site>,
     },
-    /// What a run that is over has shown. Its step was skipped: parameters, optimizer states and counters are as they were.
+    /// A fault of a run that is over. Its step was skipped: parameters, optimizer states and counters are as they were.
     /// Said once; after that the session goes on.
     #[error("run {run}: {what} (recorded at {site})")]
     Late {
         /// The run's number.
         run: u64,
-        /// What is wrong.
+        /// The mistake.
         what: String,
         /// Its number, if it is a known mistake.
         pitfall: Option<Pitfall>,
@@ -139,7 +139,7 @@ pub enum Error {
         /// Their number.
         ranks: usize,
     },
-    /// What a backend reports.
+    /// A backend's report.
     #[error("{0}")]
     Backend(#[source] Box<dyn std::error::Error + Send + Sync>),
 }

@@ -12,7 +12,7 @@ use crate::{
 };
 use std::{collections::HashMap, ops::Range};
 
-/// What a node has received so far.
+/// The cotangents that a node has received so far.
 #[derive(Default)]
 struct Cotangent<'t> {
     sum: Option<Tensor<'t>>,
@@ -89,7 +89,7 @@ pub(crate) fn sweep<'t>(
     checkpoints.retain(|range| range.end <= top);
     checkpoints.sort_by_key(|range| (range.end, std::cmp::Reverse(range.start)));
     let mut found = HashMap::new();
-    // What a contraction was computed in decides about its gradient, not where the sweep is recorded.
+    // A contraction's precision decides about its gradient, not the place where the sweep is recorded.
     let policy = tape.inner.borrow_mut().autocast.take();
     for index in (0..top).rev() {
         let id = NodeId(index);

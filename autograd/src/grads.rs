@@ -83,7 +83,7 @@ pub struct Grads<'t, S = Unscaled> {
     /// Bool scalar: whether the step may be taken.
     pub(crate) verdict: Option<Tensor<'t>>,
     pub(crate) scaler: LossScaler,
-    /// What has been done to them.
+    /// Their state: passes that have been made.
     pub(crate) history: RefCell<History>,
     /// States of the caller's own that a step gives these values.
     pub(crate) assigned: Vec<(StateId, Tensor<'t>)>,
@@ -110,7 +110,7 @@ pub(crate) struct History {
     pub unscaled_by: Option<(StateId, NodeId)>,
     /// The coefficients that the verdict is about.
     pub coefficients: Vec<(NodeId, Range)>,
-    /// What no element exceeds in magnitude, where the verdict is true.
+    /// A bound of all magnitudes, valid where the verdict is true.
     pub largest: f64,
 }
 
@@ -144,7 +144,7 @@ impl<'t, S> Grads<'t, S> {
         let paths = tape.paths_to_params(loss);
         let reads = tape.reads(loss, params, &paths);
         let found = loss.grad_along(&reads.iter().map(|read| read.stand).collect::<Vec<_>>(), &paths);
-        // What a loss reads through several values of the arena has a part of its gradient by each.
+        // A loss that reads an arena through several of its values has a part of its gradient by each.
         let mut parts: BTreeMap<Param, Vec<(&Read<'t>, Tensor<'t>)>> = BTreeMap::new();
         for (read, part) in reads.iter().zip(found).filter_map(|(read, part)| Some((read, part?))) {
             let known = parts.entry(read.param).or_default();

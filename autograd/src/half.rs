@@ -72,7 +72,7 @@ mod tests {
                 assert_eq!(f16::from_f32(v).to_bits(), nearest(v as f64), "{v:e}");
                 assert_eq!(f16_from_f64(-v as f64).to_bits(), nearest(-v as f64), "{v:e}");
             }
-            // What f32 cannot tell from the tie.
+            // A number that f32 cannot tell from the tie.
             for v in [f64::from_bits(tie.to_bits() - 1), f64::from_bits(tie.to_bits() + 1)] {
                 assert_eq!(f16_from_f64(v).to_bits(), nearest(v), "{v:e}");
             }

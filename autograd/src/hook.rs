@@ -2,7 +2,7 @@
 //!
 //! They run while the tape is recorded, never while the program runs: what they record is the program.
 //!
-//! What holds of gradient hooks:
+//! The rules of gradient hooks:
 //!
 //! 1. A hook is registered on a tensor that a gradient can flow to; on any other it is refused. It gives back what it
 //!    was given, or something else in its place.
@@ -66,7 +66,7 @@ pub(crate) fn check_replacement(g: Tensor<'_>, replaced: Tensor<'_>) {
     );
 }
 
-/// What the rule of a composition is given.
+/// The arguments of a composition's rule.
 pub struct Vjp<'a, 't> {
     /// The arguments.
     pub inputs: &'a [Tensor<'t>],
@@ -81,10 +81,10 @@ pub(crate) type RuleFn = Rc<dyn for<'a, 't> Fn(Vjp<'a, 't>) -> Vec<Option<Tensor
 /// The gradient rule of a composition of the library over some axes.
 pub(crate) type OwnRule = for<'v, 'a, 't> fn(&[usize], &'v Vjp<'a, 't>) -> Vec<Option<Tensor<'t>>>;
 
-/// What a recording does with the tensors that modules mark as worth watching.
+/// The handler of tensors that modules mark as worth watching.
 pub(crate) type Probe = Rc<dyn for<'t> Fn(&str, Tensor<'t>) -> Tensor<'t>>;
 
-/// What a recording makes of operations that it is asked for.
+/// The handler of operations that a recording is asked for.
 pub(crate) type Rewrite = Rc<dyn for<'t> Fn(&Op, &[Tensor<'t>]) -> Option<Tensor<'t>>>;
 
 impl Tape {
@@ -196,7 +196,7 @@ impl Tape {
     /// Gradients are the same bits as without. Gradients of gradients agree up to rounding: where forward and backward
     /// compute the same value, a checkpoint computes it twice, and what flows back to it is added in another order.
     ///
-    /// What is recorded within happens once: random numbers are those of the first time, what is assigned to a state (the
+    /// Everything recorded within happens once: random numbers are those of the first time, what is assigned to a state (the
     /// running statistics of a batch normalisation, say) is assigned once, and hooks run once per sweep. That is
     /// [`crate::Pitfall::ChangedRecomputation`] out of the way.
     pub fn checkpoint<R>(&self, f: impl FnOnce() -> R) -> R {
@@ -251,7 +251,7 @@ impl Tape {
         result
     }
 
-    /// What a handler puts in the place of an operation, if there is one and it does.
+    /// A handler's substitute for an operation, if there is one.
     #[track_caller]
     pub(crate) fn rewritten<'t>(&'t self, op: &Op, x: &[Tensor<'_>]) -> Option<Tensor<'t>> {
         let handler = self.inner.borrow_mut().rewrite.take()?;

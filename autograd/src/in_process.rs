@@ -36,7 +36,7 @@ struct Meeting {
     changed: Condvar,
 }
 
-/// What a rank brings to an exchange.
+/// A rank's part of an exchange.
 #[derive(Debug)]
 enum Brought {
     Data(Reduce, Data),
@@ -141,7 +141,7 @@ impl Drop for InProcess {
     }
 }
 
-/// What all have brought, reduced in the order of the ranks; or the first rank that has brought nothing, or something that
+/// The parts of all, reduced in the order of the ranks; or the first rank that has brought nothing, or something that
 /// does not fit.
 fn reduced(all: Vec<Brought>) -> std::result::Result<Data, usize> {
     let mut total: Option<(Reduce, Wide)> = None;

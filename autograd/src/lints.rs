@@ -1,4 +1,4 @@
-//! What is probably wrong with a recorded program, though nothing in it is refused: found while it is recorded, or in the
+//! Probable mistakes in a recorded program of which nothing is refused: found while it is recorded, or in the
 //! finished list of nodes and passes.
 
 mod random;
@@ -28,7 +28,7 @@ pub struct Lint {
     pub pitfall: Pitfall,
     /// How grave it is here.
     pub severity: Severity,
-    /// What was found, and what to do instead.
+    /// The finding, and the cure.
     pub message: String,
     /// The line that it is about; `None` for what only a run shows.
     pub site: Option<Site>,
@@ -41,10 +41,10 @@ impl fmt::Display for Lint {
     }
 }
 
-/// What an operation marks its nodes as, where no op says so.
+/// The mark of an operation's nodes, where no op says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mark {
-    /// What a recurrent layer gives.
+    /// The output of a recurrent layer.
     Recurrent,
     /// The scores of attention.
     Attention,
@@ -52,18 +52,18 @@ pub(crate) enum Mark {
     BatchStatistics,
     /// The number of targets that a mean is over, where some are ignored.
     TokenCount,
-    /// What a loss over classes is given.
+    /// The input of a loss over classes.
     Logits,
 }
 
-/// What a recording remembers for its lints.
+/// A recording's notes for its lints.
 #[derive(Default)]
 pub(crate) struct Facts {
     notes: Vec<Lint>,
     marks: Vec<(NodeId, Mark)>,
-    /// What gradients of parameters have been taken of.
+    /// The losses whose gradients have been taken.
     losses: Vec<NodeId>,
-    /// What steps have followed.
+    /// The steps that have followed.
     verdicts: Vec<NodeId>,
     /// The place where each state was given a value last.
     assigned: BTreeMap<StateId, Site>,
@@ -164,7 +164,7 @@ fn ancestors(nodes: &[Node], roots: impl IntoIterator<Item = NodeId>) -> Vec<boo
 }
 
 impl Program {
-    /// What is probably wrong with it, in the order of the pitfalls' numbers: warnings and lints, since errors have been
+    /// Its probable mistakes, in the order of the pitfalls' numbers: warnings and lints, since errors have been
     /// refused while it was recorded. What depends on values, only a run can tell.
     pub fn lints(&self) -> &[Lint] {
         &self.lints
@@ -174,7 +174,7 @@ impl Program {
     pub(crate) fn with_lints(mut self, facts: Facts) -> Self {
         let mut walk = Walk { program: &self, facts, found: vec![], steep: vec![] };
         RULES.iter().for_each(|rule| rule(&mut walk));
-        // What a rule has found in the whole is more exact than what was noted on the way.
+        // A rule's finding in the whole is more exact than a note made on the way.
         let mut found = walk.found;
         found.append(&mut walk.facts.notes);
         let (Facts { drawn, losses, marks, .. }, steep) = (walk.facts, walk.steep);
@@ -197,7 +197,7 @@ impl Program {
     }
 }
 
-/// What a pass does to the tags of gradients.
+/// The effect of a pass on the tags of gradients.
 fn action(pass: &Pass) -> Option<Action> {
     match pass.kind {
         PassKind::Step => Some(Action::Step),
@@ -505,7 +505,7 @@ fn square_of(program: &Program, id: NodeId) -> bool {
     let is = |k: usize, wanted: fn(f64) -> bool| constant(program, x[k]).is_some_and(wanted);
     match node.op {
         Op::Binary(Binary::Mul) if x[0] == x[1] => {
-            // What is never 0 has no such place.
+            // A function that is never 0 has no such place.
             !matches!(program.node(moved(program, x[0])).op, Op::Unary(Unary::Exp) | Op::Const(_))
         }
         Op::Binary(Binary::Pow) => is(1, |p| p == 2.0),

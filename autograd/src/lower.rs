@@ -17,7 +17,7 @@ struct Lowering<'p, 't, F> {
     simplify: bool,
     /// The new tape's scope of each of the program's.
     scopes: Vec<ScopeId>,
-    /// What each node has become; of those that are used, once they have been visited.
+    /// The new name of each node; of those that are used, once they have been visited.
     made: Vec<Option<Tensor<'t>>>,
 }
 

@@ -233,7 +233,7 @@ pub enum Op {
     Detach,
     /// The input, kept apart from any equal value elsewhere on the tape: recomputation starts here.
     Barrier(u32),
-    /// What a checkpoint recomputed: inputs the original and its copy. The value is the copy's; gradients go to the
+    /// A value that a checkpoint recomputed: inputs the original and its copy. The value is the copy's; gradients go to the
     /// original, so that every order of derivative is that of the program without the checkpoint.
     Recomputed,
     /// The first input; its cotangent passes through the hook's closures, which may use the other inputs.

@@ -1,4 +1,4 @@
-//! What every optimizer does: a pure update of parameters and state, gated by the verdict and by which parameters have a
+//! The common part of optimizers: a pure update of parameters and state, gated by the verdict and by which parameters have a
 //! gradient; and a step, which is that update plus assignment.
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// What an optimizer's rule is given for one arena.
+/// The arguments of an optimizer's rule, for one arena.
 pub struct Rule<'t> {
     /// The arena.
     pub arena: StateId,
@@ -23,7 +23,7 @@ pub struct Rule<'t> {
     pub params: Tensor<'t>,
     /// Their gradients, flat; zero in the padding.
     pub grads: Tensor<'t>,
-    /// What no element of these exceeds in magnitude, where the step is taken: a clip's bound, which is a number, else
+    /// A bound of their magnitudes, valid where the step is taken: a clip's bound, which is a number, else
     /// infinity. A square of what is larger than the root of a type's largest number overflows.
     pub largest: f64,
     /// The optimizer's states for this arena, in the order of [`OptimizerStates::of`].
@@ -36,7 +36,7 @@ pub struct Rule<'t> {
     pub updates: Tensor<'t>,
 }
 
-/// What an optimizer keeps in a store: the parameters it steps, a counter of updates, and for each of their arenas some
+/// An optimizer's states in a store: the parameters it steps, a counter of updates, and for each of their arenas some
 /// vectors, as long as the arena or with one element per segment. All start at zero.
 #[derive(Clone, Debug)]
 pub struct OptimizerStates {
@@ -99,7 +99,7 @@ pub enum Tuning {
     Momentum(f64),
     /// Weight decay.
     Decay(f64),
-    /// What is added to a divisor.
+    /// The number that is added to a divisor.
     Epsilon(f64),
 }
 
@@ -120,13 +120,13 @@ pub trait Optimizer {
     /// The optimizer's name, the scope of what it records.
     fn name(&self) -> &'static str;
 
-    /// What it keeps in the store.
+    /// Its states in the store.
     fn states(&self) -> &OptimizerStates;
 
     /// The printed hyper-parameters.
     fn parameters(&self) -> Vec<(&'static str, String)>;
 
-    /// What is doubtful about its settings: noted in each program that steps with it.
+    /// Doubts about its settings: noted in each program that steps with it.
     fn lints(&self) -> Vec<(Pitfall, String)> {
         vec![]
     }

@@ -1,4 +1,4 @@
-//! What has been done to a set of gradients so far, and what may be done next.
+//! The state of a set of gradients: passes that have been made, and those that may follow.
 //!
 //! A gradient set carries tags: how much of its window is in, whether it is reduced over the replicas, whether it still
 //! carries a loss scale, whether it has been checked, and whether a step has consumed it. Each [`Action`] needs some of
@@ -10,7 +10,7 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// What does not change while a pipeline runs.
+/// The settings of a pipeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PassConfig {
     /// Micro-batches per window.
@@ -23,7 +23,7 @@ pub struct PassConfig {
     pub weighting: Option<Weighting>,
 }
 
-/// What can be done to gradients, or because of them.
+/// An action on gradients, or because of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Adds the gradient of one micro-batch.
@@ -158,7 +158,7 @@ pub struct PassState {
     allowed: Allowed,
 }
 
-/// What is a mistake unless it is named.
+/// Deviations that are mistakes unless they are named.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Allowed {
     /// Nonlinear passes over a part of a window.
@@ -193,7 +193,7 @@ impl PassState {
         Self { allowed, ..self }
     }
 
-    /// What has been named on purpose.
+    /// Deviations that are named on purpose.
     pub(crate) fn allowed(&self) -> Allowed {
         self.allowed
     }
@@ -218,7 +218,7 @@ impl PassState {
         Ok(self)
     }
 
-    /// What does not change.
+    /// The settings.
     pub fn config(&self) -> &PassConfig {
         &self.config
     }
@@ -306,7 +306,7 @@ impl PassState {
     fn backward(&mut self) {
         match self.tags.consumed {
             Consumed::No => {}
-            // What is there belongs to an update that is over.
+            // These gradients belong to an update that is over.
             Consumed::ByStep => self.report_if(true, StaleGradients),
             Consumed::BySkip => self.report_if(true, KeptAfterSkip),
         }
@@ -316,7 +316,7 @@ impl PassState {
         // Scaled gradients would be added to unscaled ones.
         self.report_if(self.tags.window > 0 && self.config.scaler && !self.tags.scaled, ScaleChangesInsideWindow);
         self.report_if(!self.is_partial(), ViolatedWindow);
-        // What was reduced or judged before is no longer all there is.
+        // A reduction or verdict before this does not cover the new part.
         let window = self.tags.window + 1;
         self.tags = Tags { window, replica: self.config.born(), check: Check::Unchecked, ..self.tags.clone() };
     }

@@ -46,12 +46,12 @@ macro_rules! pitfalls {
                 match self { $(Pitfall::$name => Severity::$severity,)* }
             }
 
-            /// What is wrong.
+            /// The mistake.
             pub fn what(self) -> &'static str {
                 match self { $(Pitfall::$name => $what,)* }
             }
 
-            /// What to do instead.
+            /// The cure.
             pub fn cure(self) -> &'static str {
                 match self { $(Pitfall::$name => $cure,)* }
             }

@@ -1,6 +1,6 @@
 //! Programs as text: one line per node, grouped by scope, with the turns of a loop folded where they are alike.
 //!
-//! What carries no information of its own is written where it is used: constants, inputs, states and parameters by
+//! Nodes without information of their own are written where they are used: constants, inputs, states and parameters by
 //! name, and movement that only repeats or adds and drops dimensions of extent 1.
 
 use crate::{
@@ -260,7 +260,7 @@ impl<'p> Printer<'p> {
         blocks
     }
 
-    /// What two blocks have in common when they are turns of one loop that do the same.
+    /// The common key of blocks that are turns of one loop and do the same.
     fn signature(&self, block: &Block) -> String {
         let mut text = self.path(block.scope, true);
         for &id in &block.nodes {

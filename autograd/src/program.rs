@@ -81,7 +81,7 @@ pub enum PassKind {
 }
 
 impl PassKind {
-    /// What a pass of this kind does to the tags of gradients, where the kind alone decides that.
+    /// The effect of a pass of this kind on the tags of gradients, where the kind alone decides it.
     pub(crate) fn judged(self) -> Option<Action> {
         Some(match self {
             Self::CheckFinite => Action::FiniteCheck,
@@ -192,7 +192,7 @@ impl Program {
         &self.losses
     }
 
-    /// What losses over classes were given as logits.
+    /// The logits of losses over classes.
     pub fn logits(&self) -> &[NodeId] {
         &self.logits
     }

@@ -72,7 +72,7 @@ pub(crate) const KEY: &str = "/key";
 
 /// A source of random numbers in a store: a key, and a counter that the program itself moves on.
 ///
-/// What a call gives depends on the seed, the counter, the generator's name, the scope that the call is recorded in, and
+/// The result of a call depends on the seed, the counter, the generator's name, the scope that the call is recorded in, and
 /// how many calls on this generator came before in that scope on that tape: not on anything recorded elsewhere. So two
 /// dropouts never share a mask, a layer keeps its numbers when another is added, and a checkpoint recomputes the same
 /// ones. What must advance at different times takes several generators: dropout with every training run, gradient noise
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(fnv1a("foobar"), 0x8594_4171_f739_67e8);
     }
 
-    /// What the statistics below are taken of: three streams of three seeds, at two counters.
+    /// The sample of the statistics below: three streams of three seeds, at two counters.
     fn samples() -> Vec<Vec<u32>> {
         let of = |seed: u32, stream: u64, counter: u32| {
             let key = stream_key([seed, 0], stream);

@@ -55,9 +55,9 @@ pub struct DynamicScale {
     pub name: String,
     /// The first scale.
     pub init: f64,
-    /// What the scale is multiplied by after `interval` finite updates in a row; at least 1.
+    /// The factor of the scale after `interval` finite updates in a row; at least 1.
     pub growth: f64,
-    /// What it is multiplied by after an update that was not finite; in `(0, 1]`.
+    /// Its factor after a non-finite update; in `(0, 1]`.
     pub backoff: f64,
     /// How many finite updates in a row make it grow.
     pub interval: u32,
@@ -255,7 +255,7 @@ impl LossScaler {
             let due = counted.equals(f64::from(d.interval));
             let smaller = (scale * d.backoff).maximum(d.min_scale);
             let grows = due.and(scale.less_equal(d.room));
-            // What would overflow is not multiplied at all, not even in the branch that is not taken.
+            // A product that would overflow is not computed at all, not even in the branch that is not taken.
             let larger = grows.select(scale, tape.scalar(0.0, DType::F32)) * d.growth;
             let adapted = found.select(smaller, grows.select(larger, scale));
             let restarted = found.or(due).select(tape.scalar(0.0, DType::I32), counted);
@@ -269,7 +269,7 @@ impl LossScaler {
         });
     }
 
-    /// What unscaling with it does to the tags of gradients.
+    /// The effect of unscaling on the tags of gradients.
     pub(crate) fn actions(self) -> &'static [Action] {
         match self.scale {
             Scale::None => &[Action::FiniteCheck],

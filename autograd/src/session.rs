@@ -79,7 +79,7 @@ impl Deref for Step {
 }
 
 impl Step {
-    /// What is probably wrong with the program: [`Program::lints`], what [`Session::lints`] tells of it beside others, and, of
+    /// The lints of the program: [`Program::lints`], what [`Session::lints`] tells of it beside others, and, of
     /// one that several ranks run together, what its first run has shown.
     pub fn lints(&self) -> &[Lint] {
         self.executable.lints.get().map_or(self.program.lints(), |all| all)
@@ -122,14 +122,14 @@ impl Taps {
     }
 }
 
-/// What a program shows of its runs.
+/// The values that a program shows of its runs.
 struct Shown {
     /// The name and shape of each tap.
     names: Vec<(Arc<str>, Shape)>,
     alarms: Vec<Alarm>,
 }
 
-/// What identifies a program in the cache: a name and the inputs' shapes and types.
+/// The key of a program in the cache: a name and the inputs' shapes and types.
 type CacheKey = (String, Vec<(String, Shape, crate::DType)>);
 
 /// A device with the values of a store, and compiled programs.
@@ -150,7 +150,7 @@ pub struct Session {
     places: HashMap<String, Site>,
     shown: HashMap<ExecutableId, Shown>,
     taps: VecDeque<Taps>,
-    /// What runs have shown to be wrong, for the next call.
+    /// Faults that runs have shown, for the next call.
     late: VecDeque<Error>,
     runs: u64,
     windows: Windows,
@@ -271,7 +271,7 @@ impl Session {
         Ok(Step { program: Arc::new(program), executable, calls, session: self.id })
     }
 
-    /// What is doubtful about the session's programs beside one another, those of [`Session::eval`] too, and about its rank
+    /// Doubts about the session's programs beside one another, those of [`Session::eval`] too, and about its rank
     /// beside others: [`Pitfall::SharedDraws`], [`Pitfall::SameDrawsOnRanks`]. Each line is told of once.
     pub fn lints(&self) -> &[Lint] {
         &self.lints
@@ -292,7 +292,7 @@ impl Session {
         (lowered, plan)
     }
 
-    /// What the planner may do in programs that are compiled from now on; what the device asks for, by default. Kernels get
+    /// Sets the planner's options for programs that are compiled from now on; the device's, by default. Kernels get
     /// no more buffers than the device asks for, whatever this says.
     pub fn set_grouping(&mut self, grouping: Grouping) {
         let buffers = grouping.buffers.min(self.backend.grouping().buffers);
@@ -488,7 +488,7 @@ impl Session {
         self.backend.watch(step.executable.id)
     }
 
-    /// What the runs of a watched program took that have finished since the last call, oldest first: the seconds of each
+    /// The times of a watched program's runs that have finished since the last call, oldest first: the seconds of each
     /// kernel, in the order of its plan. They are kept until somebody asks. Kernels that a device runs as one share its time
     /// in equal parts.
     ///
@@ -562,7 +562,7 @@ impl Session {
     /// Runs a program without commits beside what else happens: its taps are taken at once, and errors of earlier runs stay for who
     /// asks.
     pub(crate) fn run_aside(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<Taps> {
-        // What has been shown so far stays in front of what this run may show.
+        // Faults that are known stay in front of those that this run may show.
         self.backend.wait()?;
         self.collect_taps()?;
         let late = std::mem::take(&mut self.late);

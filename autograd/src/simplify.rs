@@ -7,7 +7,7 @@ use crate::{
     tape::Node,
 };
 
-/// What a node amounts to, if that is something simpler: its op over inputs that have been simplified.
+/// The simpler form of a node, if there is one: its op over inputs that have been simplified.
 pub(crate) fn simplified<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
     let value = |i: usize| uniform(x[i]);
     match op {

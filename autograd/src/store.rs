@@ -68,7 +68,7 @@ pub struct ParamDecl {
     pub offset: usize,
 }
 
-/// What a store declares, without the values. Two are equal if they are of the same store.
+/// The declarations of a store, without the values. Two are equal if they are of the same store.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// `None` of a tape that is over no store.

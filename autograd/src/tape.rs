@@ -117,7 +117,7 @@ pub(crate) struct Inner {
     /// The taps that may be errors.
     pub alarms: Vec<Alarm>,
     pub passes: Vec<Pass>,
-    /// What runs will do to windows of accumulators, and the losses whose gradients go into each.
+    /// The effects of runs on windows of accumulators, and the losses whose gradients go into each.
     pub events: Vec<(Event, Site)>,
     pub accumulated: Vec<(StateId, NodeId)>,
     pub hooks: Vec<HookFns>,
@@ -290,7 +290,7 @@ impl Tape {
         self.inner.borrow().nodes.len() as u32
     }
 
-    // What a program shows of itself.
+    // The values that a program shows of itself.
 
     /// Delivers the value to the host after each run, under this name, without waiting for it.
     ///

@@ -1,4 +1,4 @@
-//! What a user writes: primitive operations as methods and operators of [`Tensor`].
+//! The user's vocabulary: primitive operations as methods and operators of [`Tensor`].
 //!
 //! Shapes broadcast as in NumPy; types never convert by themselves. Every method panics at the caller's line when the
 //! shapes or types do not fit, naming the op.
@@ -196,7 +196,7 @@ impl<'t> Tensor<'t> {
 
     /// Records the gradient of this scalar with respect to some tensors. `None`: it does not depend on that one.
     ///
-    /// What [`Tape::param`] has given stands for all reads of that value, before and after steps of other parameters; where
+    /// A result of [`Tape::param`] stands for all reads of that value, before and after steps of other parameters; where
     /// several of them are given, each stands for itself.
     ///
     /// # Panics

@@ -14,14 +14,14 @@ use std::{
     iter,
 };
 
-/// What a tape remembers of the values of its arenas.
+/// A tape's record of its arenas' values.
 #[derive(Default)]
 pub(crate) struct Versions {
     /// Every value that a state has been given, in order, and the line that gave it.
     pub assigned: Vec<(StateId, NodeId, Site)>,
     /// Values of arenas that differ from an earlier one in some parameters only, and the line that made them.
     updates: HashMap<NodeId, (NodeId, ParamSet, Site)>,
-    /// What has been read as each parameter: the arena's value, and the parameter's.
+    /// The reads of each parameter: the arena's value, and the parameter's.
     reads: BTreeMap<Param, Vec<(NodeId, NodeId)>>,
 }
 
@@ -68,7 +68,8 @@ pub(crate) struct Read<'t> {
     pub param: Param,
     /// That value of the arena.
     pub version: Tensor<'t>,
-    /// What its gradient arrives at: a slice that gathers it, or an arena that the loss reads otherwise than by parameters.
+    /// The node that its gradient arrives at: a slice that gathers it, or an arena that the loss reads otherwise than by
+    /// parameters.
     pub stand: Tensor<'t>,
     /// The line that reads it.
     site: Site,

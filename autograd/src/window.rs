@@ -15,14 +15,14 @@ use crate::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// What does not change about the windows of an accumulator.
+/// The settings of an accumulator's windows.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Window {
     /// The accumulator's name.
     pub name: String,
     /// The number of micro-batches that a window has, if that has been said.
     pub micro_batches: Option<usize>,
-    /// What tells how many are in (u32 scalar): their number, or, where no length has been said, their weight.
+    /// The count of those that are in (u32 scalar): their number, or, where no length has been said, their weight.
     pub counter: StateId,
     pub weighting: Weighting,
     /// True if what is added up carries a loss scale.
@@ -87,7 +87,7 @@ impl Tape {
     }
 }
 
-/// What a session knows of one accumulator.
+/// A session's record of one accumulator.
 #[derive(Clone, Debug)]
 struct Known {
     window: Arc<Window>,

@@ -6,12 +6,12 @@ use crate::{
     lints::Mark,
 };
 
-/// What [`Tensor::attention`] does besides the plain formula.
+/// The options of [`Tensor::attention`] beside the plain formula.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attention<'t> {
     /// True if query `i` may attend to keys 0 to `i` only.
     pub causal: bool,
-    /// What scores are multiplied by; `1 / sqrt(width)` if not given.
+    /// The factor of scores; `1 / sqrt(width)` if not given.
     pub scale: Option<f64>,
     /// Broadcasts with the scores `[.., heads, queries, keys]`: bool, true where a query may attend to a key; or of the
     /// queries' or the scores' type, to be added to the scores.
@@ -21,7 +21,7 @@ pub struct Attention<'t> {
 }
 
 impl Attention<'_> {
-    /// What the scores of these queries are multiplied by.
+    /// The factor of these queries' scores.
     fn scale_of(&self, queries: Tensor<'_>) -> f64 {
         let width = queries.shape().last().map_or(1, |&width| width.max(1));
         self.scale.unwrap_or_else(|| 1.0 / (width as f64).sqrt())

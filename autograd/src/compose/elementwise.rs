@@ -118,7 +118,7 @@ impl<'t> Tensor<'t> {
 
     // Activations.
 
-    /// What `f` makes of this tensor, halves as f32: they are rounded once, and so are their gradients.
+    /// `f` of this tensor, halves as f32: they are rounded once, and so are their gradients.
     #[track_caller]
     fn widened(self, name: &'static str, f: impl FnOnce(Self) -> Self) -> Self {
         let _call = self.tape.call(name, &[self]);
@@ -210,7 +210,7 @@ impl<'t> Tensor<'t> {
         let (zero, one, flat) = (self.zeros_like(), self.ones_like(), self.equals(0.0));
         let base = flat.select(one, self);
         let less = power - 1.0;
-        // What rounding has taken from `p - 1` (Knuth 1969): the power amplifies it by the logarithm of x.
+        // The rounding error of `p - 1` (Knuth 1969): the power amplifies it by the logarithm of x.
         let taken = less - power;
         let lost = (power - (less - taken)) - (taken + 1.0);
         let d_base = power * flat.and(power.equals(0.0)).select(one, self).pow(less);

@@ -2,7 +2,7 @@
 
 use crate::{DType, Tensor, lints::Mark};
 
-/// What becomes of the losses of the single elements.
+/// The reduction of the single elements' losses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Reduction {
     /// Their mean.
@@ -19,7 +19,7 @@ pub enum Reduction {
 pub struct CrossEntropy {
     /// The axis of the classes.
     pub class_axis: usize,
-    /// What becomes of the single losses.
+    /// The reduction of the single losses.
     pub reduction: Reduction,
     /// Targets of this value have no loss and no gradient, and do not count in the mean.
     pub ignore_index: Option<i64>,
@@ -97,7 +97,7 @@ impl<'t> Tensor<'t> {
         let ignored = ignore_index.filter(holds).map(|index| targets.equals(index as f64));
         let known = ignored.map_or(targets, |ignored| ignored.select(targets.zeros_like(), targets));
         let class = match of {
-            // What is negative is no class: the conversion would make it class 0.
+            // A negative number is no class: the conversion would make it class 0.
             DType::I32 => {
                 let none = self.tape.scalar(f64::from(u32::MAX), DType::U32);
                 known.less(0.0).select(none.broadcast_to(known.shape()), known.cast(DType::U32))

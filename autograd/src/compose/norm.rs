@@ -8,7 +8,7 @@ use crate::{
     pitfall::{Pitfall, Severity},
 };
 
-/// What [`Tensor::batch_norm`] gives.
+/// The results of [`Tensor::batch_norm`].
 #[derive(Clone, Copy, Debug)]
 pub struct BatchNormed<'t> {
     /// The normalised tensor.

@@ -1,4 +1,4 @@
-//! What normalises a row by the sum of its exponentials: soft-max, its logarithm, its entropy, `logsumexp`.
+//! Functions that normalise a row by the sum of its exponentials: soft-max, its logarithm, its entropy, `logsumexp`.
 //!
 //! All of it is written in differences from the row's maximum, and a sum that is 1 and a little more is kept as that little:
 //! what adding the maximum, or the 1, would round away is often the whole result.

@@ -35,7 +35,7 @@ impl Scores {
         Self { causal, scale: scale.to_bits() }
     }
 
-    /// What they are multiplied by.
+    /// The factor of scores.
     pub fn scale(&self) -> f64 {
         f64::from_bits(self.scale)
     }
@@ -45,7 +45,7 @@ impl Scores {
         Attention { causal: self.causal, scale: Some(self.scale()), ..Attention::default() }
     }
 
-    /// What tells these scores from others, in printed tapes.
+    /// The name of these scores in printed tapes.
     pub(crate) fn attributes(&self) -> String {
         format!("{} scale {}", if self.causal { " causal," } else { "" }, self.scale())
     }
@@ -136,7 +136,8 @@ pub(super) fn widened<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> 
     })
 }
 
-/// What a function makes of wider inputs: in the type of the first input, but for the sums of rows, which stay as they are.
+/// The result of a function over wider inputs: in the type of the first input, but for the sums of rows, which stay as they
+/// are.
 #[track_caller]
 fn rounded<'t>(x: &[Tensor<'t>], f: impl FnOnce(&[Tensor<'t>]) -> Vec<Tensor<'t>>) -> Vec<Tensor<'t>> {
     let wide: Vec<Tensor<'t>> = x.iter().map(|x| x.cast(x.wide())).collect();

@@ -161,7 +161,7 @@ pub(super) fn infer(op: &Op, x: &[Typed]) -> Result<Typed, String> {
 pub struct Recurrence<'t> {
     /// The kind.
     pub cell: Cell,
-    /// What comes from the input, its bias included: `[time, batch, gates * hidden]`, of at least one step.
+    /// The input's contribution, its bias included: `[time, batch, gates * hidden]`, of at least one step.
     pub z: Tensor<'t>,
     /// The recurrent weights, `[gates * hidden, hidden]`.
     pub w_hh: Tensor<'t>,
@@ -173,7 +173,7 @@ pub struct Recurrence<'t> {
     pub b_hh: Option<Tensor<'t>>,
 }
 
-/// What a cell gives at one time step.
+/// The outputs of a cell at one time step.
 struct Step<'t> {
     h: Tensor<'t>,
     c: Option<Tensor<'t>>,

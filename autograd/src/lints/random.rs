@@ -21,7 +21,7 @@ pub(crate) struct Drawn {
     pub site: Site,
 }
 
-/// What a program draws, and what that depends on.
+/// The random numbers of a program, and what they depend on.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Drawing {
     drawn: Vec<Drawn>,
@@ -109,13 +109,13 @@ struct Use {
 impl Use {
     /// True if both may draw at the same count, one of them to train.
     fn repeats(self, other: Use) -> bool {
-        // What trains and never moves on has a lint of its own.
+        // A generator that trains and never moves on has a lint of its own.
         let told = self.trains && other.trains && !self.moves && !other.moves;
         (self.trains || other.trains) && !(self.moves && other.moves) && !told
     }
 }
 
-/// What the programs of a session draw.
+/// The random numbers of a session's programs.
 #[derive(Default, Debug)]
 pub(crate) struct Draws {
     uses: BTreeMap<(StateId, u64), Vec<Use>>,

@@ -1,4 +1,4 @@
-//! What a step that is not finite would spoil: states that do not follow its verdict, and parameters without one.
+//! States that a non-finite step would spoil: states that do not follow its verdict, and parameters without one.
 
 use super::{Facts, Walk};
 use crate::{
@@ -99,7 +99,7 @@ fn spoilt(walk: &Walk<'_>) -> Vec<bool> {
     for (i, node) in program.nodes().iter().enumerate() {
         let id = NodeId(i as u32);
         let exact = !node.dtype.is_float();
-        // What tells whether something is finite, or whether the step is taken.
+        // These tell if something is finite, or if the step is taken.
         tells[i] = matches!(node.op, Op::Unary(Unary::IsFinite))
             || walk.facts.verdicts.contains(&id)
             || of(&tells, node) && (exact || matches!(node.op, Op::Cast(_) | Op::AllReduce(..)));

@@ -8,7 +8,7 @@ use crate::{
     tape::NodeId,
 };
 
-/// What a probed run has answered.
+/// The answers of a probed run.
 pub(super) struct Flags {
     /// Of each node, whether its value has an element that is not finite and not meant.
     bad: Vec<bool>,
@@ -20,7 +20,7 @@ pub(super) struct Flags {
 pub(super) struct Found {
     /// The first node, and those that lead from it to the last.
     pub chain: Vec<NodeId>,
-    /// What the last one is, in words.
+    /// The last one, in words.
     pub reaches: String,
 }
 

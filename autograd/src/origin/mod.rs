@@ -126,11 +126,11 @@ pub struct Origin {
     pub value: ValueRange,
     /// The parameters that hold what is not finite, by path, where the node is an arena of parameters.
     pub params: Vec<String>,
-    /// What it was computed from.
+    /// Its inputs.
     pub operands: Vec<(NodePlace, ValueRange)>,
     /// The nodes from it to what the run gives, each computed from the one before it. The first is the node itself.
     pub chain: Vec<NodePlace>,
-    /// What the last node of the chain is: a tap, a state that is assigned, or a check, in words.
+    /// The last node of the chain, in words: a tap, a state that is assigned, or a check.
     pub reaches: String,
 }
 

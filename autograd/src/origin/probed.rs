@@ -8,7 +8,7 @@ use crate::{
     tape::{Node, NodeId},
 };
 
-/// What is asked of a value.
+/// A question about a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Question {
     /// True if the value of a node has an element that is not finite.
@@ -19,7 +19,7 @@ pub(super) enum Question {
 
 /// The place where the answers of a probed program are.
 pub(super) struct Answers {
-    /// What each element of each vector of answers is about: -1 for finite, 0 for not.
+    /// The meaning of each element of each vector of answers: -1 for finite, 0 for not.
     pub asked: Vec<Vec<Question>>,
     /// The values that are shown whole, since they may hold these infinities by design.
     pub whole: Vec<(NodeId, Meant)>,
@@ -106,7 +106,7 @@ fn by_design(program: &Program) -> Vec<Meant> {
         meant.push(match &node.op {
             Op::Const(bits) => of(*bits),
             Op::Table(bits) => bits.iter().fold(NONE, |all, bits| both(all, of(*bits))),
-            // What maps infinities to numbers, or takes the largest of many.
+            // These map infinities to numbers, or take the largest of many.
             Op::Unary(
                 Unary::Exp
                 | Unary::Expm1

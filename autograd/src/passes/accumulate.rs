@@ -18,7 +18,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// What the gradients of micro-batches become.
+/// The combination of micro-batches' gradients.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Weighting {
     /// Their mean: `(1/K) sum_k g_k`, K being how many there are, also where a window is cut short.
@@ -69,7 +69,7 @@ pub struct Accumulator<S = Unscaled> {
     scale: PhantomData<fn() -> S>,
 }
 
-/// What is known of the gradients that are added, from what has been recorded.
+/// Facts about the gradients that are added, from what has been recorded.
 #[derive(Clone, Debug)]
 struct Recorded {
     /// The parameters with a gradient in some micro-batch.
@@ -79,7 +79,7 @@ struct Recorded {
     scale: Option<StateId>,
     /// True if half precision had a part in them.
     half: bool,
-    /// What they come from that a clip is for.
+    /// Their sources that a clip is for.
     from: Vec<Mark>,
 }
 
@@ -225,7 +225,7 @@ impl<S> Accumulator<S> {
             known.scale = known.scale.or(carried).or(history.unscaled_by.map(|(scale, _)| scale));
             known.half |= history.half;
         }
-        // What has been done to it was done to a part of a window.
+        // Its passes were made on a part of a window.
         let config = crate::PassConfig { scaler: history.state.config().scaler, ..self.window().config(tape.ranks()) };
         let state = PassState::new(config).allowing(history.state.allowed());
         if let Err(pitfall) = state.after(&history.done) {
@@ -245,7 +245,7 @@ impl<S> Accumulator<S> {
         tape.event(Event::Window(self.window(), Action::Backward));
     }
 
-    /// What a session has to know of its windows.
+    /// The record of its windows for a session.
     fn window(&self) -> Arc<Window> {
         let recorded = self.recorded();
         let scaled = recorded.as_ref().is_some_and(|known| known.scaler != LossScaler::none());
@@ -259,7 +259,7 @@ impl<S> Accumulator<S> {
         })
     }
 
-    /// What has been added up so far, for each arena; of gradients weighted by tokens, the products.
+    /// The sums so far, for each arena; of gradients weighted by tokens, the products.
     #[track_caller]
     pub fn sum<'t>(&self, tape: &'t Tape) -> Flat<'t> {
         // A loop, not a closure: a tape over another store is refused at the caller's line.

@@ -22,7 +22,7 @@ impl fmt::Debug for AccumulatedHooks {
 }
 
 impl AccumulatedHooks {
-    /// What the hooks make of the sum of an arena. Those of parameters without a gradient in this micro-batch do not run.
+    /// The sum of an arena after its hooks. Those of parameters without a gradient in this micro-batch do not run.
     #[track_caller]
     pub fn run<'t, S>(&self, grads: &Grads<'t, S>, arena: StateId, sum: Tensor<'t>) -> Tensor<'t> {
         let tape = grads.tape;

@@ -139,7 +139,7 @@ impl<'t> Grads<'t, Unscaled> {
         let (flat, clipped) = self.pass(PassKind::Agc, NAME, &agc.parameters(), |flat| {
             let mut count = self.tape.scalar(0.0, DType::U32);
             let clipped = flat.map_mut(|arena, g| {
-                // What is left alone is one unit per parameter, so that one table serves all.
+                // An excluded parameter is one unit, so that one table serves all.
                 let excluded = |param| agc.exclude.contains(param);
                 let dims = |param| Some(if excluded(param) { 0 } else { agc.dims(&self, param) });
                 let units = Units::of(&self.tape.layout, arena, dims);
@@ -213,7 +213,7 @@ impl<S> Grads<'_, S> {
 }
 
 impl<'t> Agc<'t> {
-    /// What the gradient of each unit is multiplied by.
+    /// The factor of each unit's gradient.
     #[track_caller]
     fn coefficients(&self, g: Tensor<'t>, w: Tensor<'t>, units: &Units) -> Tensor<'t> {
         let [g, w] = [g, w].map(|x| norm(x, self.p, Over::Each(&units.segments)));

@@ -9,7 +9,7 @@ use crate::{
     store::{Param, ParamSet},
 };
 
-/// What to centralize: weights of two dimensions or more.
+/// The choice of parameters to centralize: weights of two dimensions or more.
 #[derive(Clone, Debug)]
 pub struct Centralize {
     min_ndim: usize,

@@ -14,7 +14,7 @@ use crate::{
 };
 use std::fmt;
 
-/// What a clip does about a norm that is not finite. Unless it is said: [`NonFinite::Skip`] where the gradients have been
+/// A clip's policy for a non-finite norm. Unless it is said: [`NonFinite::Skip`] where the gradients have been
 /// checked before, so that everybody knows of it, else [`NonFinite::Error`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NonFinite {
@@ -22,7 +22,7 @@ pub enum NonFinite {
     Error,
     /// The verdict becomes false: the step is not taken.
     Skip,
-    /// What arithmetic makes of it, as PyTorch does by default: a NaN spreads to all gradients; an infinity becomes NaN
+    /// Plain arithmetic, as in PyTorch by default: a NaN spreads to all gradients; an infinity becomes NaN
     /// and all others 0.
     Propagate,
 }
@@ -56,14 +56,14 @@ impl<'t> ClipNorm<'t> {
         Self { p, ..self }
     }
 
-    /// What is added to the norm before the bound is divided by it. PyTorch's is 1e-6; optax has none, which is 0: then a
-    /// norm equal to the bound is left alone.
+    /// The number that is added to the norm before the bound is divided by it. PyTorch's is 1e-6; optax has none, which is 0:
+    /// then a norm equal to the bound is left alone.
     #[must_use]
     pub fn eps(self, eps: f64) -> Self {
         Self { eps, ..self }
     }
 
-    /// What happens where the norm is not finite.
+    /// The reaction to a non-finite norm.
     #[must_use]
     pub fn non_finite(self, non_finite: NonFinite) -> Self {
         Self { non_finite: Some(non_finite), ..self }

@@ -48,7 +48,7 @@ impl<'t, S> Grads<'t, S> {
     }
 }
 
-/// What happens after too many steps in a row that were not finite.
+/// The reaction to too many non-finite steps in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum OnGiveUp {
     /// No such step is ever taken, and the session says so: [`crate::Error::Late`].
@@ -152,7 +152,7 @@ impl<'t, S> Grads<'t, S> {
         let loss = self.history.borrow().loss;
         let Some(id) = loss else { panic!("{NAME}: accumulated gradients are of many losses: check each before") };
         let (tape, loss) = (self.tape, Tensor { tape: self.tape, id });
-        // What has been reduced already is judged by all ranks alike.
+        // All ranks judge reduced gradients alike.
         let local = self.history.borrow().state.is_local();
         let finite = tape.pass(NAME, &[], &[loss], || {
             let finite = loss.all_finite();

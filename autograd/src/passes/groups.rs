@@ -55,13 +55,13 @@ impl<'t> ClipGroups<'t> {
         Self { p: Some(p), ..self }
     }
 
-    /// What is added to norms, 1e-6 by default.
+    /// The number that is added to norms, 1e-6 by default.
     #[must_use]
     pub fn eps(self, eps: f64) -> Self {
         Self { eps: Some(eps), ..self }
     }
 
-    /// What happens where a norm is not finite.
+    /// The reaction to a non-finite norm.
     #[must_use]
     pub fn non_finite(self, non_finite: NonFinite) -> Self {
         Self { non_finite: Some(non_finite), ..self }

@@ -102,7 +102,7 @@ pub struct Value {
     pub level: Level,
 }
 
-/// What a body amounts to, for the choice of loops and for the printer.
+/// The form of a body, for the choice of loops and for the printer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Form {
     /// Nothing is reduced.
@@ -191,7 +191,7 @@ impl Body {
         Self { values: left, ..self }
     }
 
-    /// What the body amounts to.
+    /// The form of the body.
     pub fn form(&self) -> Form {
         if self.values.iter().all(|value| !matches!(value.instr, Instr::Reduce(..))) {
             return Form::Map;

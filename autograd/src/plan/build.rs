@@ -76,7 +76,7 @@ impl Plan {
     }
 }
 
-/// What kernels compute again, by the last of the nodes that they are there for: no other kernel ends with it.
+/// Values that kernels compute again, by the last of the nodes that they are there for: no other kernel ends with it.
 type Again = HashMap<NodeId, Vec<NodeId>>;
 
 /// Kernels under construction. Until memory is assigned, an operand's slot is the root whose elements it shows.

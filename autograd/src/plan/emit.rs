@@ -49,20 +49,20 @@ impl Limit {
 pub(super) struct Emitter<'a> {
     groups: &'a Groups<'a>,
     group: &'a Group,
-    /// What is stored in any case: loading it costs no more than computing it again.
+    /// Values that are stored in any case: loading it costs no more than computing it again.
     stored: &'a [bool],
     values: Vec<Value>,
     /// Values by root and, for what is not a member of the group, the look at it.
     known: BTreeMap<(NodeId, Option<Look>), usize>,
-    /// What is loaded: roots and operands, in the order of the nodes' dimensions.
+    /// The loads: roots and operands, in the order of the nodes' dimensions.
     pub loads: Vec<(NodeId, Operand)>,
-    /// What is computed again.
+    /// Values that are computed again.
     pub again: Vec<NodeId>,
     /// Reads before the body's own.
     first_load: usize,
 }
 
-/// What is met on the way to what a root is computed of. Each counts once; but scalars, which had better be stored than
+/// The nodes on the way to a root's inputs. Each counts once; but scalars, which had better be stored than
 /// computed for each element, as often as they are met.
 #[derive(Default)]
 struct Met {
@@ -73,10 +73,10 @@ struct Met {
     too_much: bool,
 }
 
-/// What distinguishes two looks at one root: level, offset and strides.
+/// The difference between two looks at one root: level, offset and strides.
 type Look = (Level, usize, Vec<isize>);
 
-/// What is known by its root and a look at it.
+/// Values by root and look.
 fn key(root: NodeId, level: Level, operand: &Operand) -> (NodeId, Option<Look>) {
     (root, Some((level, operand.offset, operand.strides.clone())))
 }
@@ -173,7 +173,7 @@ impl<'a> Emitter<'a> {
         self.push(Instr::Random { stream, key, index }, node.dtype, level)
     }
 
-    /// What is repeated over segments: a row's own value, or an element of what is there before.
+    /// Values that are repeated over segments: a row's own value, or an element of what is there before.
     fn spread(&mut self, id: NodeId, segments: &Arc<Segments>, frame: Level, chain: &[NodeId]) -> usize {
         let node = self.groups.program.node(id);
         let View { root, operand } = self.groups.input(id, 0).clone();
@@ -266,7 +266,7 @@ impl<'a> Emitter<'a> {
         value
     }
 
-    /// What is known of a look, for the frame of a level.
+    /// Facts about a look, for the frame of a level.
     fn known(&self, key: &(NodeId, Option<Look>), frame: Level) -> Option<usize> {
         // Where a row has one element, what members compute of elements looks the same, and is no value of rows.
         let fits = |value: &usize| frame == Level::Element || self.values[*value].level == Level::Row;
@@ -322,7 +322,7 @@ impl<'a> Emitter<'a> {
             return Some(0);
         }
         let movable = self.groups.class[root.index()] == Class::Map && self.groups.is_cheap(root);
-        // What is repeated is small, and better kept; save a scalar, which is at hand wherever it is wanted.
+        // Repeated values are small, and better kept; save a scalar, which is at hand wherever it is wanted.
         let repeats = node.shape.numel() != 1 && (0..operand.shape.rank()).any(|d| repeated(operand, d));
         if !movable || self.stored[root.index()] || repeats {
             return None;
@@ -355,7 +355,7 @@ impl<'a> Emitter<'a> {
             match self.cost(view.root, &seen, (frame, &further), most - work, met) {
                 Some(more) => work += more,
                 None if !self.is_before(view.root) => return None,
-                // What is repeated over the space is small, and costs little to load.
+                // Values repeated over the space are small, and cost little to load.
                 None if (0..seen.shape.rank()).any(|d| repeated(&seen, d)) => met.repeated += 1,
                 None if met.loads.contains(&view.root) => {}
                 None => met.loads.push(view.root),

@@ -14,7 +14,7 @@ use crate::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// What a node is to the planner.
+/// The class of a node in the planner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Class {
     /// A scalar constant.
@@ -74,7 +74,7 @@ pub(super) struct Groups<'a> {
     pub groups: Vec<Group>,
     /// In whose memory a root will lie: see [`Groups::homes_to_be`].
     pub lies: Vec<NodeId>,
-    /// What cheap roots can be computed again of: see [`Groups::computable_again`].
+    /// The inputs from which cheap roots can be computed again: see [`Groups::computable_again`].
     pub again: Vec<Option<Ingredients>>,
     /// The group that stores a root if anybody asks.
     pub home: Vec<Option<usize>>,
@@ -152,7 +152,7 @@ fn pattern(space: &Shape, axes: &[usize]) -> Vec<(bool, usize)> {
     runs
 }
 
-/// What a reduction combines: the dimensions, and if these are cut up, the segments.
+/// The elements that a reduction combines: the dimensions, and if these are cut up, the segments.
 fn rows(op: &Op) -> Option<(&[usize], Option<&Arc<Segments>>)> {
     match op {
         Op::Reduce(_, axes) => Some((axes, None)),
@@ -166,7 +166,7 @@ pub(super) fn is_placed(op: &Op) -> bool {
     matches!(op, Op::Random { .. } | Op::SegmentBroadcast(_))
 }
 
-/// What computing one element costs, an addition being 1.
+/// The cost of one element, an addition being 1.
 pub(super) fn weight(op: &Op) -> usize {
     use crate::op::Binary;
     match op {

@@ -15,7 +15,7 @@ const SMALL: usize = 1024;
 /// The number of groups that are tried for each that might be bundled.
 const TRIED: usize = 8;
 
-/// What is reduced alike: a space, its axes, and the segments that are its rows.
+/// The key of reductions that are alike: a space, its axes, and the segments that are its rows.
 type Rows = (Shape, Vec<usize>, Option<Arc<Segments>>);
 
 /// A value that is read, and the position of the first element that is.
@@ -37,7 +37,7 @@ impl Links {
         links
     }
 
-    /// What changes when a group has taken in another, and reads these by now.
+    /// The changes when a group has taken in another, and reads these by now.
     fn merge(&mut self, from: usize, to: usize, reads: Vec<usize>) {
         for g in [from, to] {
             for home in std::mem::take(&mut self.reads[g]) {
@@ -71,7 +71,7 @@ impl Groups<'_> {
         alike.sort_unstable();
         for mut same in alike {
             same.sort_unstable_by_key(|&g| (self.groups[g].depth, g));
-            // What each reads, and by what is read the positions of those that read it.
+            // The reads of each, and for each value the positions of its readers.
             let mut sources: Vec<Vec<Source>> = same.iter().map(|&g| self.sources(g)).collect();
             let mut found: HashMap<Source, Vec<usize>> = HashMap::new();
             for (i, source) in sources.iter().enumerate().flat_map(|(i, of)| of.iter().map(move |source| (i, source))) {

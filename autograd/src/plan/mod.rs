@@ -26,7 +26,7 @@ use crate::{
 };
 use std::{ops::Range, sync::Arc};
 
-/// What the planner may do. Everything is on by default; each part can be switched off, and changes nothing but speed
+/// The options of the planner. Everything is on by default; each part can be switched off, and changes nothing but speed
 /// and the rounding of sums.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Grouping {
@@ -41,7 +41,7 @@ pub struct Grouping {
     pub segments: bool,
     /// Maps join the matrix product before them.
     pub epilogues: bool,
-    /// What is cheap is computed again instead of being stored.
+    /// Cheap values are computed again instead of being stored.
     pub recompute: bool,
     /// Kernels write over states, and over dying values, that they read element by element.
     pub in_place: bool,
@@ -59,7 +59,7 @@ pub struct Grouping {
     pub buffers: usize,
 }
 
-/// What the least of the devices that wgrad runs on can do: eight buffers per kernel.
+/// The options for the least device that wgrad runs on: eight buffers per kernel.
 impl Default for Grouping {
     fn default() -> Self {
         Self { row_limit: 16 * 1024, values: 48, buffers: 8, ..Self::none() }.all()
@@ -121,7 +121,7 @@ pub struct Slot {
     pub home: Home,
 }
 
-/// What a kernel computes.
+/// The computation of a kernel.
 #[derive(Clone, Debug)]
 pub enum Kind {
     /// Elementwise functions and reductions of one index space, any number of results: maps, rows (softmax, norms),
@@ -151,7 +151,7 @@ pub struct MatMul {
     pub k: usize,
     /// Columns of the result.
     pub n: usize,
-    /// What is computed of the product and stored: nothing is reduced in it.
+    /// The epilogue, computed of the product and stored: nothing is reduced in it.
     pub epilogue: Body,
 }
 
@@ -161,9 +161,9 @@ pub struct MatMul {
 /// each element is read before it is overwritten and never after. Reads of that slot by other operands do not occur.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// What it computes.
+    /// Its computation.
     pub kind: Kind,
-    /// What it reads.
+    /// Its reads.
     pub reads: Vec<Operand>,
     /// Where it writes: operands of slots, whose elements do not overlap.
     pub writes: Vec<Operand>,
@@ -240,7 +240,7 @@ pub struct Plan {
     pub slots: Vec<Slot>,
     /// Constant vectors: the bits of f64 values, which a slot holds rounded to its type.
     pub tables: Vec<Arc<[u64]>>,
-    /// What the host is shown after the kernels have run, and before the commits.
+    /// The values that the host is shown after the kernels have run, and before the commits.
     pub taps: Vec<Operand>,
     /// The states that change after everything else, by a copy. Other states are written by kernels in place: after
     /// the last kernel that can fail, and after the last one that reads the old value.

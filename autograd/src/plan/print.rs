@@ -114,7 +114,7 @@ pub(super) struct Line {
     pub cells: [String; 7],
     /// Its scope without the turns of loops.
     pub scope: String,
-    /// What it has in common with a kernel that does the same to other memory, in another turn of a loop.
+    /// The part that is the same for a kernel that does the same to other memory, in another turn of a loop.
     alike: String,
     /// The same, where other parameters and inputs of the same shape are other memory too.
     pub same: String,
@@ -126,7 +126,7 @@ const HEADINGS: [&str; 7] = ["kernel", "over", "flop", "bytes", "writes <- reads
 const NUMBERS: [usize; 2] = [2, 3];
 
 impl Described<'_> {
-    /// What an operand looks at: a slot, or by name what is there before the plan runs.
+    /// The source of an operand: a slot, or by name what is there before the plan runs.
     fn name(&self, operand: &Operand) -> String {
         match self.plan.slots[operand.slot].home {
             Home::Transient => format!("s{}", operand.slot),
@@ -172,7 +172,7 @@ impl Described<'_> {
         };
         let reads = self.names(&kernel.reads);
         let from = if reads.is_empty() { String::new() } else { format!(" <- {}", fit(&reads, READS)) };
-        // What is no slot of the plan's own comes first: where a kernel writes a state, that is shown.
+        // A write that is no slot of the plan's own comes first: where a kernel writes a state, that is shown.
         let mut writes = kernel.writes.clone();
         writes.sort_by_key(|write| self.plan.slots[write.slot].home == Home::Transient);
         let operands = format!("{}{from}", fit(&self.names(&writes), WRITES));
@@ -221,7 +221,7 @@ fn fit(names: &[String], width: usize) -> String {
     shortened((1..names.len()).rev().find(fits).unwrap_or(1))
 }
 
-/// What a body computes, each operation with how often it occurs; nothing for the epilogue that just stores.
+/// The operations of a body, each with how often it occurs; nothing for the epilogue that just stores.
 fn operations(body: &Body) -> Vec<String> {
     let mut counted: Vec<(&str, usize)> = vec![];
     for value in &body.values {

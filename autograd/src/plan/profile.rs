@@ -1,4 +1,4 @@
-//! What the kernels of a plan take, those that do the same added up.
+//! The times of a plan's kernels, those that do the same added up.
 
 use super::{Plan, print::Line};
 use crate::program::Program;
@@ -14,13 +14,13 @@ pub struct Cost {
     pub flops: usize,
     /// The bytes that they read and write: see [`Plan::traffic`].
     pub bytes: usize,
-    /// What kind of kernel they are.
+    /// Their kind.
     pub kernel: String,
-    /// What each goes over.
+    /// The space of each.
     pub over: String,
-    /// What each computes.
+    /// The computation of each.
     pub computes: String,
-    /// What the first writes, and what it reads.
+    /// The writes of the first, and its reads.
     pub operands: String,
     /// The scope that they were recorded in. Where it is not the same for all, the turns of loops are left out: `block[]/ffn`.
     pub recorded_in: String,

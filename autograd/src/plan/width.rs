@@ -8,7 +8,7 @@ use super::{
 use crate::{op::Op, store::StateId, tape::NodeId};
 use std::collections::HashMap;
 
-/// What a root can be computed again of: the work, the roots of as many elements, and those that are repeated.
+/// The cost of computing a root again: the work, the roots of as many elements, and those that are repeated.
 #[derive(Clone, Default)]
 pub(super) struct Ingredients {
     work: usize,
@@ -50,8 +50,8 @@ impl Groups<'_> {
         lies
     }
 
-    /// What each root can be computed again of. The kernels that read it will decide that by the same limits, but know what
-    /// they compute and read besides.
+    /// The inputs from which each root can be computed again. The kernels that read it will decide that by the same limits, but
+    /// know what they compute and read besides.
     pub fn computable_again(&self) -> Vec<Option<Ingredients>> {
         let mut all: Vec<Option<Ingredients>> = vec![];
         for i in 0..self.class.len() {

@@ -28,7 +28,7 @@ pub fn injected(program: &Program, target: usize, seen: &[usize]) -> Program {
     inputs.push(InputDecl { name: INJECTED.into(), shape: Shape::scalar(), dtype, site });
     let last = seen.iter().copied().max().unwrap_or(0);
     let mut nodes: Vec<Node> = vec![];
-    // What each node is called now, and its copy that depends on what is put in.
+    // Each node's present name, and its copy that depends on the injected number.
     let mut names: Vec<NodeId> = vec![];
     let mut copies: Vec<Option<NodeId>> = vec![None; program.nodes.len()];
     while names.len() < program.nodes.len() {

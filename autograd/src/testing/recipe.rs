@@ -31,7 +31,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// What a step records. Functions with a limited domain are recorded on safe arguments such as `x * x + 0.5`;
+    /// The records of a step. Functions with a limited domain are recorded on safe arguments such as `x * x + 0.5`;
     /// `CastHalf` is a sine in f16; `Windows` are two overlapping slices of one value, one of them reversed; `Sequence`
     /// runs any recurrent cell over a few steps; `Checkpoint` wraps the steps that follow. Recipes shrink towards the first
     /// ones, which are the simplest.
@@ -48,7 +48,7 @@ kinds! {
 /// One step of a recipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// What it records.
+    /// Its record.
     pub kind: Kind,
     /// The key of its result. The leaves have the keys 1, 2, ..
     pub key: u8,

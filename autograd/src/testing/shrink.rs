@@ -16,7 +16,7 @@ const SMALL: f64 = 0.1;
 #[derive(Debug)]
 pub(super) struct Shrinking<S> {
     pub recipes: S,
-    /// What a step's kind may become.
+    /// The simpler kinds of a step.
     pub kinds: &'static [Kind],
 }
 
@@ -35,7 +35,7 @@ impl<S: Strategy<Value = Recipe>> Strategy for Shrinking<S> {
 pub(super) struct Tree {
     /// The simplest that is known to fail.
     best: Recipe,
-    /// What is to be tried.
+    /// The edits to be tried.
     current: Recipe,
     kinds: &'static [Kind],
     /// All edits of the best.

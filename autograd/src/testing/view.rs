@@ -24,7 +24,7 @@ enum Movement {
     Reshape(Shape),
 }
 
-/// What kind of movement comes before others.
+/// The rank of a movement among others.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Slice,

@@ -18,7 +18,7 @@ pub(super) struct Observed {
     looks: Vec<Look>,
 }
 
-/// What a norm is taken over.
+/// The elements of a norm.
 enum Over {
     Axes(Box<[usize]>),
     Segments(Arc<Segments>),

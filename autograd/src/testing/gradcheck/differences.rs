@@ -8,11 +8,11 @@ use crate::Taps;
 pub(super) struct Numeric {
     pub derivative: f64,
     pub error: f64,
-    /// What rounding of the values makes of it.
+    /// The effect of the values' rounding on it.
     pub rounding: f64,
 }
 
-/// What a comparison says.
+/// The result of a comparison.
 pub(super) enum Verdict {
     Right,
     Wrong { tolerance: f64 },

@@ -1,4 +1,4 @@
-//! What a gradient check reports.
+//! The errors of gradient checks.
 
 use crate::{DType, NodeId, Site};
 use std::fmt;
@@ -18,7 +18,7 @@ impl fmt::Display for Order {
     }
 }
 
-/// What a derivative is taken with respect to.
+/// The variable of a derivative.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
     /// An input, by its position among the arrays given.
@@ -73,7 +73,7 @@ pub struct Mismatch {
     /// The operation whose rule is wrong, where it was found. In the second order it may be part of the recorded
     /// gradient.
     pub suspect: Option<Suspect>,
-    /// What the derivative is taken with respect to.
+    /// The variable of the derivative.
     pub input: Source,
     /// Where in it.
     pub index: Along,
@@ -114,7 +114,7 @@ pub enum GradcheckError {
     /// Differences of a narrower type are too coarse to check anything: give f64, and cast nothing to less.
     #[error("{what} is {dtype}: gradients are checked in f64")]
     NotF64 {
-        /// What has the type.
+        /// The value of that type.
         what: String,
         /// The type.
         dtype: DType,
@@ -122,7 +122,7 @@ pub enum GradcheckError {
     /// A value or a derivative is NaN or infinite.
     #[error("{what} is {value}")]
     NonFinite {
-        /// What it is.
+        /// Its value.
         what: String,
         /// Its value.
         value: f64,
@@ -132,7 +132,7 @@ pub enum GradcheckError {
         "{what} is lost in the rounding of the values, which alone makes {rounding:.1e} of it: give smaller numbers"
     )]
     TooCoarse {
-        /// What it is.
+        /// Its value.
         what: String,
         /// The part of it that rounding may have made.
         rounding: f64,

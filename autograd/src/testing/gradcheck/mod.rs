@@ -55,7 +55,7 @@ pub struct Gradcheck {
     pub rtol: f64,
     /// The highest derivative that is checked.
     pub order: Order,
-    /// What is moved.
+    /// The variable that is moved.
     pub directions: Directions,
     /// Chooses the random directions.
     pub seed: u64,
@@ -67,7 +67,7 @@ impl Default for Gradcheck {
     }
 }
 
-/// What a check has compared.
+/// The report of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Checked {
     /// The number of derivatives that were compared, over all sources and orders.
@@ -76,7 +76,7 @@ pub struct Checked {
     pub kinks: usize,
 }
 
-/// What a check of one order has seen.
+/// The report of a check of one order.
 struct Seen {
     checked: Checked,
     /// The recorded derivative by each source; `None` where the value does not reach it.

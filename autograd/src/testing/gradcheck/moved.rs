@@ -29,7 +29,7 @@ pub(super) fn answerable(nodes: &[Node], node: &Node) -> Vec<NodeId> {
     }
 }
 
-/// What a composition computes from its arguments, with all outputs of each op.
+/// The results of a composition, with all outputs of each op.
 fn inside(nodes: &[Node], custom: &Node, args: usize) -> BTreeSet<NodeId> {
     let (args, outputs) = custom.inputs.split_at(args);
     let (mut open, mut cone) = (outputs.to_vec(), BTreeSet::new());

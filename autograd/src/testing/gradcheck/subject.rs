@@ -1,4 +1,4 @@
-//! What is checked: a function with its inputs and parameters, recorded as one scalar over inputs of a program.
+//! The subject of a check: a function with its inputs and parameters, recorded as one scalar over inputs of a program.
 
 use super::error::{GradcheckError, Order, Source};
 use crate::{Array, DType, Flat, Param, ParamSet, Program, Session, Shape, Tape, Tensor, op::Place};
@@ -22,7 +22,7 @@ impl Arrays {
 
 /// A recording.
 pub(super) struct Recorded<'t> {
-    /// What is differentiated: the float inputs, then the parameters.
+    /// The variables of a derivative: the float inputs, then the parameters.
     pub leaves: Vec<Tensor<'t>>,
     /// A scalar.
     pub value: Tensor<'t>,
@@ -43,7 +43,7 @@ impl<'a, F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>> Subject<'a, F> {
         Ok(Self { inputs, params, f })
     }
 
-    /// What is differentiated, with its values.
+    /// The variables of a derivative, with their values.
     pub fn sources(&self) -> impl Iterator<Item = (Source, &Array)> {
         let inputs = self.inputs.iter().enumerate().filter(|(_, input)| input.dtype().is_float());
         let inputs = inputs.map(|(i, input)| (Source::Input(i), input));
