@@ -19,7 +19,7 @@ use wgrad::{
     plan::{Grouping, Home, Operand, Plan},
 };
 
-/// What can go wrong on the CPU besides what every backend reports.
+/// Errors of the CPU beside those that every backend reports.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -63,7 +63,7 @@ impl Read {
 struct Stop {
     /// The kernel before it.
     last: usize,
-    /// Where each value is, its elements, how they are reduced, and what must be equal on all ranks.
+    /// The place of each value, its elements, their reduction, and the words that must be equal on all ranks.
     values: Vec<(Source, Range<usize>, Reduce, u64)>,
 }
 
@@ -94,7 +94,7 @@ struct Executable {
     taps: Vec<Read>,
     /// A buffer, its first element, and what it becomes.
     commits: Vec<(usize, usize, Read)>,
-    /// What the kernel at hand writes, taken out of its place.
+    /// The writes of the kernel at hand, taken out of their places.
     taken: Vec<Data>,
     targets: Vec<Target>,
     /// The seconds of each kernel in each run, until they are asked for; `None` if nobody watches.
@@ -109,7 +109,7 @@ pub struct CpuBackend {
     files: Files,
     workers: Workers,
     buffers: Vec<Data>,
-    /// Where in its memory each buffer begins, and its length.
+    /// The beginning of each buffer in its memory, and its length.
     extents: Vec<(usize, usize)>,
     snapshots: Vec<Option<Vec<Data>>>,
     executables: Vec<Option<Executable>>,
@@ -235,7 +235,7 @@ impl Executable {
         let product = &nothing(DType::F32);
         let mut stops = stops.iter().peekable();
         let mut seconds = times.as_ref().map(|_| Vec::with_capacity(kernels.len()));
-        // What the kernel before has done of the one at hand.
+        // The part of the kernel at hand that the one before has done.
         let mut ahead = Duration::ZERO;
         for (k, kernel) in kernels.iter().enumerate() {
             let start = seconds.as_ref().map(|_| Instant::now());

@@ -61,7 +61,7 @@ macro_rules! with_summand {
     }};
 }
 
-/// What the op does, by which loops.
+/// The loops of the op.
 #[derive(Debug)]
 enum Action {
     Copy(View),

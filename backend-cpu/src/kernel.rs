@@ -25,7 +25,7 @@ use wgrad::{
     plan::{Kernel, Kind, Operand, Plan},
 };
 
-/// What a kernel computes, by which loops.
+/// The loops of a kernel.
 #[derive(Debug)]
 enum Body {
     Loop(Box<Loop>),
@@ -132,7 +132,7 @@ impl Compiled {
         Some([compiled(Body::Together(Box::new(together)), writes, first), compiled(Body::Done, vec![], second)])
     }
 
-    /// How long the kernel after this one took, if it ran together with it.
+    /// The time of the kernel after this one, if both ran interleaved.
     pub fn second(&self) -> Option<Duration> {
         match &self.body {
             Body::Together(together) => Some(together.second()),

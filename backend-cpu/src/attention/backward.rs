@@ -12,7 +12,7 @@ use crate::matmul::{
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
-/// What one thread does at a time, for the heads of queries that share one of keys and values.
+/// The work of a thread at a time, for the heads of queries that share one of keys and values.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Task {
     /// Blocks of queries, of all these heads, head by head.

@@ -1,4 +1,4 @@
-//! What forward and backward have in common: blocks of queries transposed, and the scores of a block.
+//! The common part of forward and backward: blocks of queries transposed, and the scores of a block.
 
 use super::{Extents, ROWS, Real};
 use crate::matmul::{
@@ -32,7 +32,7 @@ pub(super) fn transposed<T: Real>(from: Rows<T>, [rows, columns]: [usize; 2], fa
 }
 
 impl Extents {
-    /// What scores are multiplied by.
+    /// The factor of scores.
     pub(super) fn scale<T: Real>(&self) -> T {
         T::from_f64(self.scores.scale())
     }

@@ -1,4 +1,4 @@
-//! Where the matrices of heads lie: those that attention reads and those that it writes.
+//! The places of heads' matrices: those that attention reads and those that it writes.
 
 use super::Real;
 use crate::{
@@ -49,7 +49,7 @@ impl Heads {
         Rows { data: all.get(self.start(head, row) as usize..).unwrap_or(&[]), stride: self.stride }
     }
 
-    /// Where the matrix of a head is written, from a row on.
+    /// The place where a head's matrix is written, from a row on.
     pub fn place<T: Element>(&self, env: &Env, head: usize, row: usize) -> Place<T> {
         let Source::Target(target) = self.source else { unreachable!("a kernel writes its targets") };
         let (data, len) = env.targets[target].all();

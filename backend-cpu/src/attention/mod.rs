@@ -117,7 +117,7 @@ struct Extents {
 }
 
 impl Extents {
-    /// How many blocks of queries a head has.
+    /// The number of blocks of queries in a head.
     fn blocks(&self) -> usize {
         self.queries.div_ceil(self.block[0])
     }
@@ -228,7 +228,7 @@ impl Attention {
     }
 }
 
-/// What a kernel reads and writes.
+/// The reads and writes of a kernel.
 #[derive(Clone, Copy)]
 struct Memory<'a> {
     reads: &'a [Heads],
@@ -242,7 +242,7 @@ impl<'a> Memory<'a> {
         self.reads[i].rows(&self.env, head, row)
     }
 
-    /// Where output `i`'s matrix of a head is written, from a row on.
+    /// The place where output `i`'s matrix of a head is written, from a row on.
     fn place<T: Real>(&self, (i, head, row): (usize, usize, usize)) -> Place<T> {
         self.writes[i].place(&self.env, head, row)
     }

@@ -1,4 +1,4 @@
-//! Where a convolution, or the gradient of its images, finds what it multiplies: along each axis, and in a block.
+//! The places of the operands of a convolution, or of the gradient of its images: along each axis, and in a block.
 //!
 //! Along one axis, element `e` of the kernel brings together position `i s + e d - p` of the images and position `i` of
 //! the result. Both directions of this become sums without strides: a forward pass with stride `s` reads the images as
@@ -13,9 +13,9 @@ use std::ops::Range;
 pub(super) struct Tap {
     /// The element.
     pub element: usize,
-    /// Which of the residues in use it reads.
+    /// The residue that it reads, among those in use.
     pub residue: usize,
-    /// How far from the position at hand it reads, from the lowest shift on.
+    /// The distance of its read from the position at hand, from the lowest shift on.
     pub shift: usize,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Axis {
     pub reach: usize,
 }
 
-/// What a convolution does along one axis.
+/// A convolution along one axis.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walk {
     pub stride: usize,
@@ -108,7 +108,7 @@ impl Axis {
         (low as usize..high.max(low) as usize, (start + low * stride).max(0) as usize)
     }
 
-    /// How many positions of a phase from `first` on write something.
+    /// The number of positions of a phase, from `first` on, that write something.
     pub fn written(&self, phase: usize, first: usize, len: usize) -> usize {
         let all = (self.result.saturating_sub(phase)).div_ceil(self.spread);
         all.saturating_sub(first).min(len)
@@ -181,7 +181,7 @@ impl Blocks {
         [block / self.counts[1] * self.extents[0], block % self.counts[1] * self.extents[1]]
     }
 
-    /// Where in a packed channel a pair of taps reads, from a position on.
+    /// The place where a pair of taps reads in a packed channel, from a position on.
     pub fn offset(&self, axes: &[Axis; 2], taps: [Tap; 2]) -> usize {
         let plane = taps[0].residue * axes[1].residues.len() + taps[1].residue;
         (plane * self.plane[0] + taps[0].shift) * self.plane[1] + taps[1].shift

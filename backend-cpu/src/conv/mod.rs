@@ -80,7 +80,7 @@ impl Geometry {
     }
 }
 
-/// What is computed.
+/// The operation.
 #[derive(Debug)]
 enum Body {
     Correlation(Correlation),
@@ -93,7 +93,7 @@ enum Body {
 #[derive(Debug)]
 pub(crate) struct Convolution {
     body: Body,
-    /// Where each read is, its first element and its length.
+    /// The place of each read, its first element and its length.
     reads: [(Source, usize, usize); 2],
     write: (Source, usize),
     dtype: DType,

@@ -104,11 +104,11 @@ unsafe fn correlate<S: Simd, A: Real, const M: usize, const V: usize>(
     }
 }
 
-/// What [`correlate`] multiplies: packed channels, and the weights of some results for each of these, tap by tap.
+/// The operands of [`correlate`]: packed channels, and the weights of some results for each of these, tap by tap.
 pub(super) struct Products<'a, A> {
     pub weights: &'a [A],
     pub packed: &'a [A],
-    /// Where each vector of the tile begins, ascending.
+    /// The beginnings of the tile's vectors, ascending.
     pub bases: &'a [usize],
     pub channels: usize,
     /// Elements of a channel.
@@ -156,7 +156,7 @@ pub(super) struct Pairs<'a, A> {
     /// Elements of the cotangents of one result.
     pub cotangent: usize,
     pub images: &'a [A],
-    /// Where in a channel of the images each vector begins, ascending.
+    /// The beginning of each vector in a channel of the images, ascending.
     pub vectors: &'a [usize],
 }
 

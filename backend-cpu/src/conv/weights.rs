@@ -44,9 +44,9 @@ pub(super) struct Weights {
     images: [usize; 2],
     /// Blocks that are packed at a time.
     units: usize,
-    /// Where in a packed channel each vector begins, block after block.
+    /// The beginning of each vector in a packed channel, block after block.
     vectors: Vec<usize>,
-    /// Where each element of the kernel reads, for each channel of a task.
+    /// The reads of each element of the kernel, for each channel of a task.
     taps: Vec<usize>,
     machine: Machine,
     /// The sums of all tasks, in the scratch of the thread that runs the kernel; packed images and cotangents, in that of
@@ -127,7 +127,7 @@ impl Weights {
         });
     }
 
-    /// What a task does.
+    /// The work of a task.
     fn part(&self, group: usize, parts: [usize; 2], chunk: usize) -> Part {
         let channels = [0, 1].map(|d| {
             let first = parts[d] * self.channels[d];
@@ -182,7 +182,7 @@ impl Weights {
     }
 }
 
-/// What a task does: channels of results and of images of a group, and units.
+/// The work of a task: channels of results and of images of a group, and units.
 struct Part {
     group: usize,
     channels: [Range<usize>; 2],

@@ -88,7 +88,7 @@ fn flat(operand: &Operand, mut dims: std::ops::Range<usize>) -> bool {
 struct Builder<'a, 'b> {
     setting: &'a Setting<'a>,
     files: &'b mut Files,
-    /// How many walks over a row precede each value.
+    /// The number of walks over a row before each value.
     depth: Vec<usize>,
     /// The cell of each value that lasts for a whole tile.
     always: Vec<Option<usize>>,
@@ -114,7 +114,7 @@ impl Builder<'_, '_> {
                 self.always[i] = Some(self.cell(cell));
             }
         }
-        // Which writes belong to which phase. One that overwrites a read waits until nothing is read again.
+        // The writes of each phase. One that overwrites a read waits until nothing is read again.
         let mut stores: Vec<Vec<(usize, usize, bool)>> = vec![vec![]; phases];
         let mut row_stores = vec![];
         for (w, &v) in body.stores.iter().enumerate() {
@@ -165,7 +165,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// Which values of elements each phase computes, rather than finds.
+    /// The elements' values that each phase computes, rather than finds.
     fn needed(&mut self, stores: &[Vec<(usize, usize, bool)>]) -> Vec<Vec<bool>> {
         let body = self.setting.body;
         let phases = stores.len();
@@ -305,7 +305,7 @@ impl Builder<'_, '_> {
         here.or(self.always[v]).expect("an operand comes before its use")
     }
 
-    /// What computes a value, from operands that fit one another, and how many elements it has in a block.
+    /// The action that computes a value, from operands that fit one another, and its elements in a block.
     fn action(&mut self, phase: Option<usize>, v: usize, least: Extent) -> (Action, Extent) {
         let setting = self.setting;
         let wgrad::plan::Value { instr, level, .. } = &setting.body.values[v];
@@ -456,7 +456,7 @@ impl Builder<'_, '_> {
         for (i, step) in steps.iter().enumerate() {
             step.action.operands().chain(step.results()).for_each(|cell| last[cell] = i);
         }
-        // What is chosen is read where it is.
+        // A selected operand is read in place.
         for step in steps.iter().rev() {
             if let (Action::Choose(_, a, b), Some(to)) = (&step.action, step.to) {
                 [*a, *b].into_iter().for_each(|cell| last[cell] = last[cell].max(last[to]));

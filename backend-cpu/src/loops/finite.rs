@@ -52,7 +52,7 @@ mod tests {
     const NO: usize = 3;
     const YES: usize = 4;
 
-    /// What becomes of a question, a comparison, and a reduction of this kind.
+    /// The steps that are left of a question, a comparison, and a reduction of this kind.
     fn left(comparison: Action, kind: Reduce, more: Option<Step>) -> Vec<Action> {
         let open = Home::Register { index: usize::MAX, resident: false };
         let cell = |home, dtype, extent| Cell { home, dtype, extent };

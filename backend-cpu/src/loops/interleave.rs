@@ -24,7 +24,7 @@ const CHUNKS: usize = 2;
 pub(crate) struct Together {
     rows: Loop,
     columns: Loop,
-    /// How long the second takes of the last run, in nanoseconds.
+    /// The second's share of the last run, in nanoseconds.
     second: AtomicU64,
 }
 
@@ -35,7 +35,7 @@ impl Together {
         fit.then(|| Self { rows, columns, second: AtomicU64::new(0) })
     }
 
-    /// How long the second took.
+    /// The time of the second.
     pub fn second(&self) -> Duration {
         Duration::from_nanos(self.second.load(Relaxed))
     }
@@ -148,7 +148,7 @@ mod tests {
         assert!(several([1, 6, 3]) && !several([1, 3, 6]));
     }
 
-    /// Which of a program's kernels, of those that follow one another, go together.
+    /// The kernels of a program that go together, of those that follow one another.
     fn pairs(record: impl FnOnce(&Tape)) -> Vec<bool> {
         let tape = Tape::default();
         record(&tape);

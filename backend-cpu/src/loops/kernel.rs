@@ -27,7 +27,7 @@ const FEW: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Loop {
     pub schedule: Schedule,
-    /// What each chunk's reductions give, and each tile's; nothing where chunks are never split among threads.
+    /// The results of each chunk's reductions, and of each tile's; nothing where chunks are never split among threads.
     chunks: Vec<Mutex<Vec<Data>>>,
     tiles: Vec<Mutex<Vec<Data>>>,
 }

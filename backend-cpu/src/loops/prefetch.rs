@@ -52,7 +52,7 @@ fn chain(step: &mut Step) -> Option<&mut Chain> {
     }
 }
 
-/// What is written by other walks than the first, for which the fewest walks are left, and then what the next tile reads.
+/// The writes of other walks than the first, those with the fewest walks left first, and then the reads of the next tile.
 fn wishes(schedule: &Schedule) -> Vec<Wish> {
     let walks = schedule.phases.len();
     let reads: Vec<(usize, usize)> = schedule.reads(0..walks).collect();
@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// What the chains of each walk ask for, and which walks are fresh.
+    /// The prefetches of each walk's chains, and the fresh walks.
     fn asked(mut schedule: Schedule) -> (Vec<Vec<(usize, bool)>>, Vec<bool>) {
         ask_ahead(&mut schedule);
         let of = |phase: &mut Phase| {

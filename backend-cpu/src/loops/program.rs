@@ -66,7 +66,7 @@ impl Cell {
     }
 }
 
-/// What one step does; values are named by their cells.
+/// The action of one step; values are named by their cells.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     Load(usize),
@@ -101,7 +101,7 @@ pub(crate) enum Action {
     Store(usize, usize),
     /// A block into an accumulator.
     Fold(usize, usize),
-    /// Whether any number of a block is not finite, into an accumulator.
+    /// Notes in an accumulator that a block has a non-finite number.
     FoldNonFinite(usize, usize),
 }
 
@@ -199,7 +199,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// What the whole takes, in weighted elements.
+    /// The cost of the whole, in weighted elements.
     pub fn work(&self) -> usize {
         if let Some(tiling) = &self.tiling {
             return tiling.segments.total.max(tiling.segments.ranges.len()) * self.cost;

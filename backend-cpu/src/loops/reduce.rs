@@ -15,7 +15,7 @@ const LANES: usize = 64;
 /// Accumulators for what is left over.
 const NARROW: usize = 8;
 
-/// What accumulates: some [`Element`]s of scratch.
+/// An accumulator: some [`Element`]s of scratch.
 pub(crate) trait Accumulator: Copy + Send + Sync {
     type Store: Element;
     fn view(store: &[Self::Store]) -> &[Self];
@@ -37,7 +37,7 @@ macro_rules! plain {
 }
 plain!(f64, f32, f16, u32, i32, bool);
 
-/// How a reduction combines elements of `T`, by way of an accumulator `A`.
+/// A reduction of elements of `T`, by way of an accumulator `A`.
 pub(crate) trait Monoid<T: Copy>: Sized {
     type A: Accumulator;
     const START: Self::A;
@@ -298,7 +298,7 @@ macro_rules! with_monoid {
 }
 pub(crate) use with_monoid;
 
-/// What a reduction's accumulators are made of.
+/// The elements of a reduction's accumulators.
 pub(crate) type Store<T, M> = <<M as Monoid<T>>::A as Accumulator>::Store;
 
 /// The accumulators in a piece of scratch.

@@ -1,4 +1,4 @@
-//! How an index space is cut up: into rows and columns, tiles, blocks and chunks.
+//! The division of an index space: into rows and columns, tiles, blocks and chunks.
 //!
 //! The index space is a matrix: `kept` rows by `reduced` columns (in a body that reduces nothing, whatever dimensions
 //! can be walked evenly are its columns). A **tile** is a few rows, a **block** a tile's part that registers hold, a
@@ -19,14 +19,14 @@ use wgrad::{
 /// Parts of a tile whose rows are segments.
 const PARTS: usize = 2;
 
-/// What a body is compiled for.
+/// The arguments of a body's compilation.
 pub(crate) struct Setting<'a> {
     pub body: &'a Body,
     pub reads: &'a [Operand],
     pub writes: &'a [Operand],
     /// The place where the operands are; targets are what the kernel writes.
     pub source: &'a dyn Fn(&Operand) -> Source,
-    /// Where the product of a matrix product is seen, in an epilogue.
+    /// The view of a matrix product, in its epilogue.
     pub product: Option<View>,
     pub sizes: Sizes,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Cut {
     pub rows: usize,
     /// Rows of a block: a tile's, save where rows are segments, which lie one behind the other.
     pub lines: usize,
-    /// How many of the parts of a vector that is cut into segments make a tile.
+    /// The number of parts in a tile, of a vector that is cut into segments.
     pub parts: usize,
     /// Columns of a block.
     pub block: usize,
@@ -110,7 +110,7 @@ impl Cut {
         let longest = segments.ranges.iter().map(|(_, len)| *len).max().unwrap_or(0);
         let split = walks == 1 && longest > sizes.long;
         let parts = parts(segments, if split { sizes.chunk } else { sizes.long }, sizes.long, split);
-        // What is computed for each row is computed for those of several parts at a time, all of which are in the cache.
+        // The values of rows are computed for several parts at a time, all of which are in the cache.
         let together = if split { 1 } else { PARTS };
         let most = |size: &dyn Fn(&[Part]) -> usize| parts.chunks(together).map(size).max().unwrap_or(0).max(1);
         let rows = most(&|tile| tile[tile.len() - 1].rows.end - tile[0].rows.start);

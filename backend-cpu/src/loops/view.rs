@@ -49,7 +49,7 @@ impl View {
         self.inner.stride == 1 || self.inner.len() == 1
     }
 
-    /// How many elements of a row lie one after another, at most.
+    /// The most elements of a row that are contiguous.
     pub fn piece_len(&self) -> usize {
         if self.inner.stride == 1 { self.inner.inner } else { 1 }
     }
@@ -59,7 +59,7 @@ impl View {
         self.offset + self.outer.at(outer)
     }
 
-    /// How far from where its line begins an element lies, and how many from it on do, one after another.
+    /// The distance of an element from its line's beginning, and the number of contiguous elements from it on.
     #[inline]
     pub fn piece(&self, inner: usize) -> (isize, usize) {
         let (across, run) = self.inner.run(inner);
@@ -71,7 +71,7 @@ impl View {
         (self.outer.stride, self.inner.stride)
     }
 
-    /// Where a block begins, if its elements lie in one piece.
+    /// The beginning of a block, if it is contiguous.
     #[inline]
     pub fn direct(&self, outer: Range<usize>, inner: Range<usize>) -> Option<isize> {
         let (rows, columns) = (outer.len(), inner.len());
@@ -156,7 +156,7 @@ impl View {
     }
 }
 
-/// How many of the last dimensions all of these operands walk through evenly: the widest rows that a space has.
+/// The number of last dimensions that all of these operands walk through evenly: the widest rows that a space has.
 pub(crate) fn even_tail<'a>(space: &Shape, operands: impl Iterator<Item = &'a Operand> + Clone) -> usize {
     let mut first = space.rank();
     // The dimension that the tail begins with, those of extent 1 apart.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// What the edges of parts are multiples of.
+/// The unit of the edges of parts.
 const STEP: usize = 16;
 
 /// The place where a part of a product goes.
@@ -16,7 +16,7 @@ pub(crate) enum Way {
     Followed,
 }
 
-/// How the sides of a product's result are cut into parts, each of which one thread computes at a time: about evenly, but in
+/// The division of a product's result into parts, each of which one thread computes at a time: about evenly, but in
 /// steps of [`STEP`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {

@@ -14,10 +14,10 @@ use crate::{
 };
 use wgrad::f16;
 
-/// How much of the inner dimension of a product is converted at a time.
+/// The part of a product's inner dimension that is converted at a time.
 const DEPTH: usize = 512;
 
-/// What the product of a part takes of f32: a stretch of each side, and the sums.
+/// The room in f32 for the product of a part: a stretch of each side, and the sums.
 pub(crate) fn room([m, n]: [usize; 2], k: usize) -> [usize; 3] {
     let depth = DEPTH.min(k);
     [m * depth, depth * n, m * n]

@@ -8,7 +8,7 @@ pub(crate) struct Matrix<'a, T> {
     pub strides: [isize; 2],
 }
 
-/// Where a product goes: a strided matrix within some elements.
+/// The place of a product: a strided matrix within some elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<T> {
     pub data: *mut T,
@@ -65,7 +65,7 @@ impl<T> Matrix<'_, T> {
     }
 }
 
-/// How far the first and the last element of a strided matrix lie from its corner.
+/// The distances of the first and the last element of a strided matrix from its corner.
 pub(super) fn reach(shape: [usize; 2], strides: [isize; 2]) -> (isize, isize) {
     let ends = [0, 1].map(|i| (shape[i] as isize - 1) * strides[i]);
     (ends.iter().map(|end| end.min(&0)).sum(), ends.iter().map(|end| end.max(&0)).sum())

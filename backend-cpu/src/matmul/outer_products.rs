@@ -9,7 +9,7 @@ use crate::simd::float::Real;
 use pulp::{Arch, Simd, WithSimd};
 use wgrad::DType;
 
-/// What the columns of the result must be multiples of: whole vectors on any machine.
+/// The unit of the result's columns: whole vectors on any machine.
 pub(crate) const COLUMNS: usize = 16;
 /// Rows that are summed over at a time.
 const DEPTH: usize = 128;

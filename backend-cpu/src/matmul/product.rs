@@ -76,7 +76,7 @@ enum Out {
     Register(usize),
 }
 
-/// What a task computes: rows and columns of one of the products, of some of the inner dimension.
+/// The part of a task: rows and columns of one of the products, of some of the inner dimension.
 struct Part {
     batch: usize,
     inner: Range<usize>,

@@ -47,7 +47,7 @@ pub(crate) unsafe fn transpose<T: Element>(from: Matrix<T>, to: Place<T>, [rows,
 /// Turns a square round: where it begins, how far its columns lie apart, where it goes, and how far its rows lie apart.
 type Square<T> = unsafe fn(*const T, isize, *mut T, isize);
 
-/// What transposes a square of elements of a type in the registers of this machine, if anything does.
+/// The function that transposes a square of elements of a type in this machine's registers, if there is one.
 #[cfg(target_arch = "x86_64")]
 fn squares<T: Element>() -> Option<Square<T>> {
     let able = T::DTYPE == wgrad::DType::F32 && is_x86_feature_detected!("avx512f");

@@ -1,4 +1,4 @@
-//! Where kernels find their operands, and the one place where threads share memory that is being written.
+//! The places of operands, and the one place where threads share memory that is being written.
 
 use super::half::widen;
 use wgrad::{DType, Data, f16, f16_from_f64};
@@ -160,7 +160,7 @@ impl Target {
     }
 }
 
-/// What a kernel's sources stand for while it runs.
+/// The meaning of a kernel's sources while it runs.
 #[derive(Clone, Copy)]
 pub(crate) struct Env<'a> {
     pub slots: &'a [Data],
@@ -187,7 +187,7 @@ impl<'a> Env<'a> {
 /// Bytes of a line of memory, and of the widest vector. A vector that straddles two lines takes twice as long.
 const LINE: usize = 64;
 
-/// How many elements more it takes for some of them to begin a line.
+/// The number of spare elements that lets some of them begin a line.
 pub(crate) fn spare(dtype: DType) -> usize {
     LINE / dtype.size()
 }
@@ -239,7 +239,7 @@ fn large_pages<T>(elements: &[T]) {
     {
         let bytes = size_of_val(elements) / LARGE * LARGE;
         // SAFETY: it is advice, about pages that lie within the elements, and changes nothing that a program can see.
-        // Whether it is taken is up to the system.
+        // The system may ignore it.
         unsafe { libc::madvise(elements.as_ptr().cast_mut().cast(), bytes, libc::MADV_HUGEPAGE) };
     }
     #[cfg(not(all(target_os = "linux", not(miri))))]

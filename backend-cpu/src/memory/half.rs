@@ -8,7 +8,7 @@ use wgrad::f16;
 /// The same number.
 #[inline(always)]
 pub(crate) fn widen(x: f16) -> f32 {
-    /// What the exponent of f32 has more, at its place.
+    /// The difference of the exponents' biases, at its place.
     const MORE: u32 = (127 - 15) << 23;
     const ONE: u32 = 1 << 23;
     let bits = u32::from(x.to_bits());
@@ -29,9 +29,9 @@ pub(crate) fn widen(x: f16) -> f32 {
 pub(crate) fn narrow(x: f32) -> f16 {
     /// The least normal number.
     const NORMAL: u32 = (127 - 14) << 23;
-    /// What is beyond every finite number.
+    /// The first number beyond all finite ones.
     const BEYOND: u32 = (127 + 16) << 23;
-    /// What has the least subnormal number for its last bit.
+    /// The number whose last bit is the least subnormal number.
     const UNIT: f32 = f32::from_bits((127 - 24 + 23) << 23);
     let sign = x.to_bits() >> 31 << 15;
     let magnitude = x.to_bits() & 0x7fff_ffff;

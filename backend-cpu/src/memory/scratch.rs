@@ -54,9 +54,9 @@ pub(crate) enum Seen {
     /// The same all over the block: the register's first element.
     Uniform,
     Memory(Source, usize),
-    /// Where a view shows it, in pieces.
+    /// The place where a view shows it, in pieces.
     Pieces(usize),
-    /// Where another cell is, which is in one of the other places.
+    /// The place of another cell, which is in one of the other places.
     Cell(usize),
 }
 

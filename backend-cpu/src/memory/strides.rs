@@ -37,12 +37,12 @@ impl Walk {
         self.outer.iter().map(|(n, _)| n).product::<usize>() * self.inner
     }
 
-    /// How far from the start a point lies.
+    /// The distance of a point from the start.
     pub fn at(&self, point: usize) -> isize {
         self.run(point).0
     }
 
-    /// How far from the start a point lies, and how many points from it on lie evenly spaced.
+    /// The distance of a point from the start, and the number of evenly spaced points from it on.
     pub fn run(&self, point: usize) -> (isize, usize) {
         if self.outer.is_empty() {
             return (point as isize * self.stride, self.inner - point.min(self.inner));

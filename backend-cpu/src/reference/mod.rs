@@ -13,7 +13,7 @@ use wgrad::{
     random,
 };
 
-/// What a program computes.
+/// The results of a program.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The tapped values, with name and shape.
@@ -221,7 +221,7 @@ pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f
                 let kept: Vec<usize> = (0..index.len()).filter(|d| !axes.contains(d)).map(|d| index[d]).collect();
                 position(shape, &kept)
             };
-            // What a norm divides by before it squares: its largest element, where that is of any use.
+            // The divisor of a norm before it squares: its largest element, where that is of any use.
             let mut scale = vec![0.0; shape.numel()];
             if *kind == Reduce::Norm {
                 indices(shapes[0]).zip(x[0]).for_each(|(index, v)| {

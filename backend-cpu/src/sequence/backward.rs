@@ -29,7 +29,7 @@ pub(super) struct Backward<'a, T> {
     dc0: &'a mut [T],
 }
 
-/// What the op reads, for the whole batch; empty what its cell does not have.
+/// The reads of the op, for the whole batch; those that its cell does not have are empty.
 #[derive(Clone, Copy)]
 struct Inputs<'a, T> {
     /// The first memory of an LSTM, the first hidden state of a GRU.

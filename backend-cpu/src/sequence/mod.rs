@@ -55,7 +55,7 @@ impl Sequence {
         Some(Self { cell, backward, time, batch, hidden, chunks: chunks(batch) })
     }
 
-    /// How many elements of scratch memory a run needs.
+    /// The number of elements of scratch memory that a run needs.
     pub fn scratch(&self) -> usize {
         self.wide() * self.hidden
     }

@@ -60,7 +60,7 @@ pub(super) struct Steps<'a, T> {
 }
 
 impl<'a, T> Steps<'a, T> {
-    /// What a cell does not have.
+    /// A part that a cell does not have.
     pub fn none() -> Self {
         Self {
             first: std::ptr::NonNull::dangling().as_ptr(),

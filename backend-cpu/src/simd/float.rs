@@ -8,7 +8,7 @@ use crate::memory::{
 use pulp::Simd;
 use wgrad::f16;
 
-/// What is multiplied and added up, in vectors.
+/// A type that is multiplied and added up, in vectors.
 pub(crate) trait Real: Element {
     /// A vector of the machine.
     type Vector<S: Simd>: Copy;
@@ -80,9 +80,9 @@ reals! {
     f64: f64s, F64_LANES, splat_f64s, add_f64s, sub_f64s, mul_add_f64s, reduce_sum_f64s;
 }
 
-/// What images and weights are stored in.
+/// A type that images and weights are stored in.
 pub(crate) trait Stored: Element {
-    /// What their products are added up in.
+    /// The type of sums of their products.
     type Sum: Real;
     /// The same numbers.
     fn read(from: &[Self], to: &mut [Self::Sum]);

@@ -13,7 +13,7 @@ pub(crate) const FRAC_1_SQRT_2PI: f64 = 0.398_942_280_401_432_7;
 /// `2 sqrt(2 / pi)`, and that times 0.044715: twice the argument of GELU's tanh is `x (A + B x^2)`.
 pub(crate) const A: f64 = 1.595_769_121_605_730_8;
 pub(crate) const B: f64 = 0.071_354_816_272_600_25;
-/// What [`A`] and [`B`] lack.
+/// The rests of [`A`] and [`B`].
 const AB_LOW: [f64; 2] = [-9.969_308_809_110_92e-17, -6.175_149_918_155_315e-19];
 
 /// Beyond these the sigmoid, and the normal distribution's function, are 0 or 1.
@@ -61,7 +61,7 @@ pub(crate) fn normal_pdf(x: f64) -> f64 {
 
 /// The function of the normal distribution, `erfc(-x / sqrt 2) / 2`.
 pub(crate) fn normal_cdf(x: f64) -> f64 {
-    /// What [`FRAC_1_SQRT_2`] lacks.
+    /// The rest of [`FRAC_1_SQRT_2`].
     const LOW: f64 = -4.833_646_656_726_457e-17;
     let x = within(x, NORMAL_FAR);
     let u = -x * FRAC_1_SQRT_2;

@@ -24,7 +24,7 @@ impl<T: Copy> Lanes<'_, T> {
         }
     }
 
-    /// What one line of the block uses.
+    /// The values that one line of the block uses.
     #[inline(always)]
     pub fn line(&self, line: usize, width: usize) -> Self {
         match *self {

@@ -11,7 +11,7 @@ use super::{
     lanes::{Lanes, map1},
 };
 
-/// What 2^0 has for an exponent in its bits.
+/// The exponent in the bits of 2^0.
 const BIAS: u32 = 127;
 
 /// Adding and subtracting this rounds to an integer, which then also stands in the low bits of the sum.

@@ -3,7 +3,7 @@
 use super::team::Team;
 use std::ops::Range;
 
-/// How kernels are split among threads. No result depends on it.
+/// The split of kernels among threads. No result depends on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pool<'a> {
     team: &'a Team,

@@ -19,7 +19,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// How often a thread looks for the next job before it sleeps: for about a tenth of a millisecond.
+/// The number of looks for the next job before a thread sleeps: for about a tenth of a millisecond.
 const LOOKS: u32 = 2000;
 
 /// The state of the job at hand: in its lowest bits, how many threads have joined it; whether more may join; whether the
@@ -39,7 +39,7 @@ pub(crate) fn index() -> usize {
     INDEX.get()
 }
 
-/// What each thread runs, with its number.
+/// The function that each thread runs, with its number.
 type Job<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// A counter in a line of memory of its own.
@@ -51,7 +51,7 @@ struct Shared {
     state: AtomicU64,
     /// Alive, and not written, while the state is open or a thread has joined.
     job: UnsafeCell<Option<*const Job<'static>>>,
-    /// How many parts of each thread's share have been taken.
+    /// The parts of each thread's share that have been taken.
     taken: Vec<Counter>,
     sleepers: AtomicUsize,
     bed: Mutex<()>,
@@ -165,7 +165,7 @@ impl Shared {
         }
     }
 
-    /// What a thread does until the team is dissolved.
+    /// The loop of a thread, until the team is dissolved.
     fn work(&self, me: usize) {
         let mut done = 0;
         while let Some(number) = self.join(done) {

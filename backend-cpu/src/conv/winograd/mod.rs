@@ -47,7 +47,7 @@ fn suits(geometry: &Geometry, squares: [usize; 2], least: usize, sizes: Sizes) -
 pub(super) struct Winograd {
     geometry: Geometry,
     backward: bool,
-    /// How far before a result what it is computed from begins.
+    /// The distance from a result back to the first element that it is computed from.
     padding: [isize; 2],
     /// The extents of what is read, and of results.
     source: [usize; 2],
@@ -362,7 +362,7 @@ impl<T: Stored> Task<'_, T> {
             let sums = of_square::<S, A<T>>(simd, elements);
             for i in 0..4 {
                 for j in 0..4 {
-                    // What is behind the last square is written later, or never read.
+                    // Elements behind the last square are written later, or never read.
                     // SAFETY: within the squares, by the assertion.
                     unsafe {
                         let to = self.squares.as_mut_ptr().add((4 * i + j) * each + place + first);
@@ -398,5 +398,5 @@ impl<T: Stored> Task<'_, T> {
     }
 }
 
-/// What sums of `T` are kept in.
+/// The type of sums of `T`.
 type A<T> = <T as Stored>::Sum;

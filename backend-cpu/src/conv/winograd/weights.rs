@@ -315,10 +315,10 @@ struct Plane {
 }
 
 impl Plane {
-    /// Where the lines of a row of squares begin; of those that are nowhere, zeros.
+    /// The beginnings of the lines of a row of squares; of those that are nowhere, zeros.
     fn lines<const N: usize>(&self, row: usize) -> [usize; N] {
         std::array::from_fn(|i| {
-            // What lies before the first one wraps around, and is too large.
+            // A place before the first one wraps around, and is too large.
             let row = (2 * row + i).wrapping_sub(self.padding[0]).wrapping_sub(self.rows.start);
             row.min(self.rows.len()) * self.columns * self.pitch
         })

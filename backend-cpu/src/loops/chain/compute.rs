@@ -18,12 +18,12 @@ use wgrad::{
 /// The number of elements that a chain computes at a time: enough to make up for the choice of what to do with them, few enough
 /// for all of its values to be near.
 pub(crate) const FEW: usize = 2 * WIDE;
-/// How many a function computes at a time.
+/// The elements that a function computes at a time.
 const HALF: usize = FEW / 2;
 
 /// Floats that chains compute in.
 pub(crate) trait Lane: Element + PartialEq {
-    /// What a condition is that holds.
+    /// The value of a condition that holds.
     const ONE: Self;
 
     /// Computes one instruction for [`FEW`] elements.

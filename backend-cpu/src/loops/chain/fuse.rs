@@ -66,7 +66,7 @@ impl<F: Fn(usize, f64) -> bool> Fuser<F> {
         (self.uses[usize::from(value)] == uses).then_some((code, of))
     }
 
-    /// What takes the place of an instruction and of those before it that nothing else needs.
+    /// The substitute for an instruction and for those before it that nothing else needs.
     fn fused(&self, i: usize) -> Option<Instruction> {
         let Instruction { code, of: [a, b, c, ..] } = self.code[i];
         let once = |value: u8| self.made(value, 1);

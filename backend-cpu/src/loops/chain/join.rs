@@ -1,4 +1,4 @@
-//! Which steps of a walk run as chains.
+//! The choice of steps that run as chains.
 //!
 //! Steps are put in layers: what can be in chains and what can not take turns, so that each step is as early as its
 //! operands allow. What a layer holds of one float type is a chain, or several where it is long.
@@ -93,7 +93,7 @@ struct Joiner<'a> {
     /// The step that computes each cell, and those that use it.
     made: Vec<Option<usize>>,
     users: Vec<Vec<usize>>,
-    /// What each step would be in a chain, and of which type.
+    /// The form of each step in a chain, and its type.
     code: Vec<Option<(DType, Code)>>,
 }
 
@@ -122,7 +122,7 @@ impl<'a> Joiner<'a> {
         self.code[step].map(|(dtype, _)| dtype)
     }
 
-    /// What a step would be in a chain.
+    /// The form of a step in a chain.
     fn code(&self, step: &Step) -> Option<(DType, Code)> {
         let (code, value) = match step.action {
             Action::Unary(op, a) => (Code::unary(op)?, a),

@@ -22,7 +22,7 @@ use wgrad::{
     op::{Binary, Gate, Reduce, Unary},
 };
 
-/// What an instruction computes of values a, b, c, d, e. Conditions are 1 and 0.
+/// The function of an instruction, of values a, b, c, d, e. Conditions are 1 and 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Code {
     /// `a`, as it is.
@@ -165,7 +165,7 @@ pub(crate) struct Output {
     pub alone: bool,
 }
 
-/// What a chain finds out about a value.
+/// A chain's question about a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Question {
     Reduce(Reduce),
@@ -183,7 +183,7 @@ pub(crate) struct Fold {
     pub question: Question,
     /// The instruction that computes it, if a sum can do that by itself, and nothing else needs the value.
     pub made: Option<Instruction>,
-    /// Which accumulator of the schedule.
+    /// The accumulator of the schedule.
     pub acc: usize,
 }
 
@@ -218,7 +218,7 @@ pub(crate) struct Ask {
 /// Instructions on their way through a block side by side.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
-    /// What it computes in: f32 or f64.
+    /// The type of its arithmetic: f32 or f64.
     pub dtype: DType,
     pub inputs: Vec<Input>,
     pub code: Vec<Instruction>,

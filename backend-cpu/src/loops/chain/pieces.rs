@@ -51,7 +51,7 @@ pub(crate) struct Area {
 /// A block's elements in memory, on the way through them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pieces<'a, T> {
-    /// How they lie; nothing, if one after another.
+    /// Their pieces; none if they are contiguous.
     view: Option<&'a View>,
     area: Area,
     memory: *mut T,
@@ -60,12 +60,12 @@ pub(crate) struct Pieces<'a, T> {
     line: usize,
     column: usize,
     base: isize,
-    /// Where the next element is, and how many lie there one after another.
+    /// The place of the next element, and the number of contiguous elements there.
     at: *mut T,
     left: usize,
     /// The piece after that.
     next: (*mut T, usize),
-    /// How many elements ahead memory is asked for, within these two.
+    /// The distance of a prefetch in elements, within these two.
     ahead: usize,
 }
 
@@ -111,7 +111,7 @@ impl<'a, T> Pieces<'a, T> {
         self.ahead = ahead.min(self.left);
     }
 
-    /// Where the next [`FEW`] elements lie one after another, if they do; then it goes on behind them.
+    /// The place of the next [`FEW`] elements, if they are contiguous; then it goes on behind them.
     #[inline(always)]
     pub fn here(&mut self, ahead: usize) -> Option<*mut T> {
         if self.left == 0 {

@@ -16,7 +16,7 @@ use arrayvec::ArrayVec;
 use pulp::{Arch, Simd, WithSimd};
 use std::ops::Range;
 
-/// How far ahead the memory that a chain reads is asked for, in elements, where it has not been read or asked for before.
+/// The distance of prefetches in elements, for memory that has not been read or prefetched before.
 pub(crate) const AHEAD: usize = 2048;
 /// The most instructions of a chain, and the most inputs.
 pub(crate) const LONGEST: usize = 32;
@@ -49,7 +49,7 @@ pub(crate) enum From<'a, T> {
 pub(crate) struct To<'a, T> {
     pub value: usize,
     pub place: Pieces<'a, T>,
-    /// Where the elements at hand go, if they lie there one after another.
+    /// The place where the elements at hand go, if it is contiguous.
     pub here: Option<*mut T>,
     /// True if it may be computed there.
     pub alone: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Run<'a, 'b, T> {
     pub conditions: &'a mut [Pieces<'b, bool>],
     pub outputs: &'a mut [To<'b, T>],
     pub folds: Folds<'a>,
-    /// Where rows are segments: their runs, where the elements begin among them, and the first row.
+    /// If rows are segments: their runs, where the elements begin among them, and the first row.
     pub rows: Option<(Runs<'a>, usize, usize)>,
     /// Room for [`FEW`] elements of each value.
     pub file: &'a mut [T],
@@ -72,7 +72,7 @@ pub(crate) struct Run<'a, 'b, T> {
     pub len: usize,
     /// True if inputs in memory may not have been read or asked for before.
     pub fresh: bool,
-    /// What is asked for besides, in step with the elements.
+    /// Further prefetches, in step with the elements.
     pub asks: &'a [*const T],
 }
 
@@ -84,7 +84,7 @@ impl<T: Lane> WithSimd for Run<'_, '_, T> {
         let Self { code, inputs, pieces, conditions, outputs, folds, rows, file, len, fresh, asks } = self;
         let values = inputs.len() + code.len();
         assert!(inputs.len() <= INPUTS && code.len() <= LONGEST && file.len() >= values * FEW);
-        // What has room for the most there can be is not written before it is needed: chains are often short.
+        // Arrays with room for the longest chain are not written before they are needed: chains are often short.
         let mut memory = ArrayVec::<(usize, *const T), INPUTS>::new();
         let mut ahead = ArrayVec::<*const T, { INPUTS + ASKS }>::new();
         ahead.extend(asks.iter().copied());
@@ -110,14 +110,14 @@ impl<T: Lane> WithSimd for Run<'_, '_, T> {
         let mut spread = rows
             .filter(|_| inputs.iter().any(|input| matches!(input, From::Rows(_))))
             .map(|(runs, at, row)| Spread { runs, at, row, run: (at..at, None) });
-        // Where the elements at hand of each value are: in the file, but for inputs in memory and results that are computed
+        // The place of each value's elements at hand: in the file, but for inputs in memory and results that are computed
         // in their places.
         let start_of_file = file.as_mut_ptr();
         let mut at = [start_of_file; VALUES];
         // SAFETY: within the file, by the assertion.
         let row = |value: usize| unsafe { start_of_file.add(value * FEW) };
         at[..values].iter_mut().enumerate().for_each(|(value, at)| *at = row(value));
-        // What is chosen is known before it is computed.
+        // A selected value is known before it is computed.
         for i in 0..outputs.len() {
             let (before, others) = outputs.split_at_mut(i);
             let to = &mut others[0];
@@ -309,7 +309,7 @@ impl<T: Lane> Line<'_, T> {
 /// The values of rows, on their way to the elements.
 struct Spread<'a> {
     runs: Runs<'a>,
-    /// Where the block begins, and the first of its rows.
+    /// The beginning of the block, and the first of its rows.
     at: usize,
     row: usize,
     /// The stretch at hand, and its segment.
@@ -321,7 +321,7 @@ impl Spread<'_> {
     #[inline(always)]
     fn fill<T: Lane>(&mut self, inputs: &[From<T>], elements: Range<usize>, file: &mut [T]) {
         let (start, end) = (self.at + elements.start, self.at + elements.end);
-        // What is there from the last round will do.
+        // The contents of the last round will do.
         if self.run.0.start + FEW <= start && end <= self.run.0.end {
             return;
         }

@@ -57,7 +57,7 @@ fn takes(step: &mut Step, (from, alone): (usize, bool), (fold, dtype): (Fold, DT
     }
     let Some(i) = chain.outputs.iter().position(|output| output.cell == from) else { return false };
     let value = chain.outputs[i].value;
-    // What is chosen may lie where another result goes.
+    // A selected operand may lie where another result goes.
     let computed = value.checked_sub(chain.inputs.len()).is_some_and(|i| chain.code[i].code != Code::Choose);
     let fits = computed && chain.outputs[i].direct.is_none();
     if fits {
@@ -125,7 +125,7 @@ pub(crate) struct Lines {
     pub transposed: bool,
 }
 
-/// Where in its line an element of a block is.
+/// The place of an element in its line.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub lines: Lines,

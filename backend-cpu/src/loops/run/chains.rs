@@ -105,7 +105,7 @@ impl<'a> Machine<'a> {
         Pieces::new(view, area, memory)
     }
 
-    /// Where memory that is asked for begins: it is not touched.
+    /// The beginning of memory that is prefetched: it is not touched.
     fn asked<T: Element>(&self, ask: Ask) -> Option<*const T> {
         let view = &self.schedule.views[ask.view];
         let (outer, inner) = self.ranges(Extent::Block);
@@ -117,7 +117,7 @@ impl<'a> Machine<'a> {
         Some(start.wrapping_add(at + if ask.next { self.size } else { 0 }))
     }
 
-    /// Where a chain finds one of its inputs, among these if it lies in pieces or is made of conditions.
+    /// The place of one of a chain's inputs, among these if it lies in pieces or is made of conditions.
     fn input<'b, T: Lane>(
         &'b self,
         cell: usize,

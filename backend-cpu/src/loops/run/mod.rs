@@ -207,7 +207,7 @@ impl<'a> Machine<'a> {
         if self.schedule.tiling.is_some() { 0..1 } else { self.rows.clone() }
     }
 
-    /// Where in its register the block at hand of a value begins.
+    /// The place in its register where a value's block at hand begins.
     fn offset(&self, resident: bool) -> usize {
         if resident { (self.columns.start - self.first) * self.lines().len() } else { 0 }
     }
@@ -284,7 +284,7 @@ impl<'a> Machine<'a> {
         self.scratch.registers[index] = out;
     }
 
-    /// Where in memory a result belongs, if it lies there in one piece; and notes where it is.
+    /// The place of a result in memory, if it is contiguous; notes where it is.
     fn destination(&mut self, view: usize, to: usize) -> Option<(&'a Target, usize)> {
         self.scratch.seen[to] = Seen::Register;
         let (target, at) = self.place(view)?;
@@ -292,7 +292,7 @@ impl<'a> Machine<'a> {
         Some((target, at))
     }
 
-    /// Where in memory the block of a write is, if it lies in one piece.
+    /// The place of a write's block in memory, if it is contiguous.
     fn place(&self, view: usize) -> Option<(&'a Target, usize)> {
         let view = &self.schedule.views[view];
         let (outer, inner) = self.ranges(Extent::Block);
@@ -392,7 +392,7 @@ impl<'a> Machine<'a> {
             self.scratch.seen[to] = at.map_or(Seen::Pieces(index), |at| Seen::Memory(view.source, at as usize));
             return;
         }
-        // What the kernel overwrites is copied first, where it matters.
+        // An operand that the kernel overwrites is copied first, where it matters.
         if !view.overwritten
             && !resident
             && let Some(at) = view.direct(outer.clone(), inner.clone())
