@@ -17,7 +17,7 @@ use wgrad::{
     plan::{Grouping, Plan},
 };
 
-/// What a backend has done so far.
+/// The counters of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Counters {
@@ -67,7 +67,7 @@ pub struct WgpuBackend {
     executables: Vec<Option<Executable>>,
     flights: VecDeque<Flight>,
     deliveries: Vec<Delivery>,
-    /// What runs that are over have shown to be wrong.
+    /// The faults that finished runs have shown.
     errors: VecDeque<wgrad::Error>,
     counters: Counters,
     /// The place where `read` has things copied to.
@@ -127,7 +127,7 @@ impl WgpuBackend {
         self.gpu.summary().is_software()
     }
 
-    /// What it has done so far.
+    /// Its counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -137,7 +137,7 @@ impl WgpuBackend {
         (World { gpu: &gpu.inner, arena, states, counters }, executables)
     }
 
-    /// Where a state is, and its first word.
+    /// The place of a state, and its first word.
     fn state(&self, buffer: BufferId) -> (&wgpu::Buffer, usize, &StateBuffer) {
         let state = &self.states[buffer.0];
         match &state.place {

@@ -1,4 +1,4 @@
-//! What dispatches take, by the device's clock: a timestamp before each, and one after it.
+//! The times of dispatches, by the device's clock: a timestamp before each, and one after it.
 
 use crate::{
     device::Inner,
@@ -16,7 +16,7 @@ const PER_SET: usize = wgpu::QUERY_SET_MAX_QUERIES as usize / 2;
 /// Room for the timestamps of some dispatches.
 pub(crate) struct Clock {
     sets: Vec<wgpu::QuerySet>,
-    /// What they hold, one after another.
+    /// Their contents, one after another.
     resolved: Buffer,
     dispatches: usize,
 }
@@ -36,7 +36,7 @@ impl Clock {
         Ok(Some(Self { sets, resolved: Buffer::resolved(gpu, STAMPS * dispatches)?, dispatches }))
     }
 
-    /// What the pass of a dispatch writes.
+    /// The timestamps of a dispatch's pass.
     pub fn around(&self, dispatch: usize) -> wgpu::ComputePassTimestampWrites<'_> {
         let first = 2 * (dispatch % PER_SET) as u32;
         wgpu::ComputePassTimestampWrites {

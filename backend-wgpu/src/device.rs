@@ -19,7 +19,7 @@ use std::{
 };
 use wgpu::{Backends, DeviceType, Features, Limits};
 
-/// What sort of device an adapter is.
+/// The kind of an adapter's device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum AdapterKind {
     /// A card with memory of its own.
@@ -28,7 +28,7 @@ pub enum AdapterKind {
     Integrated,
     /// One that is handed through to a virtual machine.
     Virtual,
-    /// What does not say what it is.
+    /// An adapter that does not tell its kind.
     Other,
     /// A renderer on the CPU: for tests, slower than the CPU backend.
     Software,
@@ -73,12 +73,12 @@ impl fmt::Display for Compiler {
     }
 }
 
-/// What there is to know of an adapter before it is opened.
+/// The facts about an adapter before it is opened.
 #[derive(Clone, Debug)]
 pub struct AdapterSummary {
     /// Its name.
     pub name: String,
-    /// What sort of device it is.
+    /// The kind of device.
     pub kind: AdapterKind,
     /// The interface it is reached by: `vulkan`, `metal`, `dx12` or `webgpu`.
     pub backend: String,
@@ -149,14 +149,14 @@ fn kind(device: DeviceType) -> AdapterKind {
     }
 }
 
-/// What is asked for where it is there; nothing of it is required.
+/// The features that are requested where they exist; none is required.
 const WANTED: Features = Features::SUBGROUP
     .union(Features::SHADER_F16)
     .union(Features::SHADER_I16)
     .union(Features::TIMESTAMP_QUERY)
     .union(Features::IMMEDIATES);
 
-/// Which adapter to take.
+/// The choice of an adapter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Choice {
     /// A discrete GPU before an integrated one, and a software renderer last: see [`WgpuBackend::is_software`].
@@ -183,7 +183,7 @@ pub enum StandIn {
     },
     /// Loops that forget a summand.
     Wrong,
-    /// What no driver compiles.
+    /// A text that no driver compiles.
     Broken,
 }
 
@@ -264,7 +264,7 @@ pub fn adapters() -> Vec<AdapterSummary> {
 /// it is not known when that is.
 const PATIENCE: u32 = if cfg!(target_arch = "wasm32") { u32::MAX } else { 1_200_000 };
 
-/// Whether something has arrived at the host: not yet, or it is there, or it never will be.
+/// The state of a transfer to the host: not yet there, there, or lost.
 #[derive(Clone, Default)]
 pub(crate) struct Arrival(Arc<AtomicU8>);
 
@@ -295,12 +295,12 @@ pub(crate) struct Inner {
     pub limits: Limits,
     pub summary: AdapterSummary,
     pub pipelines: Pipelines,
-    /// What kernels are cut up for.
+    /// The target that kernels are cut up for.
     pub target: Target,
     pub halves: Halves,
-    /// What multiplies matrices of halves.
+    /// The units that multiply matrices of halves.
     pub units: Option<Units>,
-    /// What has become of the adapter's own.
+    /// The use of the adapter's own.
     matrix_units: MatrixUnits,
     pub poison: bool,
     /// True if each kernel is a dispatch of its own.
@@ -309,7 +309,7 @@ pub(crate) struct Inner {
     pub wary: bool,
     budget: Option<u64>,
     used: AtomicU64,
-    /// What wgpu has reported outside of any call.
+    /// wgpu's reports outside of any call.
     fault: Arc<Mutex<Option<Error>>>,
 }
 
@@ -409,17 +409,17 @@ impl Gpu {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What is known of the adapter.
+    /// The facts about the adapter.
     pub fn summary(&self) -> &AdapterSummary {
         &self.inner.summary
     }
 
-    /// What has become of its matrix units.
+    /// The use of its matrix units.
     pub fn matrix_units(&self) -> &MatrixUnits {
         &self.inner.matrix_units
     }
 
-    /// How many compiled kernels there are.
+    /// The number of compiled kernels.
     pub fn kernels(&self) -> usize {
         self.inner.pipelines.len()
     }
@@ -449,7 +449,7 @@ impl Inner {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
-    /// What has gone wrong since the last call: once, save that a lost device stays lost.
+    /// The faults since the last call: each once, save that a lost device stays lost.
     pub fn check(&self) -> Result<()> {
         let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
         match fault.take() {

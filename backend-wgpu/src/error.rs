@@ -1,8 +1,8 @@
-//! What can go wrong on a GPU, in sentences that say what to do about it.
+//! Errors on a GPU, in sentences that say what to do about them.
 
 use wgrad::DType;
 
-/// What brings an adapter.
+/// The packages that bring an adapter.
 const INSTALL: &str = if cfg!(target_os = "windows") {
     "the current driver of the GPU's vendor, which brings DirectX 12 and Vulkan"
 } else if cfg!(any(target_os = "macos", target_os = "ios")) {
@@ -31,7 +31,7 @@ pub enum Error {
     Refused {
         /// The adapter's name.
         adapter: String,
-        /// What the driver says.
+        /// The driver's message.
         why: String,
     },
     /// An element type that GPUs do not have.
@@ -61,9 +61,9 @@ pub enum Error {
     /// A kernel that reads and writes more buffers than the adapter can bind at once.
     #[error("a kernel needs {needed} buffers, and the adapter binds {limit} at once")]
     TooManyBuffers {
-        /// How many it needs.
+        /// The number that it needs.
         needed: usize,
-        /// How many there may be.
+        /// The largest number.
         limit: usize,
     },
     /// A kernel would loop for longer than drivers allow.
@@ -71,9 +71,9 @@ pub enum Error {
     TooLong {
         /// The kernel.
         what: &'static str,
-        /// How often.
+        /// The count.
         iterations: u64,
-        /// How often it may.
+        /// The largest count.
         limit: u64,
     },
     /// The device is gone: it was removed or reset, or its driver has crashed.

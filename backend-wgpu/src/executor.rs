@@ -15,7 +15,7 @@ use wgrad::{
     plan::{Home, Plan, Slot},
 };
 
-/// Where a buffer that outlives programs is: in the arena, or by itself.
+/// The place of a buffer that outlives programs: in the arena, or by itself.
 pub(crate) enum Place {
     Arena(usize),
     Alone(Buffer),
@@ -38,7 +38,7 @@ impl StateBuffer {
     }
 }
 
-/// What is there for programs to use.
+/// The things that programs share.
 pub(crate) struct World<'a> {
     pub gpu: &'a Arc<Inner>,
     pub arena: &'a mut Arena,
@@ -60,7 +60,7 @@ struct Step {
     groups: [u32; 3],
 }
 
-/// What comes to the host after a run.
+/// The values that come to the host after a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shown {
     /// Type and length of each tapped value, which follow one another.
@@ -96,7 +96,7 @@ pub(crate) struct Executable {
     own: Vec<Buffer>,
     flags: Option<Buffer>,
     params: Option<Buffer>,
-    /// What it has of the arena.
+    /// Its part of the arena.
     places: Vec<(usize, usize)>,
     dispatches: Vec<Dispatch>,
     pipelines: Vec<Arc<wgpu::ComputePipeline>>,
@@ -117,13 +117,13 @@ pub(crate) struct Executable {
     pub free: Vec<Buffer>,
     /// The number of kernels that the plan has.
     kernels: usize,
-    /// What its dispatches are timed by, if somebody watches.
+    /// The clock of its dispatches, if somebody watches.
     clock: Option<Clock>,
     /// The seconds of each kernel of the plan in each run, until they are asked for.
     pub times: Vec<Vec<f64>>,
 }
 
-/// What is put together while a plan is compiled.
+/// The parts of an executable while a plan is compiled.
 struct Parts {
     own: Vec<Buffer>,
     places: Vec<(usize, usize)>,
@@ -184,7 +184,7 @@ impl Executable {
             state: &|state| state_place(all, states[state.index()]),
             failed,
             own: parts.own.len(),
-            // What all devices have: it is checked here, since wgpu does not.
+            // A limit of all devices: it is checked here, since wgpu does not.
             shared: (world.gpu.limits.max_compute_workgroup_storage_size as usize).min(SHARED),
             buffers,
             target: world.gpu.target,
@@ -310,7 +310,7 @@ impl Executable {
         self.stages.len()
     }
 
-    /// What is exchanged after a stage.
+    /// The exchange after a stage.
     pub fn stop(&self, stage: usize) -> Option<&Stop> {
         self.stages[stage].1.as_ref()
     }
@@ -411,7 +411,7 @@ impl Executable {
                 return Ok(false);
             }
             world.counters.buffers += 1;
-            // What the runs before have shown went to smaller buffers. Of those on their way `shown` is another.
+            // Earlier runs have shown their values in smaller buffers. Of those on their way `shown` is another.
             self.shown = Arc::new(Shown { timed, ..(*self.shown).clone() });
             self.free.clear();
         }

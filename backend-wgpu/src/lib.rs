@@ -13,7 +13,7 @@
 //! Elements take words of 32 bits, halves 16: `memory.rs` says how each type is kept. Numbers below the smallest normal one may
 //! be taken for 0: WGSL leaves that to the driver. What the gradient of a sequence hands from step to step is 0 from 2^-110 on.
 //!
-//! What stays when a program is dropped are its compiled kernels, for the next program that has the same: 256 MiB of them at
+//! Compiled kernels stay when a program is dropped, for the next program that has the same: 256 MiB of them at
 //! most, or what [`Options::kernels`] says, beyond what living programs use. Its buffers are freed. So memory stays flat
 //! whatever number of shapes is computed, one after the other.
 //!

@@ -19,7 +19,7 @@ use wgrad::{
     plan::{Body, Home, Instr, Kernel, Kind, Level, Operand, Plan, Value},
 };
 
-/// What may go wrong in a kernel that reads indices.
+/// The faults of a kernel that reads indices.
 #[derive(Clone, Debug)]
 pub(crate) struct Check {
     pub op: &'static str,

@@ -20,7 +20,7 @@ use wgrad::{DType, Data, f16};
 /// Bytes of a word.
 pub(crate) const WORD: u64 = 4;
 
-/// How elements lie in memory.
+/// The layout of elements in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Form {
     /// A word each.
@@ -142,7 +142,7 @@ pub(crate) fn bytes(words: usize) -> u64 {
 /// One buffer with places for what is small. Its buffer changes when it grows: see [`Arena::generation`].
 pub(crate) struct Arena {
     pub buffer: Buffer,
-    /// How often the buffer has changed.
+    /// The number of changes of the buffer.
     pub generation: u64,
     words: usize,
     /// Stretches that are free, ascending: start and length.

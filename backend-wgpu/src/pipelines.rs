@@ -20,9 +20,9 @@ pub(crate) struct Pipelines {
 #[derive(Default)]
 struct Known {
     kernels: HashMap<Arc<str>, Kernel>,
-    /// What all of them take.
+    /// The bytes of all of them.
     bytes: u64,
-    /// How often kernels have been asked for.
+    /// The number of requests for kernels.
     calls: u64,
 }
 
@@ -32,11 +32,11 @@ struct Kernel {
     last: u64,
 }
 
-/// How many bytes of kernels are kept, if nobody says otherwise.
+/// The bytes of kernels that are kept by default.
 const KEPT: u64 = 256 << 20;
 
-/// What a kernel of this text takes: no interface tells, so by what wgpu and Mesa's software renderer were seen to take. Other
-/// drivers take less.
+/// The bytes of a kernel of this text: no interface tells, so by what wgpu and Mesa's software renderer were seen to take.
+/// Other drivers take less.
 fn bytes(text: &str) -> u64 {
     const EACH: u64 = 256 << 10;
     const LETTER: u64 = 96;
@@ -128,7 +128,7 @@ fn compile(gpu: &Inner, text: &str) -> Result<wgpu::ComputePipeline> {
             module: &module,
             entry_point: Some("main"),
             compilation_options: wgpu::PipelineCompilationOptions {
-                // What kernels share they have written.
+                // Kernels have written the words that they share.
                 zero_initialize_workgroup_memory: false,
                 ..Default::default()
             },

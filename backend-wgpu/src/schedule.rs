@@ -46,13 +46,13 @@ pub(crate) struct Layout<'a> {
     pub own: usize,
     /// The most bytes that a workgroup's invocations can share.
     pub shared: usize,
-    /// How many storage buffers a kernel can bind.
+    /// The number of storage buffers that a kernel can bind.
     pub buffers: usize,
-    /// What kernels are cut up for.
+    /// The target that kernels are cut up for.
     pub target: Target,
-    /// How kernels store halves.
+    /// The way kernels store halves.
     pub halves: Halves,
-    /// What multiplies matrices of halves, if there is anything.
+    /// The units that multiply matrices of halves, if there are any.
     pub units: Option<Units>,
     /// True if each kernel is a dispatch of its own.
     pub separate: bool,
@@ -63,7 +63,7 @@ pub(crate) struct Layout<'a> {
 /// The kernels of a plan.
 pub(crate) struct Schedule {
     pub dispatches: Vec<Dispatch>,
-    /// Which of them run before each exchange, and after the last.
+    /// Those that run before each exchange, and after the last.
     pub stages: Vec<(Range<usize>, Option<Stop>)>,
     /// Those that commit.
     pub commits: Range<usize>,
@@ -113,7 +113,8 @@ impl Schedule {
             let values = exchange.clone().map(value).collect();
             stages.push((end_stage(&mut launches), Some(Stop { values })));
         }
-        // What is shown as it lies in memory is copied from there; the rest is put in order first, a word for each element.
+        // Values that are shown as they lie in memory are copied from there; the rest is put in order first, a word for each
+        // element.
         let mut end = 0;
         for tap in &plan.taps {
             let view = lowering.view(tap);
@@ -160,7 +161,7 @@ pub(crate) fn representable(plan: &Plan) -> Result<()> {
     }
 }
 
-/// What a kernel computes element by element.
+/// The elementwise part of a kernel.
 fn values(kernel: &Kernel) -> &[Value] {
     match &kernel.kind {
         Kind::Loop(body) => &body.values,
@@ -206,7 +207,7 @@ const WIDTH: usize = 32;
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Imagined {
-    /// How many storage buffers its kernels can bind.
+    /// The number of storage buffers that its kernels can bind.
     pub buffers: usize,
     /// True if it is a software renderer.
     pub software: bool,

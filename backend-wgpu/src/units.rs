@@ -15,7 +15,7 @@ use wgpu::{
 };
 use wgrad::{Array, DType, Session, Store, f16};
 
-/// What becomes of an adapter's matrix units.
+/// The use of an adapter's matrix units.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum MatrixUnits {
@@ -46,10 +46,10 @@ impl fmt::Display for MatrixUnits {
     }
 }
 
-/// What is asked for, beside what is always asked for, on a device whose units are used.
+/// The features of a device whose units are used, beside those that are always requested.
 pub(crate) const EXPERIMENT: Features = Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
 
-/// What kernels that use units, or the stand-in, need beside them: halves to multiply, integers to make them of bit for bit,
+/// The needs of kernels that use units, or the stand-in: halves to multiply, integers to make them of bit for bit,
 /// and the number of a subgroup.
 const NEEDED: Features = Features::SHADER_F16.union(Features::SHADER_I16).union(Features::SUBGROUP);
 
@@ -61,7 +61,7 @@ pub(crate) fn consent() -> wgpu::ExperimentalFeatures {
     unsafe { wgpu::ExperimentalFeatures::enabled() }
 }
 
-/// What an adapter offers.
+/// An adapter's offer.
 pub(crate) struct Offer {
     pub features: Features,
     /// The most invocations of a subgroup.
@@ -204,7 +204,7 @@ mod tests {
         Offer { features: NEEDED | EXPERIMENT, width, invocations: 1024, units }
     }
 
-    /// What adapters list, and what is taken of it.
+    /// The list of an adapter, and the choice from it.
     #[test]
     fn squares_of_halves_that_add_up_singles_are_taken() {
         use Scalar::{F16, F32};

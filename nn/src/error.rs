@@ -1,4 +1,4 @@
-//! What can go wrong with files and data. Misuse of shapes and hyper-parameters panics instead.
+//! Errors of files and data. Misuse of shapes and hyper-parameters panics instead.
 
 use std::{io, path::PathBuf};
 
@@ -9,11 +9,11 @@ pub enum Error {
     /// A file that cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried: `read`, `write`.
+        /// The attempt: `read`, `write`.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's message.
         source: io::Error,
     },
     /// A file that a run saves to which has not ended, in this process or another.
@@ -27,7 +27,7 @@ pub enum Error {
     Header {
         /// The file.
         path: PathBuf,
-        /// What they take.
+        /// The bytes that they take.
         bytes: usize,
         /// The room.
         most: usize,
@@ -37,7 +37,7 @@ pub enum Error {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What the parser said.
+        /// The parser's message.
         why: String,
     },
     /// A safetensors file that another program wrote.
@@ -71,7 +71,7 @@ pub enum Error {
     Capsule {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// A tensor that the program declares and the file lacks.
@@ -129,7 +129,7 @@ pub enum Error {
     Table {
         /// The line, from 1 on.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// A file or folder of data that is something else than it should be, or not all of it.
@@ -137,9 +137,9 @@ pub enum Error {
     Format {
         /// The file or folder.
         path: PathBuf,
-        /// What it should be.
+        /// The right value.
         format: &'static str,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// A data set that has no batch.
@@ -191,13 +191,13 @@ pub enum Error {
     Position {
         /// The position as it was saved.
         text: String,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// A thread that cannot be started.
     #[error("cannot start a thread to prepare data: {source}")]
     Thread {
-        /// What the system said.
+        /// The system's message.
         source: io::Error,
     },
     /// A depth that no network of equal blocks has.
@@ -208,7 +208,7 @@ pub enum Error {
         /// The layers that a block more in each stage adds.
         per_block: usize,
     },
-    /// What a session reports.
+    /// A session's report.
     #[error(transparent)]
     Session(#[from] wgrad::Error),
 }

@@ -1,4 +1,4 @@
-//! What a training script needs around `wgrad`: modules, initial values, optimizers, schedules, data and checkpoints.
+//! The parts of a training script around `wgrad`: modules, initial values, optimizers, schedules, data and checkpoints.
 //!
 //! - [`Builder`] declares parameters in a `wgrad::Store`; modules are small structs of parameter handles whose `forward`
 //!   records onto the tape of its argument: [`Linear`], [`Conv2d`], [`Embedding`], [`Recurrent`], [`MultiHeadAttention`],

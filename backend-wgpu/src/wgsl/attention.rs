@@ -30,7 +30,7 @@ const SIDE: usize = TILE / EACH;
 const LANES: usize = SIDE * SIDE;
 /// From one row of a tile in shared memory to the next: odd, so that columns spread over its banks.
 const PITCH: usize = TILE + 1;
-/// What is done so often at once is no loop: kernels compile for as long as they are.
+/// So few repetitions are no loop: kernels compile for as long as they are.
 const UNROLLED: usize = 4;
 
 /// The most columns of queries, keys and values: an invocation holds a number for each eighth of them, four times, and
@@ -43,12 +43,12 @@ const LOWEST: &str = "-1e30f";
 
 const PARTS: [&str; EACH] = ["x", "y", "z", "w"];
 
-/// What an op of attention reads, apart from its contents.
+/// The reads of an attention op, apart from their contents.
 struct Attention<'a> {
     scores: Scores,
     batch: &'a [usize],
     heads: usize,
-    /// How many heads of queries share one of keys and values.
+    /// The number of heads of queries that share one of keys and values.
     shared: usize,
     queries: usize,
     keys: usize,
@@ -59,7 +59,7 @@ struct Attention<'a> {
 /// A matrix of each head: its rows are walked in tiles.
 struct Side<'a> {
     view: &'a View,
-    /// What names where the head's matrix begins.
+    /// The name of the place where the head's matrix begins.
     base: &'static str,
     rows: usize,
     columns: usize,
@@ -352,7 +352,7 @@ impl<'a> Attention<'a> {
         source.line(format!("let columns = vec4<u32>(column0 + tx * {EACH}u) + vec4<u32>(0u, 1u, 2u, 3u);"));
     }
 
-    /// Which of an invocation's scores of its query `i` are none.
+    /// The scores of an invocation's query `i` that are none.
     fn hidden(&self, i: usize) -> String {
         let outside = format!("columns >= vec4<u32>({}u)", self.keys);
         match self.scores.causal {
@@ -458,7 +458,7 @@ impl Side<'_> {
     }
 }
 
-/// What the invocations of row `i` have put into shared memory, each its own.
+/// The numbers that the invocations of row `i` have put into shared memory, each its own.
 fn of_row(name: &str, i: usize) -> impl Iterator<Item = String> {
     (0..SIDE).map(move |x| format!("{name}$[(ty * {EACH}u + {i}u) * {SIDE}u + {x}u]"))
 }
@@ -475,7 +475,7 @@ fn zeros(source: &mut Source, name: &str, columns: usize) {
     }
 }
 
-/// What an invocation's scores in row `i` weigh.
+/// The weights of an invocation's scores in row `i`.
 fn exponentials(scores: &str, less: &str, i: usize) -> String {
     let each = PARTS.map(|part| format!("fexp({scores}.{part} - {less}.{part})")).join(", ");
     format!("select(vec4<f32>({each}), vec4<f32>(0.0), hidden{i})")

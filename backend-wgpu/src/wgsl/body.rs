@@ -25,7 +25,7 @@ struct Look {
     strides: Vec<Vec<isize>>,
 }
 
-/// What a look is there for.
+/// The purpose of a look.
 #[derive(Clone, Copy, PartialEq)]
 enum Use {
     /// The value that loads by it, or whose position it is.
@@ -45,7 +45,7 @@ pub(crate) struct Emit<'a> {
     looks: Vec<(Use, Look)>,
     /// The extents of each block.
     pub blocks: Vec<Vec<usize>>,
-    /// What stores happen under, if that is not always.
+    /// The condition of stores, if there is one.
     guard: Option<String>,
     /// A zero that compilers cannot know, where results are hidden from them.
     none: Option<String>,
@@ -150,7 +150,7 @@ impl<'a> Emit<'a> {
         position(&look.offset, steps.map(|(stride, name)| (name.clone(), *stride)))
     }
 
-    /// What must be known before these values are: they themselves, and what they are computed from, as far as it is
+    /// The values that these need: they themselves, and what they are computed from, as far as it is
     /// not known yet; ascending.
     pub fn needed(&self, wanted: &[usize], known: &[bool]) -> Vec<usize> {
         let mut needed = vec![false; self.body.values.len()];
@@ -393,7 +393,7 @@ pub(crate) fn map(
         return Ok(None);
     }
     let mut source = Source::default();
-    // What fits into a workgroup as it is takes no loop.
+    // A row that fits into a workgroup takes no loop.
     let looped = (WIDTH as usize + 1..=FEW).contains(&count);
     if looped {
         source.line(format!("for (var i = lid; i < {count}u; i = i + {ALONE}u) {{"));

@@ -10,7 +10,7 @@ fn gate(x: V) -> V {
     let e = each_exp(-abs(x));
     return select(V(1.0), e, x < V(0.0)) / (V(1.0) + e);
 }
-// How steep the gate is where it gives y.
+// The slope of the gate where it gives y.
 fn gate_slope(y: V) -> V {
     return y * minus(V(1.0), y);
 }

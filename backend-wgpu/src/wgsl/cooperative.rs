@@ -30,7 +30,7 @@ pub(crate) struct Units {
     pub by: By,
 }
 
-/// What multiplies.
+/// The unit that multiplies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum By {
     /// The device's units.
@@ -177,7 +177,7 @@ impl Units {
 struct Side<'a> {
     view: &'a View,
     base: &'static str,
-    /// Where the tile's rows or columns begin, and how many there are in all.
+    /// The place where the tile's rows or columns begin, and their number in all.
     first: &'static str,
     extent: usize,
     role: &'static str,

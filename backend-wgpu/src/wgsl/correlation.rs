@@ -26,10 +26,10 @@ struct Axis {
     /// The extent of what is read, and how far apart neighbouring results read it.
     extent: usize,
     scale: usize,
-    /// How many elements of the kernel take part, the first of them, and the distance between them.
+    /// The number of the kernel's elements that take part, the first of them, and the distance between them.
     taps: usize,
     kernel: [usize; 2],
-    /// Where the first result reads for the first of them, and how much further for each that follows.
+    /// The place where the first result reads for the first of them, and the step for each that follows.
     read: [isize; 2],
 }
 

@@ -178,7 +178,7 @@ pub(crate) fn scatter_add(
     Ok(launches)
 }
 
-/// Where sums lie that several launches add to, one after the other: those of halves are rounded when they are complete.
+/// The place of sums that several launches add to, one after the other: those of halves are rounded when they are complete.
 pub(crate) fn unrounded(out: &View, launches: usize, tables: &mut Tables<'_>) -> View {
     if out.dtype != DType::F16 || launches == 1 {
         return out.clone();

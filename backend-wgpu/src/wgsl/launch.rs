@@ -17,18 +17,18 @@ pub(crate) const UNITS: &str = "wgpu_cooperative_matrix";
 /// The longest text of bodies that become one: what compiles for long is compiled for many programs if it is by itself.
 const MOST_TEXT: usize = 16 * 1024;
 
-/// What a body binds.
+/// The bindings of a body.
 #[derive(Clone, Debug)]
 pub(crate) struct Binding {
     /// Its number in the body's text.
     pub number: usize,
     pub memory: Memory,
     pub written: bool,
-    /// What its memory is an array of.
+    /// The element type of its memory.
     pub element: Element,
 }
 
-/// What bound memory is an array of.
+/// The element type of bound memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Element {
     /// A type of WGSL's.
@@ -86,7 +86,7 @@ const FOUR_AT: &str =
 const PACKED_PUT: &str = "let shift = (i & 1u) << 4u; atomicAnd(&b[i >> 1u], 0xffff0000u >> shift); \
                           atomicOr(&b[i >> 1u], half_bits(x) << shift);";
 
-/// What the invocations of a workgroup do.
+/// The work of a workgroup's invocations.
 #[derive(Clone, Debug)]
 pub(crate) struct Body {
     pub bindings: Vec<Binding>,
@@ -126,7 +126,7 @@ impl Body {
     }
 }
 
-/// What merged kernels may bind and share.
+/// The limits of merged kernels.
 #[derive(Clone, Copy)]
 pub(crate) struct Most {
     /// Storage buffers.
@@ -138,7 +138,7 @@ pub(crate) struct Most {
 /// A kernel, and how many workgroups run it.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
-    /// What each workgroup does, in order. If these are several, there is one workgroup.
+    /// The bodies of each workgroup, in order. If these are several, there is one workgroup.
     bodies: Vec<Body>,
     /// Of each body, the position in the plan of the kernel that it is of; `None` for what copies to be shown or to commit.
     kernels: Vec<Option<usize>>,
@@ -149,7 +149,7 @@ pub(crate) struct Launch {
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatch {
     pub text: String,
-    /// What it binds, from binding 1 on.
+    /// Its bindings, from binding 1 on.
     pub bindings: Vec<Memory>,
     /// The words of its uniform binding, number 0.
     pub params: Vec<u32>,
@@ -173,7 +173,7 @@ impl Launch {
         self.groups == [1, 1, 1]
     }
 
-    /// What all bodies bind. None if two bind the same memory as different things.
+    /// The bindings of all bodies. None if two bind the same memory as different things.
     fn bindings(&self) -> Option<Vec<Binding>> {
         let mut all: Vec<Binding> = vec![];
         for binding in self.bodies.iter().flat_map(|body| &body.bindings) {
@@ -211,7 +211,7 @@ impl Launch {
         let kernels = self.kernels.iter().chain(&other.kernels).copied().collect();
         let merged = Self { bodies, kernels, groups: [1, 1, 1] };
         let sum = |of: fn(&Body) -> usize| merged.bodies.iter().map(of).sum::<usize>();
-        // Where one body has a barrier, all invocations come to it.
+        // All invocations come to a body's barrier.
         let width = merged.width();
         let good = self.is_single()
             && other.is_single()

@@ -31,7 +31,7 @@ fn flog1p(x: f32, none: u32) -> f32 {
     let shifted = bitcast<u32>(sum) + (0x3f800000u - 0x3f3504f3u);
     let k = f32((i32(shifted) >> 23u) - 127i);
     let m = bitcast<f32>((shifted & 0x007fffffu) + 0x3f3504f3u);
-    // What the sum has lost, relative to it.
+    // The rounding error of the sum, relative to it.
     let lost = select(x - (sum - 1.0f), 1.0f - (sum - x), sum >= 2.0f) / sum;
     let direct = (x > -0.29f) & (x < 0.41f);
     var value = log_of(select(k, 0.0f, direct), select(m - 1.0f, x, direct), select(lost, 0.0f, direct));

@@ -31,7 +31,7 @@ pub(crate) const SHARED: usize = 16 * 1024;
 /// The most workgroups along a dimension.
 const MOST_GROUPS: u64 = 65_535;
 
-/// What a kernel may bind.
+/// The limits of a kernel's bindings.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Memory {
     /// The arena.
@@ -55,7 +55,7 @@ impl Memory {
     }
 }
 
-/// How kernels store halves of 16 bits. What they read they take out of words, two of which lie in each.
+/// The way kernels store halves of 16 bits. They take those that they read out of words, two of which lie in each.
 ///
 /// Neither is WGSL's own `f16`: it leaves open how numbers are rounded to it, and whether subnormal ones survive, and there
 /// is no way to its bits on each driver (naga's HLSL converts where it should reinterpret). Integers have neither problem,
@@ -103,7 +103,7 @@ impl View {
     }
 }
 
-/// What kernels are cut up for.
+/// The target that kernels are cut up for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     /// Invocations that a CPU runs eight at a time: a load takes as long as dozens of additions, whether what is loaded is
@@ -113,7 +113,7 @@ pub(crate) enum Target {
     Hardware,
 }
 
-/// Where constant tables go that kernels read, and what they may do.
+/// The place of constant tables that kernels read, and the options of kernels.
 pub(crate) struct Tables<'a> {
     /// Puts words into the arena, for as long as the program lives; gives their place.
     pub put: &'a mut dyn FnMut(Vec<u32>) -> Result<usize>,
@@ -124,24 +124,24 @@ pub(crate) struct Tables<'a> {
     pub target: Target,
     /// True if compilers compute as if floats were real numbers, so that results must be hidden from them.
     pub wary: bool,
-    /// What multiplies matrices of halves, if there is anything.
+    /// The units that multiply matrices of halves, if there are any.
     pub units: Option<Units>,
 }
 
-/// What is handed on from one kernel to the next.
+/// A value that one kernel hands on to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scratch {
     /// The accumulators of parts of rows.
     Parts,
-    /// What becomes a state's value if nothing has failed.
+    /// A state's next value, if nothing has failed.
     Aside,
-    /// What a sequence hands on from step to step, or attention's gradient from kernel to kernel.
+    /// A value that a sequence hands on from step to step, or attention's gradient from kernel to kernel.
     State,
     /// Weights in the order in which a kernel reads them.
     Weights,
 }
 
-/// How many kinds of that there are.
+/// The number of these kinds.
 pub(crate) const SCRATCH: usize = 4;
 
 /// Functions that kernels share, each a file.
@@ -203,16 +203,16 @@ impl Part {
 /// A kernel under construction.
 #[derive(Default)]
 pub(crate) struct Source {
-    /// What is bound, and whether it is written.
+    /// The bindings, each with true if it is written.
     bindings: Vec<(Memory, bool)>,
-    /// What is bound as vectors of four elements.
+    /// The bindings that are vectors of four elements.
     vectors: Vec<Memory>,
     params: Vec<u32>,
     /// The number that is a float's sign bit, once there is one.
     sign: Option<String>,
     /// The words of the arena that it reads or writes, apart from constants.
     touched: Vec<(Range<usize>, bool)>,
-    /// What bound memory is an array of, if it is not words.
+    /// The element type of bound memory, if it is not words.
     element: Option<&'static str>,
     parts: BTreeSet<Part>,
     /// Declarations outside the function: shared memory.
@@ -323,7 +323,7 @@ impl Source {
             params.clear();
         }
         params.resize(params.len().next_multiple_of(4), 0);
-        // What a text does not use is no part of its pipeline's layout.
+        // A binding that a text does not use is no part of its pipeline's layout.
         let used = |(number, &(memory, written)): (usize, &(Memory, bool))| {
             let element = match (memory.holds_halves(), self.vectors.contains(&memory)) {
                 (true, vectors) => {

@@ -136,18 +136,18 @@ struct Rows<'a> {
     /// The number of reductions that each value follows from, one after the other.
     stage: Vec<usize>,
     passes: usize,
-    /// What the stores need.
+    /// The needs of the stores.
     live: Vec<bool>,
 }
 
-/// What a kernel does of the work.
+/// A kernel's part of the work.
 #[derive(Clone, Copy, PartialEq)]
 enum Work {
     /// All of it.
     Whole,
     /// The accumulators of parts of rows, and elements.
     Parts,
-    /// What follows from the accumulators.
+    /// The values that follow from the accumulators.
     Ends,
 }
 
@@ -155,7 +155,7 @@ enum Work {
 struct Extent {
     /// Invocations per row.
     lanes: u32,
-    /// How many rows, or parts of rows, or segments.
+    /// The number of rows, or parts of rows, or segments.
     units: usize,
     /// The number of parts that a row has: of rows that are no segments.
     parts: usize,

@@ -30,7 +30,7 @@ struct Sequence {
     tile: Tile,
 }
 
-/// What a workgroup does at once. Columns are counted in vectors.
+/// The share of a workgroup. Columns are counted in vectors.
 struct Tile {
     /// Numbers in a vector.
     width: usize,

@@ -3,7 +3,7 @@
 use crate::random::generator;
 use rand::RngExt;
 
-/// How training images are varied (He et al. 2016, section 4.2). What is drawn depends on the seed, the epoch and the
+/// The variation of training images (He et al. 2016, section 4.2). The draws depend on the seed, the epoch and the
 /// image alone: not on the batch that it is in, nor on threads.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Augment {
@@ -13,7 +13,7 @@ pub struct Augment {
     pub flip: bool,
 }
 
-/// What becomes of one image.
+/// The variation of one image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Drawn {
     /// The place where the window begins in the padded image.
@@ -23,7 +23,7 @@ struct Drawn {
 }
 
 impl Augment {
-    /// What is drawn for an image of a seed and an epoch.
+    /// The draws for an image of a seed and an epoch.
     fn draw(&self, (seed, epoch, image): (u64, u64, usize)) -> Drawn {
         let mut random = generator(seed, &format!("augment/{image}"), epoch);
         let mut shift = || random.random_range(0..=2 * self.padding);

@@ -156,9 +156,9 @@ impl Moments {
 pub struct ImageData {
     /// The images.
     pub images: Images,
-    /// What they are standardised by.
+    /// The mean and deviation that standardise them.
     pub moments: Moments,
-    /// How each is varied, and the seed that decides.
+    /// The variation of each, and the seed that decides.
     pub augment: Option<(Augment, u64)>,
 }
 

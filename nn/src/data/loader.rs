@@ -52,7 +52,7 @@ impl Default for LoaderConfig {
     }
 }
 
-/// Where a loader is: what a checkpoint's metadata keeps, as text such as `3:128`.
+/// The position of a loader, for a checkpoint's metadata, as text such as `3:128`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Position {
     /// The number of whole epochs before.
@@ -79,7 +79,7 @@ impl FromStr for Position {
     }
 }
 
-/// Which samples make which batch: a function of the settings and the position.
+/// The samples of each batch: a function of the settings and the position.
 struct Order {
     samples: usize,
     config: LoaderConfig,

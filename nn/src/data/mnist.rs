@@ -9,7 +9,7 @@ pub(super) const FIRST: &str = "train-images-idx3-ubyte";
 
 const FORMAT: &str = "an IDX file of bytes";
 const CLASSES: usize = 10;
-/// What a compressed file begins with.
+/// The first bytes of a compressed file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Reads both parts of a folder.

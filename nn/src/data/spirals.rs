@@ -7,7 +7,7 @@ use rand_distr::{Distribution, StandardNormal};
 use std::f64::consts::PI;
 use wgrad::Array;
 
-/// How often an arm goes round.
+/// The turns of an arm.
 const TURNS: f64 = 1.5;
 /// The standard deviation of a point's distance from its arm, in the unit of the longest radius.
 const SPREAD: f64 = 0.01;

@@ -12,7 +12,7 @@ use wgrad::{Array, random::fnv1a};
 /// The share of a text, at its end, that is kept for validation.
 const VALIDATION: f64 = 0.1;
 
-/// What some programs write before a text, to tell its encoding.
+/// The mark that some programs write before a text, to tell its encoding.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// The number of characters that lie between two whose places are remembered.
@@ -115,7 +115,7 @@ impl Known {
 #[derive(Debug)]
 struct Characters {
     text: String,
-    /// Where characters 0, [`STRIDE`], 2 [`STRIDE`].. begin.
+    /// The places of characters 0, [`STRIDE`], 2 [`STRIDE`]..
     places: Vec<usize>,
     len: usize,
 }
@@ -148,14 +148,14 @@ impl Characters {
 /// A text to train on, with its end kept for validation.
 ///
 /// As a data set, its samples are windows of `context` symbols side by side, with the symbols that follow each as targets.
-/// Where the first begins is drawn anew in each epoch, from the seed, so that every place is met at every position.
+/// The beginning of the first is drawn anew in each epoch, from the seed, so that every place is met at every position.
 ///
 /// It takes as much memory as the text in UTF-8, and a thirtieth more; clones share it.
 #[derive(Clone, Debug)]
 pub struct Text {
     vocabulary: Vocabulary,
     characters: Arc<Characters>,
-    /// How many characters, at the beginning, are to train on.
+    /// The number of characters, at the beginning, to train on.
     train: usize,
     context: usize,
     seed: u64,
@@ -216,7 +216,7 @@ impl Text {
         &self.vocabulary
     }
 
-    /// What tells this text from others: a hash of it, and its length.
+    /// The fingerprint of this text: a hash of it, and its length.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }

@@ -56,7 +56,7 @@ pub use study::{BatchMeasure, Batches, Judge, MicroBatch, Opened, Setup, Study, 
 use crate::train::{Failure, Spike};
 use signs::Signs;
 
-/// What is wrong with a run.
+/// A fault of a run.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The rule that has found it, with the fault's name.
@@ -67,7 +67,7 @@ pub struct Finding {
     pub since: usize,
     /// The numbers that speak for it.
     pub evidence: Vec<Evidence>,
-    /// What may cure it: what is proven first, else in the order of the rule.
+    /// Its remedies: proven ones first, else in the order of the rule.
     pub remedies: Vec<Remedy>,
     /// The replays that show it; `None` where nothing is proven.
     pub proof: Option<Proof>,
@@ -75,7 +75,7 @@ pub struct Finding {
     pub tried: Vec<(&'static str, Outcome)>,
 }
 
-/// What has been found of a run.
+/// The findings of a run.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {
     /// The findings, the weightiest first.

@@ -92,7 +92,7 @@ fn unfit(fault: &str) -> (&'static str, Edit) {
     }
 }
 
-/// How many updates of the unchanged run are made again, to see that it repeats its bits.
+/// The number of updates of the unchanged run that are made again, to see that it repeats its bits.
 const REPEATED: usize = 10;
 
 impl<F, E> Study<F>

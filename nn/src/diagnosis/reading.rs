@@ -1,4 +1,4 @@
-//! What a recorded program says by itself, before its first run: which parameters learn, what is cut off, what has no guard,
+//! The facts of a recorded program, before its first run: which parameters learn, what is cut off, what has no guard,
 //! what is summed, and the settings of its passes.
 
 use crate::train::Spot;
@@ -11,7 +11,7 @@ use wgrad::{
 /// A recorded program, read for its faults.
 pub struct Reading<'p> {
     program: &'p Program,
-    /// What losses are computed from, as far as gradients flow.
+    /// The nodes that losses are computed from, as far as gradients flow.
     reached: Vec<bool>,
     /// The same, beyond where gradients are cut.
     wide: Vec<bool>,
@@ -355,7 +355,7 @@ impl<'p> Reading<'p> {
         below
     }
 
-    /// What the first loss over classes is given, and all that this is computed from; all nodes where there is no such loss.
+    /// The input of the first loss over classes, and all that this is computed from; all nodes where there is no such loss.
     pub(super) fn before_logits(&self) -> Vec<bool> {
         match self.program.logits() {
             [] => vec![true; self.program.nodes().len()],

@@ -1,4 +1,4 @@
-//! What a run shows: numbers that the rules compare, each relative to the run's own.
+//! The signs of a run: numbers that the rules compare, each relative to the run's own.
 
 use super::{reading::Reading, study::Trace};
 use crate::{
@@ -16,7 +16,7 @@ const LEARNS: f64 = 0.38;
 /// The updates from which on a run can be expected to have learned something.
 const ENOUGH: usize = 50;
 
-/// What a run shows, with the program that it ran.
+/// The signs of a run, with its program.
 pub struct Signs<'a> {
     /// The run.
     pub trace: &'a Trace,

@@ -20,13 +20,13 @@ pub type Judge<E> = Box<dyn FnMut(&mut Session) -> std::result::Result<f64, E>>;
 
 /// A run before its first step.
 pub struct Opened<E = crate::Error> {
-    /// What trains.
+    /// The trainer.
     pub trainer: Trainer,
     /// The states on their device.
     pub session: Session,
     /// The data.
     pub batches: Batches<E>,
-    /// What the run is judged by, if anything but its loss.
+    /// The measure of the run, if it is not its loss.
     pub judge: Option<Judge<E>>,
 }
 
@@ -151,7 +151,7 @@ where
     }
 }
 
-/// What a batch looked like, on the host.
+/// The statistics of a batch, on the host.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct BatchMeasure {
     /// The root mean square of its float inputs that are finite.
@@ -166,7 +166,7 @@ pub struct BatchMeasure {
     pub constant: bool,
 }
 
-/// What a run did.
+/// The record of a run.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// The updates, oldest first.
@@ -218,7 +218,7 @@ impl BatchMeasure {
         let mut any = false;
         for (name, array) in micro_batches.iter().flatten() {
             let Data::F32(values) = array.data() else { continue };
-            // What targets are is not for this: they are told apart by nothing but their name.
+            // Targets are left out: they are told apart by nothing but their name.
             if name == "y" {
                 continue;
             }

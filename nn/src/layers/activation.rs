@@ -3,7 +3,7 @@
 use std::fmt;
 use wgrad::Tensor;
 
-/// What follows a layer's affine map, element by element.
+/// The function after a layer's affine map, element by element.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub enum Activation {
     /// [`Tensor::relu`].

@@ -15,7 +15,7 @@ pub struct AttentionConfig {
     /// True if queries and keys are normalised before they meet, which bounds the scores (Henry et al. 2020, "Query-key
     /// normalization"; here by [`RmsNorm`], whose weights are learnt).
     pub qk_norm: bool,
-    /// What scores are divided by, besides the root of a head's width; positive.
+    /// The divisor of scores, besides the root of a head's width; positive.
     pub temperature: f64,
     /// Of the weights, and of what the module gives.
     pub dropout: Option<Dropout>,
@@ -33,7 +33,7 @@ impl Default for AttentionConfig {
 pub struct MultiHeadAttention {
     /// Queries, keys and values, one after another, `[3 width, width]`.
     pub qkv: Linear,
-    /// What the heads' results go through, `[width, width]`.
+    /// The projection of the heads' results, `[width, width]`.
     pub proj: Linear,
     /// The normalisations of queries and of keys, each over a head's width.
     pub qk_norm: Option<[RmsNorm; 2]>,

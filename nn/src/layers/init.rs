@@ -5,7 +5,7 @@ use rand::{Rng, RngExt, seq::SliceRandom};
 use rand_distr::{Distribution, StandardNormal};
 use wgrad::Shape;
 
-/// Which number of connections a scale is computed from.
+/// The number of connections that a scale is computed from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fan {
     /// Inputs per unit: keeps the variance of the forward pass.

@@ -110,7 +110,7 @@ impl GroupNorm {
     }
 }
 
-/// Which normalisation a configuration asks for.
+/// The normalisation of a configuration.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub enum NormKind {
     /// None.

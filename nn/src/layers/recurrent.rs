@@ -45,7 +45,7 @@ impl RecurrentInit {
         Self { hidden: Init::Identity { gain: 1.0 }, ..Self::normal(0.001) }
     }
 
-    /// What suits a cell: [`RecurrentInit::irnn`] for [`Cell::Irnn`], else the default.
+    /// The values that suit a cell: [`RecurrentInit::irnn`] for [`Cell::Irnn`], else the default.
     pub fn of(cell: Cell) -> Self {
         if cell == Cell::Irnn { Self::irnn() } else { Self::default() }
     }
@@ -71,7 +71,7 @@ pub struct Recurrent {
     pub bias_hh: Option<Param>,
 }
 
-/// What a recurrent layer gives.
+/// The outputs of a recurrent layer.
 #[derive(Clone, Debug)]
 pub struct Outputs<'t> {
     /// The hidden state after the last time step, `[batch, hidden]`.

@@ -3,7 +3,7 @@
 use std::fmt;
 use wgrad::{DType, Layout, ParamSet, Shape};
 
-/// What a model is made of: prints as a table of the parameters, in the order of declaration, with sums.
+/// The parts of a model: prints as a table of the parameters, in the order of declaration, with sums.
 ///
 /// ```
 /// use wgrad::Store;

@@ -10,7 +10,7 @@ pub struct FeedForward {
     pub up: Linear,
     /// `[width, hidden]`.
     pub down: Linear,
-    /// What lies between.
+    /// The bridge.
     pub activation: Activation,
     /// Of what it gives.
     pub dropout: Option<Dropout>,

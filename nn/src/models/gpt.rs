@@ -27,7 +27,7 @@ pub struct GptConfig {
     pub place: NormPlace,
     /// True if queries and keys are normalised.
     pub qk_norm: bool,
-    /// What scores are divided by.
+    /// The divisor of scores.
     pub temperature: f64,
     /// True if the output weights are those of the symbols (Press and Wolf 2017).
     pub tied: bool,

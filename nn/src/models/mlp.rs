@@ -14,9 +14,9 @@ pub struct MlpConfig {
     pub depth: usize,
     /// The width of what it gives.
     pub outputs: usize,
-    /// What follows each hidden layer.
+    /// The activation after each hidden layer.
     pub activation: Activation,
-    /// What normalises the input of each activation.
+    /// The normalisation of each activation's input.
     pub norm: NormKind,
     /// True if what comes into a hidden layer is added to what it gives, where both are of one width.
     pub residual: bool,
@@ -108,7 +108,7 @@ impl Mlp {
         self.head.forward(features)
     }
 
-    /// What the head is given: `[batch, width]`.
+    /// The input of the head: `[batch, width]`.
     ///
     /// # Panics
     /// As [`Mlp::forward`].

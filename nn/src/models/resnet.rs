@@ -6,7 +6,7 @@ use crate::{
 };
 use wgrad::{Pool2d, Tensor};
 
-/// What the stages of a [`ResNet`] are made of.
+/// The blocks of a [`ResNet`]'s stages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum BlockKind {
     /// Two 3x3 convolutions.
@@ -25,7 +25,7 @@ impl BlockKind {
         }
     }
 
-    /// How much wider the result is than the stage.
+    /// The width of the result in terms of the stage's.
     fn expansion(self) -> usize {
         match self {
             BlockKind::Basic => 1,
@@ -34,7 +34,7 @@ impl BlockKind {
     }
 }
 
-/// What an image meets first.
+/// The stem.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stem {
     /// The kernel of the convolution.
@@ -61,15 +61,15 @@ pub struct ResNetConfig {
     pub channels: usize,
     /// The number of classes.
     pub classes: usize,
-    /// What an image meets first; it gives as many channels as the first stage is wide.
+    /// The stem; it gives as many channels as the first stage is wide.
     pub stem: Stem,
-    /// What stages are made of.
+    /// The blocks of stages.
     pub block: BlockKind,
     /// The width of each stage, and the number of its blocks. Each stage but the first halves height and width.
     pub stages: Vec<(usize, usize)>,
     /// True if each block is added to what came in; without, the network is plain.
     pub residual: bool,
-    /// What normalises the results of convolutions, batch by batch or in groups of channels; those that nothing follows have a
+    /// The normalisation of convolutions' results, batch by batch or in groups of channels; those that nothing follows have a
     /// bias.
     pub norm: NormKind,
     /// True if the last norm of each block that is added to what came in gives nothing at first: each begins as its shortcut,
@@ -186,11 +186,11 @@ impl Unit {
 pub struct ResNetBlock {
     /// The convolutions.
     pub units: Vec<Unit>,
-    /// What comes in and is added goes through this where it is of another shape.
+    /// The shortcut goes through this where its shape differs.
     pub shortcut: Option<Unit>,
     /// True if it is added at all.
     pub residual: bool,
-    /// What follows each convolution, the last one after the sum.
+    /// The activation after each convolution, the last one after the sum.
     pub activation: Activation,
 }
 
@@ -233,7 +233,7 @@ impl ResNetBlock {
 /// A network of convolutions for images (He et al. 2016, "Deep residual learning"), residual or plain.
 #[derive(Clone, Debug)]
 pub struct ResNet {
-    /// What an image meets first.
+    /// The stem.
     pub stem: Unit,
     /// The blocks of all stages.
     pub blocks: Vec<ResNetBlock>,
@@ -283,7 +283,7 @@ impl ResNet {
         self.head.forward(self.features(x, training))
     }
 
-    /// What the head is given: the mean of each channel, `[batch, channels]`.
+    /// The input of the head: the mean of each channel, `[batch, channels]`.
     ///
     /// # Panics
     /// As [`ResNet::forward`].

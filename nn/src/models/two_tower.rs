@@ -4,7 +4,7 @@ use super::{Gpt, GptConfig, ResNet, ResNetConfig};
 use crate::layers::{Builder, Init, LayerNorm, Linear, Scale};
 use wgrad::Tensor;
 
-/// What lies between the encoder and the projection.
+/// The bridge between the encoder and the projection.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub enum Bridge {
     /// Nothing: features enter as large as they are.
@@ -23,9 +23,9 @@ pub struct TwoTowerConfig {
     pub vision: ResNetConfig,
     /// The decoder of text; its context has room for the image too.
     pub text: GptConfig,
-    /// What lies between.
+    /// The bridge.
     pub bridge: Bridge,
-    /// What features are multiplied by before anything lies between: 1, unless they are to be of another size.
+    /// The factor of features before the bridge: 1, unless they are to be of another size.
     pub feature_scale: f64,
     /// True if the encoder runs as it does when it is used, also in training: its statistics stand still. That its parameters
     /// stay is for the parameters that are trained to say: see [`crate::layers::paths::freeze`].
@@ -68,7 +68,7 @@ impl TwoTower {
         Self { vision, norm, scale, projection, text: Gpt::new(b.at("text"), &config.text), config: config.clone() }
     }
 
-    /// What the encoder gives of images `[batch, channels, height, width]`: `[batch, features]`, probed as `features`.
+    /// The encoder's features of images `[batch, channels, height, width]`: `[batch, features]`, probed as `features`.
     ///
     /// # Panics
     /// As [`ResNet::forward`].

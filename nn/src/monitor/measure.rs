@@ -1,14 +1,14 @@
-//! What has been measured: from taps to numbers with names.
+//! Measurements: from taps to numbers with names.
 
 use super::Update;
 use super::{FLOW, GRADIENT, UNITS, VALUES};
 use std::collections::HashMap;
 use wgrad::{Array, Param, ParamSet, Taps};
 
-/// What an update looked like from within.
+/// The measurements of an update.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measurement {
-    /// What it did.
+    /// Its effect.
     pub update: Update,
     /// The norm of what the optimizer was given: of the gradient after all clips and other passes.
     pub applied_norm: f64,
@@ -28,7 +28,7 @@ pub struct ParamMeasure {
     pub param: Param,
     /// Its path.
     pub path: String,
-    /// What was measured.
+    /// The measurements.
     pub grad: GradMeasure,
     /// Its gradient by magnitude and sign, where the configuration asks for it.
     pub histogram: Option<Histogram>,
@@ -229,7 +229,7 @@ pub struct FlowMeasure {
 
 /// Reads the taps of a [`super::Recorder`] of the same prefix.
 pub(crate) struct Reader<'a> {
-    /// What the names of all taps begin with.
+    /// The first part of all taps' names.
     pub prefix: &'a str,
     /// The parameters that are trained, with path and size.
     pub params: &'a [(Param, String, usize)],
@@ -238,8 +238,8 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// What an update shows, with the sites of its first micro-batch, whose gradients are multiplied by the loss scale. `None`
-    /// if it is not measured.
+    /// The measurements of an update, with the sites of its first micro-batch, whose gradients are multiplied by the loss
+    /// scale. `None` if it is not measured.
     pub fn measurement(&self, taps: &Taps, update: &Update, sites: Vec<SiteMeasure>) -> Option<Measurement> {
         let of = |what: &str| taps.get(&format!("{}/{what}", self.prefix)).map(|value| value.to_f64());
         let applied_norm = of("applied_norm")?[0];

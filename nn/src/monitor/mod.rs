@@ -1,4 +1,4 @@
-//! What a training step looks like from within: its gradients, parameter by parameter, and its activations, site by site;
+//! Measurements within a training step: its gradients, parameter by parameter, and its activations, site by site;
 //! measured on the device, as nodes of the step itself.
 //!
 //! ```
@@ -57,7 +57,7 @@ pub use watch::ClipWatch;
 
 use wgrad::ParamSet;
 
-/// What is measured, and how often.
+/// The choice of measurements, and their interval.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MonitorConfig {
     /// Updates from one that is measured to the next: the first is, then every so many; at least 1.
@@ -66,11 +66,11 @@ pub struct MonitorConfig {
     pub groups: Vec<(String, ParamSet)>,
     /// True if each parameter's gradient is counted by magnitude and sign: see [`Histogram`].
     pub histograms: bool,
-    /// How much of an update is measured.
+    /// The detail of an update's measurements.
     pub detail: Detail,
 }
 
-/// How much of an update is measured.
+/// The detail of an update's measurements.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Detail {
     /// Everything.

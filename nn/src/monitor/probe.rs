@@ -1,4 +1,4 @@
-//! What a look at an activation says: numbers to tap, of tensors that a model probes.
+//! The statistics of an activation: numbers to tap, of tensors that a model probes.
 //!
 //! ```
 //! use wgrad::{DType, Store, Tape};

@@ -13,13 +13,13 @@ const SIGMOID_FLAT: f64 = 3.476_098_685_110_138;
 /// Records measurements under a prefix.
 #[derive(Clone)]
 pub(crate) struct Recorder {
-    /// What the names of all taps begin with.
+    /// The first part of all taps' names.
     pub prefix: String,
     /// The parameters that are trained.
     pub params: Arc<[Param]>,
     /// True if gradients are counted by magnitude.
     pub histograms: bool,
-    /// How much is measured.
+    /// The detail of measurements.
     pub detail: Detail,
 }
 
@@ -207,7 +207,7 @@ fn flow(g: Tensor<'_>, in_time: bool) -> Tensor<'_> {
     Tensor::concat(&[all, size.mean_axes(&others)], 0)
 }
 
-/// How many elements of each segment are in each bin: see [`Histogram`].
+/// The number of each segment's elements in each bin: see [`Histogram`].
 #[track_caller]
 fn histogram<'t>(g: Tensor<'t>, segments: &Arc<Segments>) -> Tensor<'t> {
     let tape = g.tape();

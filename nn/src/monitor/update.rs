@@ -1,6 +1,6 @@
 //! One update, as a number of its run tells of it.
 
-/// What an update did.
+/// The effect of an update.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Update {
     /// The number of the run that made it: see [`wgrad::Taps::run`].
@@ -15,7 +15,7 @@ pub struct Update {
     pub taken: bool,
     /// The scale that the loss was multiplied by; 1 without one.
     pub loss_scale: f64,
-    /// What [`crate::TrainerConfig::profile`] asks for.
+    /// The norms that [`crate::TrainerConfig::profile`] asks for.
     pub profile: Option<Profile>,
 }
 

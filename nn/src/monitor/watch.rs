@@ -1,4 +1,4 @@
-//! What only a run shows of a clip: how often it acts.
+//! The share of updates on which a clip acts.
 
 use std::collections::VecDeque;
 use wgrad::{Lint, Pitfall, Taps};
@@ -47,7 +47,7 @@ impl ClipWatch {
         }
     }
 
-    /// What is wrong with the bound: more than 95 of the last 100 updates were clipped, or none of at least 1,000.
+    /// The fault of the bound: more than 95 of the last 100 updates were clipped, or none of at least 1,000.
     pub fn lint(&self) -> Option<Lint> {
         let recent = self.last.iter().filter(|clipped| **clipped).count();
         let often = self.last.len() == WINDOW && recent as f64 > OFTEN * WINDOW as f64;

@@ -95,7 +95,7 @@ fn check(name: &str, betas: (f64, f64), eps: f64) {
     check_eps(name, eps);
 }
 
-/// What to subtract from the parameters, and the new states.
+/// The differences to subtract from the parameters, and the new states.
 #[track_caller]
 fn step<'t>(
     rule: &Rule<'t>,
@@ -159,7 +159,7 @@ impl AdamW {
     }
 }
 
-/// What the two optimizers share of the trait.
+/// The common part of both optimizers.
 macro_rules! common {
     ($name:literal, $config:ident) => {
         fn name(&self) -> &'static str {

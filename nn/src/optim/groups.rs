@@ -199,12 +199,12 @@ impl Settings<'_> {
     /// As [`Settings::decayed`], for an optimizer that squares it.
     #[track_caller]
     pub fn moments_of<'t>(&self, rule: &Rule<'t>) -> Tensor<'t> {
-        // What decays is added to what a clip has bounded.
+        // Weight decay is added to bounded gradients.
         let largest = if self.decays() { f64::INFINITY } else { rule.largest };
         squarable(self.decayed(rule), largest)
     }
 
-    /// What is doubtful about them.
+    /// Doubts about them.
     pub fn lints(&self) -> Vec<(Pitfall, String)> {
         let rates = std::iter::once(self.lr).chain(self.groups.iter().filter_map(|group| group.lr.as_ref()));
         let starts_at_0 = |rate: &&Rate| matches!(rate, Rate::Schedule(schedule) if schedule.at(0) == 0.0);

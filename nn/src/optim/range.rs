@@ -1,4 +1,4 @@
-//! What keeps an update within the range of its type, whatever finite gradient it is given.
+//! Updates within the range of their type, for every finite gradient.
 
 use wgrad::{DType, Tensor};
 

@@ -21,7 +21,7 @@ pub struct RmsPropConfig {
     pub eps: f64,
     /// Momentum of the scaled gradient; 0 for none.
     pub momentum: f64,
-    /// Whether to scale by an estimate of the standard deviation rather than of the root mean square.
+    /// True to scale by an estimate of the standard deviation rather than of the root mean square.
     pub centered: bool,
     /// L2 decay, added to the gradient.
     pub weight_decay: f64,

@@ -31,7 +31,7 @@ pub enum Schedule {
         base: f64,
         /// The number of updates that it takes.
         steps: u32,
-        /// What the first rate is of the base.
+        /// The first rate's share of the base.
         factor: f64,
     },
     /// Up from `init` to `base` in `steps` updates, then in a straight line to `end` at `total`, and no further.
@@ -65,7 +65,7 @@ pub enum Schedule {
     Annealed {
         /// The first variance.
         eta: f64,
-        /// How fast the variance falls.
+        /// The speed at which the variance falls.
         gamma: f64,
     },
 }
@@ -157,7 +157,7 @@ impl Schedule {
     /// One formula for the host and for the tape.
     #[track_caller]
     fn formula<N: Number>(&self, t: N) -> N {
-        // Where a length is 0 its branch is never taken; 1 keeps even the branch not taken finite.
+        // A length of 0 never takes its branch; 1 keeps even the branch not taken finite.
         let length = |from: u32, to: u32| (to.saturating_sub(from)).max(1) as f64;
         match *self {
             Schedule::Constant(base) => t.constant(base),
@@ -226,7 +226,7 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// What the formulas need of `f64` and of a tensor.
+/// The arithmetic that the formulas need, of `f64` and of a tensor.
 trait Number:
     Copy + Add<f64, Output = Self> + Sub<f64, Output = Self> + Mul<f64, Output = Self> + Div<f64, Output = Self>
 {

@@ -16,9 +16,9 @@ pub struct SgdConfig {
     pub lr: Rate,
     /// `momentum`; 0 for none.
     pub momentum: f64,
-    /// How much less than all of a gradient enters the momentum, from its second step on.
+    /// The part of a gradient that does not enter the momentum, from its second step on.
     pub dampening: f64,
-    /// Whether to step along the momentum of the next step (Nesterov 1983, as in Sutskever et al. 2013).
+    /// True to step along the momentum of the next step (Nesterov 1983, as in Sutskever et al. 2013).
     pub nesterov: bool,
     /// L2 decay, added to the gradient.
     pub weight_decay: f64,

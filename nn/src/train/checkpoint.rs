@@ -261,7 +261,7 @@ struct Wanted {
     dtype: DType,
     /// The state that holds it.
     state: StateId,
-    /// Where it starts, if that state is an arena.
+    /// Its start, if that state is an arena.
     arena_offset: Option<usize>,
 }
 

@@ -46,9 +46,9 @@ pub enum Edit {
     Input {
         /// Its name.
         name: String,
-        /// What is subtracted.
+        /// The subtrahend.
         shift: f64,
-        /// What it is then multiplied by.
+        /// The factor after that.
         scale: f64,
     },
     /// The tensors that are probed at these sites are changed.
@@ -68,7 +68,7 @@ pub enum Edit {
     Skip(usize),
 }
 
-/// What becomes of a tensor at a site.
+/// The edit of a tensor at a site.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Transform {
     /// It is normalised, without parameters: rows by their mean and deviation, images by those of all their channels.
@@ -252,7 +252,7 @@ fn rewritten<R>(tape: &Tape, edits: &[Edit], unrolled: Rc<RefCell<Vec<Steps>>>, 
     )
 }
 
-/// What stands for an operation at one of these spots.
+/// The substitute for an operation at one of these spots.
 fn replacement<'t>(spots: &[Spot], op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
     let tape = x.first()?.tape();
     let site = tape.site();
@@ -295,7 +295,7 @@ fn activation<'t>(sites: &[(NodeId, Transform)], op: &Op, x: &[Tensor<'t>]) -> O
     }
 }
 
-/// What is dropped out, before it is: `bernoulli ? x / (1 - p) : 0` is `x`.
+/// The input of a dropout: `bernoulli ? x / (1 - p) : 0` is `x`.
 fn undropped<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
     if *op != Op::Select {
         return None;

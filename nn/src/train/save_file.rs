@@ -66,7 +66,7 @@ impl SaveFile {
         &self.path
     }
 
-    /// What the system says where it has no locks for this file: nothing keeps other runs from saving to it.
+    /// The system's message where it has no locks for this file: nothing keeps other runs from saving to it.
     pub fn unlocked(&self) -> Option<&io::Error> {
         self.lock.missing.as_ref()
     }
@@ -78,7 +78,7 @@ impl SaveFile {
     pub fn write(&self, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         let new = self.new_file();
         let replaced = replace(&self.target, &new, content);
-        // What cannot be removed now is by the next `SaveFile`. The error that counts is the first.
+        // The next `SaveFile` removes a file that cannot be removed now. The error that counts is the first.
         replaced.inspect_err(|_| drop(remove(&new))).map_err(|source| Error::Io {
             action: "write",
             path: self.path.clone(),

@@ -63,7 +63,7 @@ pub(super) fn outlier(s: &Signs<'_>) -> Option<Found> {
         format!("clip gradients to the norm {bound:.2e} that they had before"),
         vec![Edit::ClipNorm(Some(bound))],
     );
-    // What has no clip and runs through time needs one whatever the data is.
+    // A recurrent network without a clip needs one whatever the data is.
     let first = if s.is_recurrent() && !s.clips() { vec![clip, skip] } else { vec![skip, clip] };
     let clean = Remedy::new("clean-data", format!("check the batch of step {at}"), vec![]);
     let evidence = vec![Evidence::new(

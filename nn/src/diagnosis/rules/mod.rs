@@ -31,14 +31,14 @@ impl Evidence {
     }
 }
 
-/// What may cure a fault.
+/// A remedy of a fault.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Remedy {
     /// Its name, one of the words of the specification.
     pub name: &'static str,
-    /// What to change, as advice to a person.
+    /// The change, as advice to a person.
     pub advice: String,
-    /// What a replay changes; nothing where a replay cannot show it.
+    /// The edits of a replay; none where a replay cannot show it.
     pub edits: Vec<Edit>,
 }
 
@@ -49,7 +49,7 @@ impl Remedy {
     }
 }
 
-/// What a rule has found.
+/// A rule's finding.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Found {
     /// Paths of parameters or sites, or source lines.
@@ -58,7 +58,7 @@ pub struct Found {
     pub since: usize,
     /// The numbers.
     pub evidence: Vec<Evidence>,
-    /// What may cure it, the best first.
+    /// Its remedies, the best first.
     pub remedies: Vec<Remedy>,
 }
 
@@ -67,13 +67,13 @@ pub struct Found {
 pub struct Rule {
     /// The fault, one of the words of the specification.
     pub fault: &'static str,
-    /// What is looked at.
+    /// The evidence.
     pub signal: &'static str,
     /// Beyond what.
     pub bound: &'static str,
     /// The place where that comes from.
     pub source: &'static str,
-    /// What cures it, by name.
+    /// The cure, by name.
     pub remedies: &'static [&'static str],
     /// The rule itself.
     pub(super) find: fn(&Signs<'_>) -> Option<Found>,

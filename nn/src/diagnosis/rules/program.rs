@@ -33,7 +33,7 @@ pub(super) fn unguarded(s: &Signs<'_>) -> Option<Found> {
         place: places(&spots),
         since: bad.unwrap_or(0),
         evidence: vec![Evidence::new("operations without a guard", spots.len() as f64, 0.0, 0.0)],
-        // What is too large at first is so by its inputs.
+        // A loss that is too large at first is so by its inputs.
         remedies: [vec![remedy], if s.input_size() > 10.0 { vec![scale_inputs(s)] } else { vec![] }].concat(),
     })
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 use wgrad::Tuning;
 
-/// What is found of the optimizer or of a pass.
+/// A finding about the optimizer or a pass.
 fn found(place: &str, since: usize, evidence: Vec<Evidence>, remedies: Vec<Remedy>) -> Option<Found> {
     Some(Found { place: vec![place.into()], since, evidence, remedies })
 }
@@ -175,7 +175,7 @@ pub(super) fn warmup(s: &Signs<'_>) -> Option<Found> {
     let rates = &s.trace.rates;
     let (first, last) = (*rates.first()?, *rates.last()?);
     let share = last / s.trace.peak;
-    // What is not yet there rises still.
+    // A rate below its peak rises still.
     if share >= 0.3 || last <= first || !s.is_sick() {
         return None;
     }

@@ -3,7 +3,7 @@
 use crate::{monitor::MonitorConfig, train::Edit};
 use wgrad::{DynamicScale, Noise, ParamSet, Weighting};
 
-/// What contractions are computed in.
+/// The precision of contractions.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Precision {
     /// Everything in f32.
@@ -14,7 +14,7 @@ pub enum Precision {
     F16,
 }
 
-/// What the loss is multiplied by.
+/// The factor of the loss.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub enum LossScale {
     /// A dynamic scale in half precision, none otherwise.
@@ -28,20 +28,20 @@ pub enum LossScale {
     Dynamic(DynamicScale),
 }
 
-/// What a [`super::Trainer`] does to gradients. The default does nothing but refuse a step that is not finite.
+/// A [`super::Trainer`]'s passes and options. The default does nothing but refuse a step that is not finite.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TrainerConfig {
     /// The prefix of its states' and taps' names; each trainer of a store needs its own.
     pub name: String,
     /// The number of micro-batches that make an update; at least 1.
     pub accumulate: usize,
-    /// How micro-batches are weighted. By tokens, the loss must say how many there are: [`super::Loss::over_tokens`].
+    /// The weighting of micro-batches. By tokens, the loss must say how many there are: [`super::Loss::over_tokens`].
     pub weighting: Weighting,
-    /// What contractions are computed in.
+    /// The precision of contractions.
     pub precision: Precision,
-    /// What the loss is multiplied by.
+    /// The factor of the loss.
     pub loss_scale: LossScale,
-    /// What the gradients of some parameters are multiplied by, before anything else is done to them.
+    /// The factors of some parameters' gradients, before any other pass.
     pub scale_grad: Vec<(ParamSet, f64)>,
     /// Noise added to the gradient, drawn from `seed`.
     pub noise: Option<Noise>,
@@ -65,7 +65,7 @@ pub struct TrainerConfig {
     /// True if each update tells the norm of every parameter's gradient, and of what the optimizer is given: two more walks
     /// over the gradients.
     pub profile: bool,
-    /// What is measured of some of the updates: see [`MonitorConfig`] and [`super::Trainer::measurements`]. A run leaves the
+    /// The measurements of some of the updates: see [`MonitorConfig`] and [`super::Trainer::measurements`]. A run leaves the
     /// same bits in every state with it and without.
     pub monitor: Option<MonitorConfig>,
     /// The way the run differs from what the rest says: for a run that is made again.

@@ -1,4 +1,4 @@
-//! What a loss is recorded from, and what it gives.
+//! The inputs of a loss, and its results.
 
 use crate::train::Edit;
 use std::{cell::RefCell, collections::BTreeMap};
@@ -8,7 +8,7 @@ use wgrad::{Array, Site, Tape, Tensor};
 pub struct Inputs<'t> {
     pub(super) tape: &'t Tape,
     pub(super) named: Vec<(String, Tensor<'t>)>,
-    /// What has been asked for, and where.
+    /// The inputs that have been requested, and the places.
     pub(super) asked: RefCell<Asked>,
 }
 

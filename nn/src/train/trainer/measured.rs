@@ -1,11 +1,11 @@
-//! What a trainer measures of its updates, and when.
+//! A trainer's measurements of its updates, and their times.
 
 use super::{Inputs, Trainer, TrainerConfig};
 use crate::monitor::{Measurement, Reader, Recorder, SiteMeasure};
 use std::sync::Arc;
 use wgrad::{Array, Param, ParamSet, Program, Store, Tape, Taps};
 
-/// What a trainer measures.
+/// A trainer's measurements.
 pub(super) struct Monitor {
     recorder: Recorder,
     /// The parameters that are trained, with path and size.
@@ -17,7 +17,7 @@ pub(super) struct Monitor {
 }
 
 impl Monitor {
-    /// What a configuration asks to measure.
+    /// The measurements that a configuration asks for.
     ///
     /// # Panics
     /// If it asks for every 0 updates, or for a group of parameters of another store.
@@ -50,7 +50,7 @@ impl Monitor {
 }
 
 impl Trainer {
-    /// What the updates among these runs looked like from within, oldest first: of those that [`TrainerConfig::monitor`] has
+    /// The measurements of the updates among these runs, oldest first: of those that [`TrainerConfig::monitor`] has
     /// measured. The taps of other programs are passed over. Sites that arrive before their update are kept until it does.
     pub fn measurements(&mut self, taps: &[Taps]) -> Vec<Measurement> {
         let Some(mut monitor) = self.monitor.take() else { return vec![] };

@@ -55,7 +55,7 @@ struct Window {
     weight: StateId,
 }
 
-/// What buffers were when the window began, for one that is skipped.
+/// The buffers at the window's beginning, for one that is skipped.
 #[derive(Default)]
 struct Kept {
     /// The place where each buffer's value of then is kept.
@@ -64,7 +64,7 @@ struct Kept {
     moved: RefCell<Vec<StateId>>,
 }
 
-/// What a micro-batch's program is for: its inputs, and whether it measures.
+/// The key of a micro-batch's program: its inputs, and whether it measures.
 type Key = (Vec<(String, Shape, DType)>, bool);
 
 /// A compiled program, and what it is for.
@@ -73,7 +73,7 @@ type Compiled<K> = (K, Step);
 /// The program of an update as it is, and that which measures.
 type UpdatePrograms = [Option<Compiled<(ParamSet, usize)>>; 2];
 
-/// How many shapes of micro-batches are kept compiled.
+/// The number of shapes of micro-batches that are kept compiled.
 const SHAPES: usize = 64;
 
 /// Trains: loss, loss scale, accumulation, all-reduce over the ranks that train together, unscaling, finite check, factors of
@@ -112,7 +112,7 @@ const SHAPES: usize = 64;
 /// ```
 pub struct Trainer {
     config: TrainerConfig,
-    /// Where it was made: the line to name for what it records besides the loss.
+    /// The line that made it: the line to name for what it records besides the loss.
     site: Site,
     params: ParamSet,
     optimizer: Box<dyn Optimizer>,
@@ -128,7 +128,7 @@ pub struct Trainer {
     passes: Option<PassesFn>,
     after: Option<AfterFn>,
     micro_batches: Vec<Compiled<Key>>,
-    /// What the loss has asked for.
+    /// The inputs that the loss has requested.
     asked: RefCell<Asked>,
     /// Of a full window, and of one that the data cut short; each with the parameters that micro-batches had reached when
     /// it was recorded, and the number of buffers they had moved. Each as it is, and measured.
@@ -137,7 +137,7 @@ pub struct Trainer {
     present: Option<usize>,
     /// Updates that this trainer has made.
     made: usize,
-    /// What is measured, if anything is.
+    /// The measurements, if there are any.
     monitor: Option<Monitor>,
 }
 
@@ -360,7 +360,7 @@ impl Trainer {
         self.window.is_some()
     }
 
-    /// What is doubtful about the programs that have been recorded so far.
+    /// Doubts about the programs that have been recorded so far.
     pub fn lints(&self) -> Vec<Lint> {
         let steps = self
             .micro_batches
@@ -370,7 +370,7 @@ impl Trainer {
         steps.flat_map(|step| step.lints()).cloned().collect()
     }
 
-    /// What the updates among these runs did, oldest first. The taps of other programs are passed over.
+    /// The updates among these runs, oldest first. The taps of other programs are passed over.
     pub fn updates(&self, taps: &[Taps]) -> Vec<Update> {
         taps.iter().filter_map(|taps| self.read(taps)).collect()
     }
