@@ -6,11 +6,11 @@ use crate::{DType, Data, Pitfall, Site, Tensor, coefficient::Range, error::Error
 /// When a tapped value is an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bad {
-    /// Where it is true.
+    /// It is true.
     True,
-    /// Where an element is NaN or infinite.
+    /// An element is NaN or infinite.
     NotFinite,
-    /// Where an element is out of the range of a coefficient: what is wrong begins with its name.
+    /// An element is out of the range of a coefficient, whose name the message begins with.
     Outside(Range),
 }
 

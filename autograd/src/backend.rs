@@ -23,7 +23,7 @@ pub struct SnapshotId(pub usize);
 /// The tapped values of one run, in the order of the plan's taps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
-    /// Which executable ran.
+    /// The executable that ran.
     pub executable: ExecutableId,
     /// The number that was given to the run.
     pub run: u64,

@@ -14,7 +14,7 @@ use crate::{
 
 /// A connection to the other ranks. All ranks make the same calls in the same order.
 pub trait Collective: Send {
-    /// Which rank this is, from 0 on.
+    /// The number of this rank, from 0 on.
     fn rank(&self) -> usize;
 
     /// Their number.

@@ -94,7 +94,7 @@ pub struct Grads<'t, S = Unscaled> {
     pub(crate) scale: PhantomData<S>,
 }
 
-/// Where gradients come from, and what has been done to them.
+/// The origin of gradients, and their passes.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
     pub state: PassState,

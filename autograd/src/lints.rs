@@ -26,7 +26,7 @@ use std::{
 pub struct Lint {
     /// Which.
     pub pitfall: Pitfall,
-    /// How grave it is here.
+    /// Its severity here.
     pub severity: Severity,
     /// The finding, and the cure.
     pub message: String,
@@ -132,7 +132,7 @@ impl<'t, S> Grads<'t, S> {
     #[track_caller]
     pub(crate) fn note_found(&self, before: &BTreeMap<Pitfall, Severity>) {
         for (pitfall, severity) in self.history.borrow().state.found() {
-            // Whether a clip by value stays alone is known at the step: the rule on finished programs says so.
+            // The step shows if a clip by value stays alone: the rule on finished programs says so.
             let known = pitfall == Pitfall::ClipByValueAlone || severity == Severity::Error;
             if !known && before.get(&pitfall) != Some(&severity) {
                 self.tape.note(pitfall, severity, format!("{}; {}", pitfall.what(), pitfall.cure()));

@@ -121,7 +121,7 @@ pub enum Op {
     /// Random words (u32) of this shape: a pure function of the key (`u32[2]`) and the counter (u32), its inputs, of the
     /// stream and of the position. See [`crate::random`].
     Random {
-        /// Which use of the key this is.
+        /// The number of this use of the key.
         stream: u64,
         /// The shape of the result.
         shape: Shape,
@@ -160,7 +160,7 @@ pub enum Op {
         axis: usize,
         /// The first position.
         start: usize,
-        /// How many.
+        /// The number.
         len: usize,
         /// The distance between neighbours; negative steps walk backwards.
         step: isize,
@@ -211,7 +211,7 @@ pub enum Op {
     Sequence {
         /// The kind of cell.
         cell: Cell,
-        /// Which output this is.
+        /// The number of this output.
         out: usize,
     },
     /// Output `out` of the gradient of a sequence, by the loop backwards in time. The gradient of the weights is not
@@ -219,7 +219,7 @@ pub enum Op {
     SequenceGrad {
         /// The kind of cell.
         cell: Cell,
-        /// Which output this is.
+        /// The number of this output.
         out: usize,
     },
     /// An output of attention by its number: the result of queries, keys and values, and what the gradient needs.
@@ -247,7 +247,7 @@ pub enum Op {
         args: usize,
         /// The number of outputs.
         outs: usize,
-        /// Which output this is.
+        /// The number of this output.
         out: usize,
     },
 }
@@ -269,7 +269,7 @@ impl Op {
         matches!(self, Op::Conv2d(_) | Op::ConvInputGrad(..) | Op::ConvWeightGrad(..)) || self.is_fused()
     }
 
-    /// How many leading inputs gradients flow to. The rest are conditions, indices, constants to this op.
+    /// The number of leading inputs that gradients flow to. The rest are conditions, indices, constants to this op.
     pub(crate) fn differentiable_inputs(&self, inputs: usize) -> usize {
         match self {
             Op::Detach => 0,

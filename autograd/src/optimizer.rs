@@ -181,7 +181,7 @@ pub trait Optimizer {
 
     /// The pure update: parameters, gradients and states in, parameters and states out. Differentiable in all of them.
     ///
-    /// Where the verdict is false everything stays as it was, the counter too. A parameter without a gradient stands
+    /// If the verdict is false, everything stays as it was, the counter too. A parameter without a gradient stands
     /// still, and so does its state; so does one that the optimizer does not step.
     ///
     /// # Panics
@@ -336,7 +336,7 @@ impl Grads<'_, Unscaled> {
     }
 }
 
-/// Which segments of an arena an optimizer steps: its own, where they have a gradient.
+/// The segments of an arena that an optimizer steps: its own, where they have a gradient.
 struct Presence<'t> {
     /// Bool per segment; `None` if all are present.
     mask: Option<Tensor<'t>>,

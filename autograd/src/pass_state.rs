@@ -19,7 +19,7 @@ pub struct PassConfig {
     pub ranks: usize,
     /// True if a loss scaler is in use, static or dynamic.
     pub scaler: bool,
-    /// How micro-batches are weighted; `None` if nobody has said.
+    /// The weighting of micro-batches; `None` if nobody has said.
     pub weighting: Option<Weighting>,
 }
 
@@ -104,7 +104,7 @@ struct Tags {
     scaled: bool,
     check: Check,
     consumed: Consumed,
-    /// How often they have been all-reduced.
+    /// The number of all-reduces that they went through.
     reduces: usize,
     /// Clipped by norm or adaptively.
     clipped: bool,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How grave a pitfall is.
+/// The severity of a pitfall.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Severity {
     /// Worth knowing.
@@ -41,7 +41,7 @@ macro_rules! pitfalls {
                 match self { $(Pitfall::$name => $number,)* }
             }
 
-            /// How grave it is at worst. Where it depends on the case, [`crate::PassState`] says which it was.
+            /// Its severity at worst. If it depends on the case, [`crate::PassState`] says which it was.
             pub fn severity(self) -> Severity {
                 match self { $(Pitfall::$name => Severity::$severity,)* }
             }

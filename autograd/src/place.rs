@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::hash::{Hash, Hasher};
 
-/// Where one part of an [`crate::op::Op::Assemble`] goes: its element `i` along the axis lands at `start + i * step`.
+/// The place of one part of an [`crate::op::Op::Assemble`]: its element `i` along the axis lands at `start + i * step`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Place {
     /// The position of the part's first element.

@@ -11,7 +11,7 @@ use crate::{
 };
 use std::{collections::HashMap, fmt, fmt::Write, ops::Range};
 
-/// How many inputs of one node are listed before the middle is left out.
+/// The number of inputs of one node that are listed before the middle is left out.
 const MAX_ARGS: usize = 6;
 
 impl Unary {
@@ -184,7 +184,7 @@ impl<'p> Printer<'p> {
         Self { program, params }
     }
 
-    /// How a node is written where it is used, if it needs no line of its own.
+    /// The text of a node where it is used, if it needs no line of its own.
     fn inline(&self, id: NodeId) -> Option<String> {
         let node = self.program.node(id);
         if let Some(path) = self.params.get(&id) {

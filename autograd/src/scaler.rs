@@ -40,7 +40,7 @@ struct Dynamic {
     room: f64,
     /// The scale (f32 scalar).
     scale: StateId,
-    /// How many updates in a row were finite since the scale last changed (i32 scalar).
+    /// The number of finite updates in a row since the scale last changed (i32 scalar).
     tracker: StateId,
     /// True if a verdict has been given under the present scale (bool scalar).
     judged: StateId,
@@ -59,7 +59,7 @@ pub struct DynamicScale {
     pub growth: f64,
     /// Its factor after a non-finite update; in `(0, 1]`.
     pub backoff: f64,
-    /// How many finite updates in a row make it grow.
+    /// The number of finite updates in a row that make it grow.
     pub interval: u32,
     /// It never backs off below this; 0 for no floor. Without one it can fall below the least normal number of f32, under
     /// which no step is taken, as the session says.
@@ -236,7 +236,7 @@ impl LossScaler {
     /// otherwise:             tracker += 1; at the interval scale *= growth where that stays finite, and tracker = 0
     /// ```
     ///
-    /// Where nothing has been unscaled since the last update, nothing is known, and nothing changes. A constant scale, and
+    /// If nothing has been unscaled since the last update, nothing is known, and nothing changes. A constant scale, and
     /// none, stay as they are.
     #[track_caller]
     pub fn update(self, tape: &Tape) {

@@ -28,13 +28,13 @@ use std::{
     },
 };
 
-/// How many runs' taps are kept for a caller who does not fetch them; older ones are dropped.
+/// The number of runs whose taps are kept for a caller who does not fetch them; older ones are dropped.
 const TAP_RING: usize = 64;
 
 /// The number of programs that [`Session::run_cached`] keeps; beyond that the one unused for longest is forgotten.
 const CACHED_PROGRAMS: usize = 64;
 
-/// How many of them it keeps whatever memory they take: a loop that runs no more different ones compiles each once.
+/// The number of them that it keeps whatever memory they take: a loop that runs no more different ones compiles each once.
 const CACHED_ANYWAY: usize = 8;
 
 /// The most bytes that the programs it keeps beyond these may bring all of them to, if nobody says otherwise.
@@ -46,7 +46,7 @@ const CACHED_BYTES: u64 = 1 << 30;
 pub struct Step {
     program: Arc<Program>,
     executable: Arc<Executable>,
-    /// How many calls of the collective a run makes.
+    /// The number of calls of the collective in a run.
     calls: usize,
     session: u64,
 }
@@ -299,7 +299,7 @@ impl Session {
         self.grouping = Grouping { buffers, ..grouping };
     }
 
-    /// How many bytes on the device the programs that [`Session::run_cached`] keeps may take, beyond which it keeps the 8 used
+    /// The bytes on the device that the programs kept by [`Session::run_cached`] may take, beyond which it keeps the 8 used
     /// last only; 1 GiB if this is not called. Programs that somebody holds stay compiled all the same.
     pub fn set_cached_bytes(&mut self, bytes: u64) {
         self.cached_bytes = bytes;

@@ -64,7 +64,7 @@ pub struct ParamDecl {
     pub shape: Shape,
     /// The arena that holds it.
     pub arena: StateId,
-    /// Where its segment starts, in elements.
+    /// The start of its segment, in elements.
     pub offset: usize,
 }
 
@@ -130,7 +130,7 @@ impl Layout {
         self.store.map_or("no store".into(), |store| store.to_string())
     }
 
-    /// Where a parameter's segment starts in its arena, and its length.
+    /// The start of a parameter's segment in its arena, and its length.
     pub(crate) fn place(&self, param: Param) -> (usize, usize) {
         let decl = self.param(param);
         (decl.offset, decl.shape.numel())

@@ -134,7 +134,7 @@ pub(crate) struct Inner {
     pub shared: Vec<StateId>,
     /// The value of each loss scale that a loss was last multiplied by.
     scaled_by: BTreeMap<StateId, NodeId>,
-    /// How many random streams each path has, by path.
+    /// The number of random streams of each path.
     streams: HashMap<String, u64>,
     pub facts: Facts,
 }

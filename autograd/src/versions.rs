@@ -40,7 +40,7 @@ impl Versions {
     }
 }
 
-/// Where a sweep ends, and what it takes for one.
+/// The ends of a sweep.
 #[derive(Default)]
 pub(crate) struct Paths {
     /// Nodes that hand nothing on.

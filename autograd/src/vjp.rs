@@ -46,7 +46,7 @@ pub(crate) fn vjp<'t>(
             Unary::Log1p => g / (x[0] + 1.0),
             Unary::Sin => g * x[0].cos(),
             Unary::Cos => -(g * x[0].sin()),
-            // Where y is near 1, `1 - y^2` has no digits left.
+            // Near y = 1, `1 - y^2` has no digits left.
             Unary::Tanh => g * ((x[0] * 2.0).sigmoid() * 4.0 * (x[0] * -2.0).sigmoid()),
             Unary::Erf => g * (x[0].normal_pdf() * (4.0 * PI.sqrt()) * x[0].normal_pdf()),
             Unary::Sigmoid => g * (y * (-x[0]).sigmoid()),

@@ -14,7 +14,7 @@ pub enum Reduction {
     None,
 }
 
-/// How [`Tensor::cross_entropy_with`] compares.
+/// The options of [`Tensor::cross_entropy_with`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CrossEntropy {
     /// The axis of the classes.

@@ -81,9 +81,9 @@ impl<'t> Tensor<'t> {
         self.tape.call(name, &all)
     }
 
-    /// How far each element is from the mean over some axes, and the root of the mean square of that, in one walk for the mean
-    /// and one for all else. The mean is off by what it was rounded by: `s^2 - off^2` is the mean square of what it should be,
-    /// of which no square is taken, lest it overflows. `off` is a constant to gradients, being 0 for any x.
+    /// The distance of each element from the mean over some axes, and the root of the mean square of that, in one walk for the
+    /// mean and one for all else. The mean is off by what it was rounded by: `s^2 - off^2` is the mean square of what it should
+    /// be, of which no square is taken, lest it overflows. `off` is a constant to gradients, being 0 for any x.
     #[track_caller]
     fn centred(self, axes: &[usize]) -> (Self, Self) {
         let repeated = |row: Tensor<'t>| row.unreduce(axes, &self.shape());

@@ -9,7 +9,7 @@ pub struct Pool2d {
     pub kernel: [usize; 2],
     /// The distance between neighbouring windows.
     pub stride: [usize; 2],
-    /// How far windows reach beyond each side; at most half of a window.
+    /// The reach of windows beyond each side; at most half of a window.
     pub padding: [usize; 2],
 }
 
@@ -87,7 +87,7 @@ impl<'t> Tensor<'t> {
         if count_include_pad || pool.padding == [0, 0] {
             return (sum / (pool.kernel[0] * pool.kernel[1]) as f64).cast(self.dtype());
         }
-        // How much of each window lies inside: a column times a row.
+        // The part of each window that lies inside: a column times a row.
         let (shape, positions) = (self.shape(), sum.shape());
         let inside = |d: usize| {
             let count = |i: usize| {

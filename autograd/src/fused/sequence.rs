@@ -46,7 +46,7 @@ impl Cell {
         }
     }
 
-    /// How many blocks of `hidden` rows its weights have.
+    /// The number of blocks of `hidden` rows in its weights.
     pub fn gates(self) -> usize {
         match self {
             Cell::Tanh | Cell::Sigmoid | Cell::Irnn => 1,

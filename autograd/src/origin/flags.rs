@@ -1,4 +1,4 @@
-//! Which values of a run are not finite, and the way from the first of them to what the run gives.
+//! The non-finite values of a run, and the way from the first of them to the run's results.
 
 use super::probed::{Answers, Question};
 use crate::{

@@ -1,4 +1,4 @@
-//! Where a run breaks: the first node whose value is not finite, and what brought it there.
+//! The place where a run breaks: the first node whose value is not finite, and what brought it there.
 
 mod flags;
 mod growth;

@@ -42,7 +42,8 @@ pub enum Weighting {
 /// [`Accumulator::micro_batches`] says how long windows are ([`Pitfall::ViolatedWindow`]), and an update of the loss scale while part
 /// of a window is in ([`Pitfall::ScaleChangesInsideWindow`]).
 ///
-/// How micro-batches are weighted is no default that one can forget. [`Pitfall::UndividedSum`], accumulation that nothing divides:
+/// The weighting of micro-batches has no default that one can forget. [`Pitfall::UndividedSum`], accumulation that nothing
+/// divides:
 ///
 /// ```compile_fail,E0061
 /// # use wgrad::{Accumulator, ParamSet, Store, Unscaled};
@@ -61,7 +62,7 @@ pub struct Accumulator<S = Unscaled> {
     skip_bad: bool,
     /// For each arena, the sum so far.
     sums: Vec<(StateId, StateId)>,
-    /// How many micro-batches, or tokens, there are in the window (u32 scalar).
+    /// The number of micro-batches, or tokens, in the window (u32 scalar).
     weight: StateId,
     /// True if a micro-batch of the window has been judged bad (bool scalar).
     bad: StateId,

@@ -15,7 +15,7 @@ use crate::{
     store::{Param, ParamSet},
 };
 
-/// How to clip adaptively: `clipping`, `eps` 1e-3, `div_eps` 1e-6, the Euclidean norm. A number or a scalar tensor is an
+/// An adaptive clip: `clipping`, `eps` 1e-3, `div_eps` 1e-6, the Euclidean norm. A number or a scalar tensor is an
 /// `Agc` with these defaults.
 #[derive(Clone, Debug)]
 pub struct Agc<'t> {
@@ -66,7 +66,7 @@ impl<'t> Agc<'t> {
         self
     }
 
-    /// How many leading dimensions of a parameter tell its units apart.
+    /// The number of leading dimensions that tell a parameter's units apart.
     #[track_caller]
     fn dims(&self, grads: &Grads<'t, Unscaled>, param: Param) -> usize {
         let given = self.unit_dims.iter().rev().find(|(params, _)| params.contains(param));
@@ -111,7 +111,7 @@ impl<'t> Grads<'t, Unscaled> {
     /// [`Agc::unit_dims`] says otherwise. W are the values that the gradient was taken at, and gradients flow to them. What
     /// is within its bound keeps its bits; what is not finite spoils its own unit.
     ///
-    /// Where `clipping` is a tensor that is below 0 or NaN, the step is not taken, and the session says so
+    /// If `clipping` is a tensor that is below 0 or NaN, the step is not taken, and the session says so
     /// ([`crate::Error::Late`]).
     ///
     /// Taps: `agc/clipped`, the number of units scaled down (u32); `agc/clipping`, if it is a tensor.
@@ -165,7 +165,7 @@ impl<'t> Grads<'t, Unscaled> {
     ///
     /// With a `param_eps` of 0, a parameter that starts at zero never moves.
     ///
-    /// Where `clip_factor` is a tensor that is below 0 or NaN, the step is not taken, as of [`Grads::agc`].
+    /// If `clip_factor` is a tensor that is below 0 or NaN, the step is not taken, as of [`Grads::agc`].
     ///
     /// Taps: `agc_per_tensor/clipped`, the number of parameters scaled down (u32); `/clip_factor`, if it is a tensor.
     ///

@@ -27,7 +27,7 @@ pub enum NonFinite {
     Propagate,
 }
 
-/// How to clip by a norm: `max_norm`, the Euclidean norm, `eps` 1e-6. A number or a scalar tensor is a `ClipNorm` with
+/// A clip by a norm: `max_norm`, the Euclidean norm, `eps` 1e-6. A number or a scalar tensor is a `ClipNorm` with
 /// these defaults.
 ///
 /// ```

@@ -174,7 +174,7 @@ impl<'t> Grads<'t, Unscaled> {
     ///
     /// `g / max(1, rms(g) / threshold)`
     ///
-    /// Where the threshold is a tensor that is not above 0, the step is not taken, and the session says so
+    /// If the threshold is a tensor that is not above 0, the step is not taken, and the session says so
     /// ([`crate::Error::Late`]).
     ///
     /// Taps: `clip_by_block_rms/clipped`, the number of parameters scaled down (u32); `/threshold`, if it is a tensor.

@@ -9,7 +9,7 @@ use crate::{
     store::Flat,
 };
 
-/// How large the noise is.
+/// The size of the noise.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Noise {
     /// Of this standard deviation, in the unit of the gradient.
@@ -21,7 +21,7 @@ pub enum Noise {
     Annealed {
         /// The variance at first, in the square of the gradient's unit.
         eta: f64,
-        /// How fast it falls.
+        /// The rate of its fall.
         gamma: f64,
         /// Updates that are taken to have been made before the first.
         t0: f64,

@@ -6,7 +6,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Which elements of a vector are taken together.
+/// The elements of a vector that are taken together.
 #[derive(Clone, Copy)]
 pub(super) enum Over<'a> {
     /// All of them: the result is a scalar.

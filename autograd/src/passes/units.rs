@@ -37,8 +37,8 @@ impl Units {
     }
 }
 
-/// How many leading dimensions tell the rows of a parameter apart: the first of weights (rows of `[out, in]`, filters of
-/// `[out, in, ..]`), none of vectors and scalars.
+/// The number of leading dimensions that tell the rows of a parameter apart: the first of weights (rows of `[out, in]`, filters
+/// of `[out, in, ..]`), none of vectors and scalars.
 pub(super) fn row_dims(layout: &Layout, param: Param) -> usize {
     (layout.param(param).shape.rank() >= 2) as usize
 }

@@ -15,7 +15,7 @@ pub enum Level {
     Element,
 }
 
-/// How one value follows from earlier ones, named by their position in [`Body::values`]. An operand of level
+/// The instruction for one value, from earlier ones, named by their position in [`Body::values`]. An operand of level
 /// [`Level::Row`] stands for the same value at every point of its row.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Instr {
@@ -35,7 +35,7 @@ pub enum Instr {
         /// this value's level; its slot means nothing.
         index: super::Operand,
     },
-    /// Where rows are segments ([`Body::segments`]): the value of a point's own row, and 0 between segments.
+    /// If rows are segments ([`Body::segments`]): the value of a point's own row, and 0 between segments.
     Spread(usize),
     /// The matrix product that this body is the epilogue of.
     Product,
@@ -98,7 +98,7 @@ pub struct Value {
     pub instr: Instr,
     /// Its type. `F16` is rounded when it is stored, and by a cast; arithmetic in between is f32.
     pub dtype: DType,
-    /// Where it has elements.
+    /// Its extent.
     pub level: Level,
 }
 
@@ -118,20 +118,20 @@ pub enum Form {
 /// The last `reduced` dimensions of the space are the rows that reductions combine, whatever their place in memory: the
 /// strides of the reads say that. With `reduced` 0 there are no rows, and every value has level [`Level::Element`].
 ///
-/// Where `segments` are given the space is a vector, and its segments are the rows, of different lengths and with points
+/// If `segments` are given, the space is a vector, and its segments are the rows, of different lengths and with points
 /// between them that belong to none. Values of one level do not mix with those of the other there: [`Instr::Reduce`] leads
 /// to level [`Level::Row`], and [`Instr::Spread`] back.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Body {
     /// The index space.
     pub space: Shape,
-    /// How many of its last dimensions are reduced.
+    /// The number of its last dimensions that are reduced.
     pub reduced: usize,
     /// The segments of a space of one dimension that are its rows.
     pub segments: Option<Arc<Segments>>,
     /// The values, each using earlier ones.
     pub values: Vec<Value>,
-    /// Which value each of the kernel's writes holds.
+    /// The value that each of the kernel's writes holds.
     pub stores: Vec<usize>,
 }
 
@@ -150,7 +150,7 @@ impl Body {
         self.space[self.space.rank() - self.reduced..].iter().product()
     }
 
-    /// How many reductions of its row each value waits for, one after another.
+    /// The number of reductions of its row that each value waits for, one after another.
     pub fn depths(&self) -> Vec<usize> {
         let mut depths: Vec<usize> = vec![];
         for value in &self.values {
@@ -160,8 +160,8 @@ impl Body {
         depths
     }
 
-    /// How often a row is walked: for the reductions that do not wait for others, for those that wait for these, and so on;
-    /// and once more where elements are stored that wait for the last ones.
+    /// The number of walks over a row: for the reductions that do not wait for others, for those that wait for these, and so
+    /// on; and once more where elements are stored that wait for the last ones.
     pub fn passes(&self) -> usize {
         let depths = self.depths();
         let reduced = self.values.iter().filter_map(|value| match value.instr {

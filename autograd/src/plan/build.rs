@@ -26,7 +26,7 @@ impl Plan {
 
     /// Plans a program.
     pub fn with(program: &Program, options: &Grouping) -> Self {
-        // Which slots a kernel needs is known only when all are planned. Where they are more than was reckoned, and too
+        // The slots of a kernel are known only when all are planned. If they are more than was reckoned, and too
         // many, nodes in the middle of the kernel open groups of their own, or what the kernel computes again is stored
         // instead; and the nodes are grouped anew.
         let mut groups = Groups::new(program, options);
@@ -37,7 +37,7 @@ impl Plan {
             let too_wide = |kernel: &&Kernel| {
                 matches!(kernel.kind, Kind::Loop(_) | Kind::MatMul(_)) && plan.buffers(kernel) > options.buffers
             };
-            // Where to cut it: into as many parts as that takes.
+            // The cuts: into as many parts as that takes.
             let cuts = |kernel: &Kernel| -> Vec<NodeId> {
                 let open = |nodes: &[NodeId]| nodes.iter().filter(|id| !groups.apart[id.index()]).copied().collect();
                 let mut nodes: Vec<NodeId> = open(&kernel.nodes[1..]);
@@ -193,7 +193,7 @@ impl Builder<'_> {
         copied
     }
 
-    /// Where the parts of an assembly without gaps are written in its memory, if gradients of attention are all of them and
+    /// The places of the parts of an assembly without gaps in its memory, if gradients of attention are all of them and
     /// nobody else reads these: they need not lie one after another.
     fn side_by_side(&self, id: NodeId, axis: usize, places: &[Place]) -> Option<Vec<(NodeId, Operand)>> {
         let Groups { program, options, views, uses, .. } = self.groups;
@@ -364,7 +364,7 @@ fn in_order(kernels: Vec<Kernel>) -> Vec<Kernel> {
     let mut ready: BinaryHeap<_> = (0..kernels.len()).filter(|&k| waits[k] == 0).map(place).collect();
     let mut order = vec![];
     while let Some(Reverse((exchange, _, k))) = ready.pop() {
-        // Where an exchange comes first, nothing else is ready: all of them make one stop.
+        // If an exchange comes first, nothing else is ready: all of them make one stop.
         let others = if exchange { std::mem::take(&mut ready).into_sorted_vec() } else { vec![] };
         for k in std::iter::once(k).chain(others.into_iter().rev().map(|Reverse((_, _, other))| other)) {
             order.push(k);

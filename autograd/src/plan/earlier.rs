@@ -146,7 +146,7 @@ mod tests {
         plan::{Kernel, Kind, Plan},
     };
 
-    /// How often a program's kernels walk over the rows of a matrix at most.
+    /// The most walks of a program's kernels over the rows of a matrix.
     fn passes(dtype: DType, record: fn(Tensor<'_>) -> Tensor<'_>) -> usize {
         let t = Tape::default();
         t.tap("y", record(t.input("x", [6, 5], dtype)));

@@ -11,7 +11,7 @@ use crate::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// How much of what is computed again for a consumer is not too much.
+/// The most that may be computed again for a consumer.
 pub(super) struct Limit {
     /// Work, in additions.
     work: usize,
@@ -268,7 +268,7 @@ impl<'a> Emitter<'a> {
 
     /// Facts about a look, for the frame of a level.
     fn known(&self, key: &(NodeId, Option<Look>), frame: Level) -> Option<usize> {
-        // Where a row has one element, what members compute of elements looks the same, and is no value of rows.
+        // A row of one element makes members' values of elements look like values of rows, which they are not.
         let fits = |value: &usize| frame == Level::Element || self.values[*value].level == Level::Row;
         self.known.get(key).copied().filter(fits)
     }
@@ -298,7 +298,7 @@ impl<'a> Emitter<'a> {
         self.groups.depth(root).is_none_or(|depth| depth < self.group.depth)
     }
 
-    /// Whether to compute a root again rather than to load it.
+    /// True if a root is computed again rather than loaded.
     fn computes_again(&self, root: NodeId, operand: &Operand, frame: Level, chain: &[NodeId]) -> bool {
         let limits = Limit::of(self.groups, root);
         let (most, mut met) = (limits.iter().map(|limit| limit.work).max().unwrap_or(0), Met::default());
@@ -365,7 +365,7 @@ impl<'a> Emitter<'a> {
         Some(work)
     }
 
-    /// Where a stored member goes, for a contiguous root.
+    /// The place of a stored member, for a contiguous root.
     pub fn write(&self, id: NodeId) -> Operand {
         let frame = self.group.frame(self.group.levels[&id]);
         debug_assert!(is_identity(&Operand::contiguous(0, &frame), self.groups.program.node(id).shape.numel()));

@@ -33,7 +33,7 @@ pub(super) enum Class {
     Single,
 }
 
-/// How a node's value is found: a root, which is a leaf or is computed, and a look at the root's elements as they would
+/// The place of a node's value: a root, which is a leaf or is computed, and a look at the root's elements as they would
 /// lie in contiguous memory. (The operand's slot is the root's position on the tape.)
 #[derive(Clone, Debug)]
 pub(super) struct View {
@@ -69,7 +69,7 @@ pub(super) struct Groups<'a> {
     pub apart: Vec<bool>,
     pub class: Vec<Class>,
     pub views: Vec<View>,
-    /// How often a root is read, by nodes, taps and commits.
+    /// The number of reads of a root, by nodes, taps and commits.
     pub uses: Vec<usize>,
     pub groups: Vec<Group>,
     /// In whose memory a root will lie: see [`Groups::homes_to_be`].
@@ -80,7 +80,7 @@ pub(super) struct Groups<'a> {
     pub home: Vec<Option<usize>>,
 }
 
-/// How a node would join a group: itself, and before it the cheap nodes that the group then computes as well.
+/// A node's way to join a group: itself, and before it the cheap nodes that the group then computes as well.
 type Joining = Vec<(NodeId, Level)>;
 
 /// Chains of cheap nodes longer than this are not computed twice.
@@ -265,7 +265,7 @@ impl<'a> Groups<'a> {
         (class, own())
     }
 
-    /// How input `i` of a node is found.
+    /// The place of a node's input `i`.
     pub fn input(&self, id: NodeId, i: usize) -> &View {
         &self.views[self.program.node(id).inputs[i].index()]
     }
@@ -378,7 +378,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Whether and how a map joins a group: at which level, and what else the group then computes.
+    /// A map's way to join a group, if it may: at which level, and what else the group then computes.
     fn fits(&self, id: NodeId, g: usize, nested: usize) -> Option<Joining> {
         let group = &self.groups[g];
         let allowed = match group.class {

@@ -30,7 +30,7 @@ impl Plan {
             kernel.reads.iter().for_each(|read| readers[read.slot].push(k));
             kernel.writes.iter().for_each(|write| writers[write.slot].push(k));
         }
-        // Where a slot has become a part of another, and from which element on.
+        // The slots that have become a part of another, and from which element on.
         let mut moved: Vec<Option<(usize, usize)>> = vec![None; self.slots.len()];
         let mut dropped = vec![false; self.kernels.len()];
         for k in (0..self.kernels.len()).rev() {

@@ -165,7 +165,7 @@ pub struct Kernel {
     pub kind: Kind,
     /// Its reads.
     pub reads: Vec<Operand>,
-    /// Where it writes: operands of slots, whose elements do not overlap.
+    /// Its writes: operands of slots, whose elements do not overlap.
     pub writes: Vec<Operand>,
     /// The nodes that it computes, ascending.
     pub nodes: Vec<NodeId>,
@@ -192,7 +192,7 @@ impl Kernel {
         })
     }
 
-    /// How its value is reduced over the ranks, with what must be equal on all of them, if it is an exchange.
+    /// The reduction of its value over the ranks, with the words that must be equal on all of them, if it is an exchange.
     pub fn exchange(&self) -> Option<(Reduce, u64)> {
         match self.kind {
             Kind::Op(Op::AllReduce(reduce, tag)) => Some((reduce, tag)),

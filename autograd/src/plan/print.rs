@@ -282,7 +282,7 @@ impl fmt::Display for Described<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = self.plan;
         let lines: Vec<Line> = plan.kernels.iter().map(|kernel| self.line(kernel)).collect();
-        // Which lines are shown, and after which ones how many times more they occur.
+        // The lines that are shown, and after which ones how many times more they occur.
         let (mut shown, mut folds) = (vec![], BTreeMap::new());
         let mut at = 0;
         while at < lines.len() {

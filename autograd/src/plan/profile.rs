@@ -34,7 +34,7 @@ impl Cost {
 }
 
 impl Plan {
-    /// Where the time of a run goes: what takes longest comes first. `program` is the one that the plan was made of, and
+    /// The times of a run, the longest first. `program` is the one that the plan was made of, and
     /// `seconds[k]` the time of kernel `k`. Kernels are added up if they have the same kind, operations and shapes, and
     /// their scopes differ in no more than the turns of loops: those of all layers of a network that are alike.
     ///

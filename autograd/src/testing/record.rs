@@ -27,7 +27,7 @@ pub enum Mode {
     Moved(u32),
 }
 
-/// How far [`Mode::Moved`] moves an element, relatively.
+/// The relative step of [`Mode::Moved`].
 const MOVED: f64 = 1e-5;
 
 /// A recorded recipe.
@@ -512,7 +512,7 @@ impl<'t> Player<'t> {
     }
 }
 
-/// Which of two values is the less. Equality would be no branch that can be taken both ways: hardly any value near one
+/// The lesser of two values. Equality would be no branch that can be taken both ways: hardly any value near one
 /// that is equal to another is equal to it too.
 fn sides<'t>(x: Tensor<'t>, y: Tensor<'t>) -> [Tensor<'t>; 2] {
     [x.less(y), y.less(x)]

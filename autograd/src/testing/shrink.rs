@@ -42,7 +42,7 @@ pub(super) struct Tree {
     edits: Option<Vec<Recipe>>,
     /// The next edit. It goes on after one that is kept, and around.
     next: usize,
-    /// How many edits in a row were not kept.
+    /// The number of edits in a row that were not kept.
     since: usize,
 }
 
@@ -74,7 +74,7 @@ impl ValueTree for Tree {
     }
 
     fn complicate(&mut self) -> bool {
-        // Where none is left, what is best is still a change from what was tried.
+        // If none is left, the best is still a change from the one tried.
         let tried = self.current != self.best;
         self.advance() || tried
     }

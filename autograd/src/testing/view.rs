@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*};
 /// No leaf has more elements, unless the view itself has.
 const MAX_LEAF: usize = 1024;
 
-/// How a tensor of one shape lies within a leaf of another: movements, applied in order. Plain data, so that a failing
+/// The layout of a tensor of one shape within a leaf of another: movements, applied in order. Plain data, so that a failing
 /// case prints, and shrinks to fewer movements.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct View {

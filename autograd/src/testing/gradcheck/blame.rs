@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{Array, DType, NodeId, Program, Session, Tape, Tensor, op::Op, tape::Node};
 
-/// How many elements of a node are tried where a kink is near the node's random direction.
+/// The number of a node's elements that are tried where a kink is near the node's random direction.
 const SINGLE: usize = 16;
 
 impl Gradcheck {
@@ -109,7 +109,7 @@ fn carriers(tape: &Tape, leaves: &[Tensor<'_>], value: NodeId) -> Vec<NodeId> {
     (0..=value.0).map(NodeId).filter(|id| carries[id.index()]).collect()
 }
 
-/// Which rule is wrong, given the last node whose cotangent is. Rules that come with the function are suspected before
+/// The rule that is wrong, given the last node whose cotangent is. Rules that come with the function are suspected before
 /// those of this crate; a hook's node shows what the hook made of its own cotangent.
 fn consumer(program: &Program, carriers: &[NodeId], wrong: NodeId) -> NodeId {
     if matches!(program.node(wrong).op, Op::Hook(_)) {

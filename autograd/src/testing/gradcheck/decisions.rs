@@ -138,7 +138,7 @@ impl Observer {
 }
 
 impl Over {
-    /// Which norm each element is part of, if of any, and how many norms there are.
+    /// The norm that each element is part of, if of any, and the number of norms.
     fn groups(&self, shape: &Shape) -> (Vec<Option<usize>>, usize) {
         match self {
             Over::Axes(axes) => {

@@ -75,13 +75,13 @@ pub struct Mismatch {
     pub suspect: Option<Suspect>,
     /// The variable of the derivative.
     pub input: Source,
-    /// Where in it.
+    /// The place in it.
     pub index: Along,
     /// The recorded derivative.
     pub analytic: f64,
     /// The derivative by differences.
     pub numeric: f64,
-    /// How far they may lie apart.
+    /// The largest difference.
     pub tolerance: f64,
 }
 

@@ -34,7 +34,7 @@ use decisions::Observed;
 use differences::Verdict;
 use subject::Subject;
 
-/// Which movements of each source a check compares.
+/// The movements of each source that a check compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Directions {
     /// Every element by itself.
@@ -49,7 +49,7 @@ pub struct Gradcheck {
     /// The largest distance of a difference. Smaller ones, down to a hundredth, are tried where a kink is near or the
     /// function too curved. Extrapolated differences in f64 are best around 1e-3: rounding is 1e-13 of the value then.
     pub eps: f64,
-    /// How far derivatives may lie apart: `atol + rtol * |numeric|`, and a tenth of the difference's own error.
+    /// The tolerance of derivatives: `atol + rtol * |numeric|`, and a tenth of the difference's own error.
     pub atol: f64,
     /// See [`Gradcheck::atol`].
     pub rtol: f64,
@@ -81,7 +81,7 @@ struct Seen {
     checked: Checked,
     /// The recorded derivative by each source; `None` where the value does not reach it.
     gradients: Vec<Option<Vec<f64>>>,
-    /// Which elements of each source were compared, or which directions.
+    /// The elements of each source that were compared, or the directions.
     compared: Vec<Vec<bool>>,
 }
 
@@ -225,7 +225,7 @@ impl Gradcheck {
         }
     }
 
-    /// How source number `s` is moved.
+    /// The movement of source number `s`.
     fn movements(&self, shape: &Shape, s: usize) -> Vec<(Along, Vec<f64>)> {
         let numel = shape.numel();
         match self.directions {
