@@ -6,7 +6,7 @@ use crate::{DType, Data, Pitfall, Site, Tensor, coefficient::Range, error::Error
 /// When a tapped value is an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bad {
-    /// It is true.
+    /// The value is true.
     True,
     /// An element is NaN or infinite.
     NotFinite,

@@ -17,7 +17,7 @@ pub trait Collective: Send {
     /// The number of this rank, from 0 on.
     fn rank(&self) -> usize;
 
-    /// Their number.
+    /// The number of ranks.
     fn ranks(&self) -> usize;
 
     /// Replaces the data by that of all ranks, reduced element by element: the sum (of halves: rounded once), or the

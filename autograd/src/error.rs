@@ -136,7 +136,7 @@ pub enum Error {
     OtherRanks {
         /// For how many it was recorded.
         recorded: usize,
-        /// Their number.
+        /// The number of ranks.
         ranks: usize,
     },
     /// A backend's report.

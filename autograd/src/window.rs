@@ -25,7 +25,7 @@ pub(crate) struct Window {
     /// The count of those that are in (u32 scalar): their number, or, where no length has been said, their weight.
     pub counter: StateId,
     pub weighting: Weighting,
-    /// True if what is added up carries a loss scale.
+    /// True if the gradients that are added up carry a loss scale.
     pub scaled: bool,
     /// The state of the scale that it carries, or has carried.
     pub scale: Option<StateId>,

@@ -137,7 +137,7 @@ pub enum Error {
     Format {
         /// The file or folder.
         path: PathBuf,
-        /// The right value.
+        /// The expected format.
         format: &'static str,
         /// The fault.
         why: String,

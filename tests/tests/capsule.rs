@@ -2,9 +2,12 @@
 
 use std::{fs, path::Path};
 use tempfile::TempDir;
-use wgrad::{Array, Backend, Program, Session, StateId};
+use wgrad::{Accumulator, Array, Backend, DType, PassKind, Program, Session, StateId, Store, StoredProgram, Tape, Weighting};
 use wgrad_cpu::CpuBackend;
-use wgrad_nn::{Capsule, Error};
+use wgrad_nn::{
+    Capsule, Error,
+    optim::{Sgd, SgdConfig},
+};
 use wgrad_tests::{
     gpu,
     steps::{Case, decoder, passes, recurrent, residual},
@@ -115,6 +118,39 @@ fn what_is_no_capsule_is_told() {
     // A program that reads, and that no tape has recorded.
     changed("\\\"ta\\\":false,\\\"tb\\\":true", "\\\"ta\\\":true,\\\"tb\\\":false");
     fails(&path, "no program that a tape has recorded");
+}
+
+/// Passes keep their part in an update. Programs stored before that was written tell a step by its flag.
+#[test]
+fn passes_keep_their_kind_and_those_of_earlier_files_get_one() {
+    let mut store = Store::new();
+    let weight = store.param("weight", &Array::new([2], vec![0.5f32, -1.0]));
+    let params = store.params();
+    let sum = Accumulator::new(&mut store, &params, "window", Weighting::Mean);
+    let sgd = Sgd::new(&mut store, &params, SgdConfig::default());
+    let (layout, values) = store.into_parts();
+    let tape = Tape::new(layout.clone());
+    let x = tape.input("x", [2], DType::F32);
+    sum.add((tape.param(weight) * x).sum().grad(&params));
+    sgd.step(sum.take(&tape).clip_by_global_norm(1.0));
+    let program = tape.finish();
+    let kinds = |program: &Program| program.passes().iter().map(|pass| pass.kind).collect::<Vec<_>>();
+    let recorded = kinds(&program);
+    use PassKind::{Accumulate, ClipGlobalNorm, Step, TakeAccumulated};
+    assert_eq!(recorded, [Accumulate, TakeAccumulated, ClipGlobalNorm, Step]);
+    let states = || layout.states().zip(&values).map(|((_, of), data)| Array::new(of.shape.clone(), data.clone())).collect();
+    let mut stored = serde_json::to_value(program.stored()).expect("it serializes");
+    let read = |stored: &serde_json::Value| {
+        let stored: StoredProgram = serde_json::from_value(stored.clone()).expect("it is a stored program");
+        kinds(&stored.open(states()).expect("it is a program").0)
+    };
+    assert_eq!(read(&stored), recorded);
+    for pass in stored["passes"].as_array_mut().expect("a list") {
+        let pass = pass.as_object_mut().expect("an object");
+        let kind = pass.remove("kind").expect("it is written");
+        pass.insert("steps".into(), (kind == "Step").into());
+    }
+    assert_eq!(read(&stored), [Accumulate, PassKind::Other, PassKind::Other, Step]);
 }
 
 /// Changes one number of a stored program, each of them in turn, and reads it: it is refused or it is a program, and runs.

@@ -122,7 +122,7 @@ impl fmt::Display for NodePlace {
 pub struct Origin {
     /// The node.
     pub place: NodePlace,
-    /// Its value.
+    /// The range of its value.
     pub value: ValueRange,
     /// The parameters that hold what is not finite, by path, where the node is an arena of parameters.
     pub params: Vec<String>,

@@ -94,11 +94,11 @@ impl Instr {
 /// One value of a body.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Value {
-    /// The way it is computed.
+    /// The instruction that computes it.
     pub instr: Instr,
     /// Its type. `F16` is rounded when it is stored, and by a cast; arithmetic in between is f32.
     pub dtype: DType,
-    /// Its extent.
+    /// Its level: one element per point, or one per row.
     pub level: Level,
 }
 

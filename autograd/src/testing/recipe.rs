@@ -48,7 +48,7 @@ kinds! {
 /// One step of a recipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// Its record.
+    /// The operation that it records.
     pub kind: Kind,
     /// The key of its result. The leaves have the keys 1, 2, ..
     pub key: u8,

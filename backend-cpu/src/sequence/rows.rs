@@ -60,7 +60,7 @@ pub(super) struct Steps<'a, T> {
 }
 
 impl<'a, T> Steps<'a, T> {
-    /// A part that a cell does not have.
+    /// An output that a cell does not have.
     pub fn none() -> Self {
         Self {
             first: std::ptr::NonNull::dangling().as_ptr(),

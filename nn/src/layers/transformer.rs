@@ -10,9 +10,9 @@ pub struct FeedForward {
     pub up: Linear,
     /// `[width, hidden]`.
     pub down: Linear,
-    /// The bridge.
+    /// The activation between both.
     pub activation: Activation,
-    /// Of what it gives.
+    /// Dropout of the activations.
     pub dropout: Option<Dropout>,
 }
 

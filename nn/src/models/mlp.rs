@@ -18,7 +18,7 @@ pub struct MlpConfig {
     pub activation: Activation,
     /// The normalisation of each activation's input.
     pub norm: NormKind,
-    /// True if what comes into a hidden layer is added to what it gives, where both are of one width.
+    /// True if the input of a hidden layer is added to its output, where both are of one width.
     pub residual: bool,
     /// Of what each hidden layer gives.
     pub dropout: Option<Dropout>,

@@ -46,9 +46,9 @@ pub enum Edit {
     Input {
         /// Its name.
         name: String,
-        /// The subtrahend.
+        /// The number that is subtracted.
         shift: f64,
-        /// The factor after that.
+        /// The factor of the difference.
         scale: f64,
     },
     /// The tensors that are probed at these sites are changed.

@@ -114,7 +114,7 @@ pub enum GradcheckError {
     /// Differences of a narrower type are too coarse to check anything: give f64, and cast nothing to less.
     #[error("{what} is {dtype}: gradients are checked in f64")]
     NotF64 {
-        /// The value of that type.
+        /// The subject of the message.
         what: String,
         /// The type.
         dtype: DType,
@@ -122,7 +122,7 @@ pub enum GradcheckError {
     /// A value or a derivative is NaN or infinite.
     #[error("{what} is {value}")]
     NonFinite {
-        /// Its value.
+        /// The subject of the message.
         what: String,
         /// Its value.
         value: f64,
@@ -132,7 +132,7 @@ pub enum GradcheckError {
         "{what} is lost in the rounding of the values, which alone makes {rounding:.1e} of it: give smaller numbers"
     )]
     TooCoarse {
-        /// Its value.
+        /// The subject of the message.
         what: String,
         /// The part of it that rounding may have made.
         rounding: f64,

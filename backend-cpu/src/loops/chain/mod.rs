@@ -161,7 +161,7 @@ pub(crate) struct Output {
     pub cell: usize,
     /// A view that it is written to at once, where a block of it lies in one piece.
     pub direct: Option<usize>,
-    /// True if what is there before is not needed any more once the value is computed.
+    /// True if the old contents are not needed once the value is computed.
     pub alone: bool,
 }
 

@@ -67,11 +67,11 @@ pub struct Found {
 pub struct Rule {
     /// The fault, one of the words of the specification.
     pub fault: &'static str,
-    /// The evidence.
+    /// The number that the rule compares.
     pub signal: &'static str,
-    /// Beyond what.
+    /// The bound beyond which it speaks.
     pub bound: &'static str,
-    /// The place where that comes from.
+    /// The source of the bound.
     pub source: &'static str,
     /// The cure, by name.
     pub remedies: &'static [&'static str],
