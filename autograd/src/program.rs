@@ -45,7 +45,7 @@ pub struct TapDecl {
 }
 
 /// The part of a gradient pass in an update. The rules for the order of passes, and the lints, go by it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PassKind {
     /// A step of an optimizer.
     Step,
@@ -76,7 +76,6 @@ pub enum PassKind {
     /// Shows gradients, and changes none.
     Probe,
     /// Any other region with a name.
-    #[default]
     Other,
 }
 

@@ -71,11 +71,23 @@ struct StoredNode {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 struct StoredPass {
     name: String,
-    /// True for a step of an optimizer: files of earlier versions say no more.
-    steps: bool,
+    /// Files of earlier versions have no kind, only the mark of an optimizer's step.
     #[serde(default)]
-    kind: PassKind,
+    kind: Option<PassKind>,
+    #[serde(default, skip_serializing)]
+    steps: bool,
     nodes: (u32, u32),
+}
+
+impl StoredPass {
+    fn kind(&self) -> PassKind {
+        match self.kind {
+            Some(kind) => kind,
+            None if self.steps => PassKind::Step,
+            None if self.name == "accumulate" => PassKind::Accumulate,
+            None => PassKind::Other,
+        }
+    }
 }
 
 /// More elements than any value of a program that has run anywhere.
@@ -117,8 +129,8 @@ impl Program {
         };
         let pass = |of: &Pass| StoredPass {
             name: of.name.into(),
-            steps: of.kind == PassKind::Step,
-            kind: of.kind,
+            kind: Some(of.kind),
+            steps: false,
             nodes: (of.nodes.start, of.nodes.end),
         };
         StoredProgram {
@@ -190,14 +202,15 @@ impl StoredProgram {
             taps.push(TapDecl { name: name.clone(), node: at(*node)?, site: nodes[at(*node)?.index()].site });
         }
         let mut passes = vec![];
-        for StoredPass { name, steps, kind, nodes: (start, end) } in &self.passes {
+        for pass in &self.passes {
+            let StoredPass { name, nodes: (start, end), .. } = pass;
             check(start <= end && *end as usize <= count, || format!("the pass {name:?} leaves the program"))?;
             let site = nodes.get(*start as usize).map_or(Site::caller(), |node| node.site);
             passes.push(Pass {
                 name: kept(name),
                 parameters: vec![],
                 params: std::iter::empty::<Param>().collect::<ParamSet>(),
-                kind: if *steps { PassKind::Step } else { *kind },
+                kind: pass.kind(),
                 inputs: vec![],
                 outputs: vec![],
                 nodes: *start..*end,

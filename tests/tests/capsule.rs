@@ -2,7 +2,10 @@
 
 use std::{fs, path::Path};
 use tempfile::TempDir;
-use wgrad::{Accumulator, Array, Backend, DType, PassKind, Program, Session, StateId, Store, StoredProgram, Tape, Weighting};
+use wgrad::{
+    Accumulator, Array, Backend, DType, Optimizer, PassKind, Program, Session, StateId, Store, StoredProgram, Tape,
+    Weighting,
+};
 use wgrad_cpu::CpuBackend;
 use wgrad_nn::{
     Capsule, Error,
@@ -138,7 +141,8 @@ fn passes_keep_their_kind_and_those_of_earlier_files_get_one() {
     let recorded = kinds(&program);
     use PassKind::{Accumulate, ClipGlobalNorm, Step, TakeAccumulated};
     assert_eq!(recorded, [Accumulate, TakeAccumulated, ClipGlobalNorm, Step]);
-    let states = || layout.states().zip(&values).map(|((_, of), data)| Array::new(of.shape.clone(), data.clone())).collect();
+    let states =
+        || layout.states().zip(&values).map(|((_, of), data)| Array::new(of.shape.clone(), data.clone())).collect();
     let mut stored = serde_json::to_value(program.stored()).expect("it serializes");
     let read = |stored: &serde_json::Value| {
         let stored: StoredProgram = serde_json::from_value(stored.clone()).expect("it is a stored program");
