@@ -1,6 +1,6 @@
 //! Programs as Graphviz: nodes in clusters by scope, edges from input to user.
 
-use crate::{Program, ScopeId, tape::NodeId};
+use crate::{Program, ScopeId, node::NodeId};
 use std::{
     collections::BTreeMap,
     fmt::{self, Write},

@@ -5,9 +5,9 @@
 
 use crate::{
     DType, Tensor,
-    op::{Op, Place},
-    tape::{Checkpoint, NodeId, ScopeId, Tape},
-    versions::Paths,
+    node::{Checkpoint, NodeId, ScopeId},
+    op::{Op, Place, fused},
+    tape::{Tape, versions::Paths},
     vjp::vjp,
 };
 use std::{collections::HashMap, ops::Range};
@@ -90,7 +90,7 @@ pub(crate) fn sweep<'t>(
     checkpoints.sort_by_key(|range| (range.end, std::cmp::Reverse(range.start)));
     let mut found = HashMap::new();
     // A contraction's precision decides about its gradient, not the place where the sweep is recorded.
-    let policy = tape.inner.borrow_mut().autocast.take();
+    let policy = tape.inner.borrow_mut().here.autocast.take();
     for index in (0..top).rev() {
         let id = NodeId(index);
         // Outer checkpoints are entered first, so that inner ones recompute from the outer recomputation.
@@ -105,7 +105,7 @@ pub(crate) fn sweep<'t>(
             found.extend(total.map(|total| (id, total)));
         }
     }
-    tape.inner.borrow_mut().autocast = policy;
+    tape.inner.borrow_mut().here.autocast = policy;
     wrt.iter().map(|w| found.get(&paths.gathering(w.id)).copied()).collect()
 }
 
@@ -178,7 +178,10 @@ impl<'t> Sweep<'_, 't> {
         let read = |id: NodeId| self.recomputed.get(&id).copied().unwrap_or(Tensor { tape, id });
         let x: Vec<Tensor<'t>> = inputs.iter().map(|&id| read(id)).collect();
         let y: Vec<Tensor<'t>> = y.iter().map(|y| read(y.id)).collect();
-        let sent = vjp(op, &y, &x, &g);
+        let sent = match op.is_fused() {
+            true => fused::vjp(op, &y, &x, &g).unwrap_or_else(|| by_decomposition(op, &x, &g)),
+            false => vjp(op, &y, &x, &g),
+        };
         for (&input, d) in inputs.iter().zip(&sent) {
             let Some(d) = d.filter(|_| self.needed[input.index()]) else { continue };
             let x = Tensor { tape, id: input };
@@ -252,4 +255,16 @@ impl<'t> Sweep<'_, 't> {
         self.scopes.insert(scope, backward);
         backward
     }
+}
+
+/// The cotangents of the inputs by way of the decomposition, recorded behind barriers: there the inputs do not depend on
+/// one another, and nothing is found equal to what the forward pass keeps.
+fn by_decomposition<'t>(op: &Op, x: &[Tensor<'t>], g: &[Option<Tensor<'t>>]) -> Vec<Option<Tensor<'t>>> {
+    let mut inputs = Vec::with_capacity(x.len());
+    for x in x {
+        inputs.push(x.barrier());
+    }
+    let outputs = op.decompose(&inputs);
+    let seeds: Vec<_> = outputs.into_iter().zip(g).filter_map(|(y, g)| Some((y, (*g)?))).collect();
+    sweep(x[0].tape, &seeds, &inputs, &Paths::default())
 }

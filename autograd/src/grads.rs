@@ -5,16 +5,16 @@
 
 use crate::{
     DType, Tensor,
-    coefficient::Range,
+    node::NodeId,
     op::{Place, Segments},
-    pass_state::{Action, Allowed, PassConfig, PassState},
-    passes::Weighting,
+    pass_state::{Action, Allowed, PassConfig, PassState, Weighting},
     pitfall::Pitfall,
     random::Rng,
+    range::Range,
     scaler::LossScaler,
     store::{Flat, Param, ParamSet, StateId},
-    tape::{NodeId, Tape},
-    versions::Read,
+    tape::Tape,
+    tape::versions::Read,
 };
 use std::{cell::RefCell, collections::BTreeMap, marker::PhantomData, sync::Arc};
 
@@ -119,7 +119,7 @@ impl History {
     pub fn born(tape: &Tape, scaler: LossScaler, present: &ParamSet) -> RefCell<Self> {
         let scaler = scaler != LossScaler::none();
         let config = PassConfig { micro_batches: 1, ranks: tape.ranks(), scaler, weighting: Some(Weighting::Mean) };
-        let half = tape.inner.borrow().half;
+        let half = tape.inner.borrow().here.half;
         let (state, done, coefficients, largest) = (PassState::new(config), vec![], vec![], f64::INFINITY);
         let (loss, judged, unscaled_by) = (None, false, None);
         let mut history = Self { state, done, loss, half, judged, unscaled_by, coefficients, largest };
@@ -159,7 +159,7 @@ impl<'t, S> Grads<'t, S> {
         }
         let present: ParamSet = parts.keys().copied().collect();
         let absent: ParamSet = params.iter().filter(|param| !present.contains(*param)).collect();
-        tape.inner.borrow_mut().unreached.extend(absent.iter());
+        tape.inner.borrow_mut().training.unreached.extend(absent.iter());
         let gather = |arena| {
             let decl = tape.layout.state(arena);
             let mut places = vec![];

@@ -1,77 +1,27 @@
 //! Probable mistakes in a recorded program of which nothing is refused: found while it is recorded, or in the
 //! finished list of nodes and passes.
 
+pub(crate) mod facts;
 mod random;
 mod states;
 
-pub(crate) use random::{Drawing, Drawn, Draws, same_on_all_ranks};
+pub use facts::Lint;
+pub(crate) use facts::{Drawing, Facts, Mark};
+pub(crate) use random::{Draws, same_on_all_ranks};
 
 use crate::{
     Site, Tensor,
     grads::Grads,
+    node::{Node, NodeId},
     op::{Binary, Op, Reduce, Unary},
     pass_state::Action,
     pitfall::{Pitfall, Severity},
-    program::{Pass, PassKind, Program},
-    store::{Layout, Param, ParamSet, StateId},
-    tape::{Node, NodeId, Tape},
+    program::Program,
+    recorded::{Pass, PassKind},
+    store::{Layout, Param, ParamSet},
+    tape::Tape,
 };
-use std::{
-    collections::{BTreeMap, HashSet},
-    fmt,
-};
-
-/// A pitfall that a program, or a run, may have met.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Lint {
-    /// Which.
-    pub pitfall: Pitfall,
-    /// Its severity here.
-    pub severity: Severity,
-    /// The finding, and the cure.
-    pub message: String,
-    /// The line that it is about; `None` for what only a run shows.
-    pub site: Option<Site>,
-}
-
-impl fmt::Display for Lint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}): {}", self.pitfall.code(), self.severity, self.message)?;
-        self.site.map_or(Ok(()), |site| write!(f, " ({site})"))
-    }
-}
-
-/// The mark of an operation's nodes, where no op says so.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mark {
-    /// The output of a recurrent layer.
-    Recurrent,
-    /// The scores of attention.
-    Attention,
-    /// Statistics of a batch.
-    BatchStatistics,
-    /// The number of targets that a mean is over, where some are ignored.
-    TokenCount,
-    /// The input of a loss over classes.
-    Logits,
-}
-
-/// A recording's notes for its lints.
-#[derive(Default)]
-pub(crate) struct Facts {
-    notes: Vec<Lint>,
-    marks: Vec<(NodeId, Mark)>,
-    /// The losses whose gradients have been taken.
-    losses: Vec<NodeId>,
-    /// The steps that have followed.
-    verdicts: Vec<NodeId>,
-    /// The place where each state was given a value last.
-    assigned: BTreeMap<StateId, Site>,
-    /// Random numbers that generators have given.
-    pub drawn: Vec<Drawn>,
-    /// True if the gradient that is being recorded is one of a scaled loss.
-    scaled_sweep: bool,
-}
+use std::collections::{BTreeMap, HashSet};
 
 impl Tape {
     /// Notes a lint at the caller's line.

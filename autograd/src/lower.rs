@@ -2,11 +2,11 @@
 //! decompositions, or, of halves, the same op over f32; what nothing depends on is left out; arithmetic that changes nothing is dropped.
 
 use crate::{
-    DType, Program, Tape, Tensor, fused,
-    op::{Op, Typed},
-    program::{Pass, TapDecl},
+    DType, Program, Tape, Tensor,
+    node::{NodeId, ScopeId},
+    op::{Op, Typed, fused},
+    recorded::{Pass, TapDecl},
     simplify::simplified,
-    tape::{NodeId, ScopeId},
 };
 
 /// A program on its way from one tape to another, node by node.

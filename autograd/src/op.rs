@@ -3,8 +3,16 @@
 //! Every operation is defined by the f64 reference interpreter of `wgrad-cpu`, differentiated by `vjp.rs`,
 //! and printed by `print.rs`; each of these is one `match` over [`Op`].
 
-pub use crate::place::{Place, Segments};
-use crate::{Cell, Conv2d, DType, Scores, Shape, StateId, conv, fused};
+pub(crate) mod conv;
+mod elementwise;
+pub(crate) mod fused;
+mod place;
+
+pub use place::{Place, Segments};
+
+use crate::{DType, Shape, StateId};
+use conv::Conv2d;
+use fused::{Cell, Scores};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 

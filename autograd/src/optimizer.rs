@@ -3,13 +3,13 @@
 
 use crate::{
     Array, Tensor,
-    coefficient::Range,
     grads::{Grads, Unscaled},
     lints::names,
     op::Segments,
     pass_state::Action,
     pitfall::{Pitfall, Severity},
-    program::PassKind,
+    range::Range,
+    recorded::PassKind,
     store::{Flat, Param, ParamSet, StateId, Store},
     tape::Tape,
 };

@@ -3,10 +3,12 @@
 use crate::{
     Array, DType, NodePlace,
     error::Result,
+    node::{Node, NodeId},
     op::{Binary, InputId, Op, Reduce},
-    program::{InputDecl, Program, TapDecl},
+    origin::rewriting::aside,
+    program::Program,
+    recorded::{InputDecl, TapDecl},
     session::Session,
-    tape::{Node, NodeId},
 };
 use std::fmt;
 
@@ -254,7 +256,7 @@ impl Apart {
             nodes.push(Node { op: op(&node.op), inputs, ..node.clone() });
         }
         let inputs = operands.iter().map(decl).collect();
-        let program = Program { nodes, inputs, ..crate::origin::aside(program.clone(), taps) };
+        let program = Program { nodes, inputs, ..aside(program.clone(), taps) };
         Self { program, operands, results }
     }
 

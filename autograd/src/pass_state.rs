@@ -4,11 +4,20 @@
 //! carries a loss scale, whether it has been checked, and whether a step has consumed it. Each [`Action`] needs some of
 //! them and changes others; [`PassState::apply`] is the one place that knows the rules.
 
-use crate::{
-    passes::Weighting,
-    pitfall::{Pitfall, Pitfall::*, Severity},
-};
+use crate::pitfall::{Pitfall, Pitfall::*, Severity};
 use std::collections::BTreeMap;
+
+/// The combination of micro-batches' gradients.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Weighting {
+    /// Their mean: `(1/K) sum_k g_k`, K being how many there are, also where a window is cut short.
+    #[default]
+    Mean,
+    /// `sum_k n_k g_k / sum_k n_k`, for gradients of means over n_k tokens: that of the mean over all tokens.
+    TokenWeighted,
+    /// Their sum.
+    Sum,
+}
 
 /// The settings of a pipeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

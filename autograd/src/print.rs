@@ -5,59 +5,14 @@
 
 use crate::{
     Shape,
-    op::{Binary, Gate, Op, Reduce, Unary},
+    node::{Node, NodeId, ScopeId},
+    op::{Op, Reduce},
     program::Program,
-    tape::{Node, NodeId, ScopeId},
 };
 use std::{collections::HashMap, fmt, fmt::Write, ops::Range};
 
 /// The number of inputs of one node that are listed before the middle is left out.
 const MAX_ARGS: usize = 6;
-
-impl Unary {
-    /// The name in messages and printed tapes.
-    pub fn name(self) -> &'static str {
-        match self {
-            Unary::Neg => "neg",
-            Unary::Recip => "recip",
-            Unary::Sqrt => "sqrt",
-            Unary::Exp => "exp",
-            Unary::Expm1 => "expm1",
-            Unary::Log => "log",
-            Unary::Log1p => "log1p",
-            Unary::Sin => "sin",
-            Unary::Cos => "cos",
-            Unary::Tanh => "tanh",
-            Unary::Erf => "erf",
-            Unary::Sigmoid => "sigmoid",
-            Unary::NormalCdf => "normal_cdf",
-            Unary::NormalPdf => "normal_pdf",
-            Unary::Gated(Gate::Sigmoid) => "silu",
-            Unary::Gated(Gate::Normal) => "gelu",
-            Unary::Gated(Gate::NormalTanh) => "gelu_tanh",
-            Unary::GatedSlope(Gate::Sigmoid) => "silu_slope",
-            Unary::GatedSlope(Gate::Normal) => "gelu_slope",
-            Unary::GatedSlope(Gate::NormalTanh) => "gelu_tanh_slope",
-            Unary::IsFinite => "is_finite",
-        }
-    }
-}
-
-impl Binary {
-    /// The name in messages and printed tapes.
-    pub fn name(self) -> &'static str {
-        match self {
-            Binary::Add => "add",
-            Binary::Sub => "sub",
-            Binary::Mul => "mul",
-            Binary::Div => "div",
-            Binary::Pow => "pow",
-            Binary::Max => "max",
-            Binary::Lt => "less",
-            Binary::Eq => "equal",
-        }
-    }
-}
 
 impl Reduce {
     /// The name in messages and printed tapes.

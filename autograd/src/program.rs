@@ -1,119 +1,14 @@
 //! A recorded program: plain data, without the closures that recorded it.
 
 use crate::{
-    DType, Error, Shape, Site,
-    alarm::Alarm,
-    lints::{Drawing, Lint},
+    Site,
+    lints::facts::{Drawing, Lint},
+    node::{Node, NodeId, Scope, ScopeId},
     op::Op,
-    pass_state::Action,
-    store::{Layout, Param, ParamSet, StateId},
-    tape::{Node, NodeId, Scope, ScopeId},
-    window::Event,
+    recorded::{Alarm, Event, InputDecl, Pass, TapDecl},
+    store::{Layout, Param, StateId},
 };
-use serde::{Deserialize, Serialize};
-use std::{ops::Range, sync::Arc};
-
-/// A declared input.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct InputDecl {
-    /// Its name, unique in the program.
-    pub name: String,
-    /// Its shape.
-    pub shape: Shape,
-    /// Its element type.
-    pub dtype: DType,
-    /// The caller's line.
-    pub site: Site,
-}
-
-impl InputDecl {
-    /// The error of a run without it.
-    pub fn missing(&self) -> Error {
-        Error::MissingInput { name: self.name.clone(), dtype: self.dtype, shape: self.shape.clone(), site: self.site }
-    }
-}
-
-/// A value that is delivered to the host after each run.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TapDecl {
-    /// Its name, unique in the program.
-    pub name: String,
-    /// The value.
-    pub node: NodeId,
-    /// The caller's line.
-    pub site: Site,
-}
-
-/// The part of a gradient pass in an update. The rules for the order of passes, and the lints, go by it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum PassKind {
-    /// A step of an optimizer.
-    Step,
-    /// Adds the gradients of a micro-batch to those of its window.
-    Accumulate,
-    /// Gives the gradients of a window.
-    TakeAccumulated,
-    /// Adds or averages gradients over ranks.
-    AllReduce,
-    /// Divides gradients by the loss scale.
-    Unscale,
-    /// Checks gradients for non-finite elements.
-    CheckFinite,
-    /// Subtracts the mean of each unit's gradient.
-    Centralize,
-    /// Adds noise.
-    Noise,
-    /// Clips gradients by the norms of their parameters.
-    Agc,
-    /// Clips by the norm of all gradients.
-    ClipGlobalNorm,
-    /// Clips by the norms of some gradients each.
-    ClipGroupNorm,
-    /// Clips element by element.
-    ClipValue,
-    /// Scales the gradients of some parameters.
-    ScaleGroup,
-    /// Shows gradients, and changes none.
-    Probe,
-    /// Any other region with a name.
-    Other,
-}
-
-impl PassKind {
-    /// The effect of a pass of this kind on the tags of gradients, where the kind alone decides it.
-    pub(crate) fn judged(self) -> Option<Action> {
-        Some(match self {
-            Self::CheckFinite => Action::FiniteCheck,
-            Self::Centralize => Action::Centralize,
-            Self::Noise => Action::Noise { rank_key: false },
-            Self::Agc => Action::Agc,
-            Self::ClipGlobalNorm | Self::ClipGroupNorm => Action::ClipNorm,
-            Self::ClipValue => Action::ClipValue,
-            _ => return None,
-        })
-    }
-}
-
-/// A gradient pass: a region of the program, with what it was given.
-#[derive(Clone, Debug)]
-pub struct Pass {
-    /// The pass's name, as in code and specification.
-    pub name: &'static str,
-    /// Its parameters, printed; a parameter that is a tensor shows as its node.
-    pub parameters: Vec<(&'static str, String)>,
-    /// The parameters whose gradients it changes, or that it updates; none for a pass that is about no gradients.
-    pub params: ParamSet,
-    /// Its part in an update.
-    pub kind: PassKind,
-    /// The nodes it works on.
-    pub inputs: Vec<NodeId>,
-    /// The nodes it gives.
-    pub outputs: Vec<NodeId>,
-    /// The nodes recorded within it. (A node that existed before is shared, and stays where it was.)
-    pub nodes: Range<u32>,
-    /// The caller's line.
-    pub site: Site,
-}
+use std::sync::Arc;
 
 /// A recorded program: nodes in the order in which they run, what they commit, and what they show.
 #[derive(Clone, Debug)]
@@ -162,12 +57,6 @@ impl Program {
     /// The states that change, with the node that becomes the value of each when the program ends.
     pub fn commits(&self) -> &[(StateId, NodeId)] {
         &self.commits
-    }
-
-    /// The program that shows the same and changes nothing: no state is assigned, and nothing that is wrong is told of.
-    pub fn without_commits(self) -> Self {
-        let taps = self.taps.clone();
-        crate::origin::aside(self, taps)
     }
 
     /// The values that are delivered to the host.

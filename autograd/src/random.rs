@@ -6,7 +6,7 @@
 //! - The **counter** tells runs apart: it goes up by one from run to run.
 //! - The **index** is an element's row-major position.
 
-use crate::{Array, DType, Pitfall, Shape, Store, Tape, Tensor, lints::Drawn, op::Op, store::StateId};
+use crate::{Array, DType, Pitfall, Shape, Store, Tape, Tensor, lints::facts::Drawn, op::Op, store::StateId};
 
 /// Threefry-2x32 with 20 rounds: 64 bits scrambled under a 64-bit key. (Salmon, Moraes, Dror and Shaw 2011, "Parallel
 /// random numbers: as easy as 1, 2, 3".)
@@ -126,7 +126,7 @@ impl Rng {
     /// the step is skipped ([`Pitfall::AdvanceOnSkippedStep`]).
     #[track_caller]
     pub fn advance(self, tape: &Tape) {
-        tape.inner.borrow_mut().advanced.push(self.counter);
+        tape.inner.borrow_mut().chance.advanced.push(self.counter);
         self.check_noise(tape);
         tape.assign(self.counter, tape.state(self.counter) + 1.0);
     }
@@ -144,8 +144,8 @@ impl Rng {
     pub(crate) fn draws_noise(self, tape: &Tape) {
         {
             let inner = &mut *tape.inner.borrow_mut();
-            inner.noise.push(self.counter);
-            inner.shared.push(self.key);
+            inner.chance.noise.push(self.counter);
+            inner.chance.shared.push(self.key);
         }
         self.check_noise(tape);
     }
@@ -155,7 +155,7 @@ impl Rng {
     fn check_noise(self, tape: &Tape) {
         let both = {
             let inner = tape.inner.borrow();
-            inner.noise.contains(&self.counter) && inner.advanced.contains(&self.counter)
+            inner.chance.noise.contains(&self.counter) && inner.chance.advanced.contains(&self.counter)
         };
         if both {
             tape.refuse(Pitfall::AdvanceOnSkippedStep);

@@ -5,14 +5,14 @@
 
 use crate::{
     Array, DType, Operand, Tensor,
-    alarm::Bad,
-    coefficient::Range,
     grads::{Grads, History, Scaled},
+    node::NodeId,
     pass_state::Action,
     pitfall::Pitfall,
+    range::Range,
+    recorded::{Bad, Event},
     store::{ParamSet, StateId, Store},
-    tape::{NodeId, Tape},
-    window::Event,
+    tape::Tape,
 };
 use std::fmt;
 

@@ -7,7 +7,6 @@ pub use snapshot::Snapshot;
 
 use crate::{
     Array, Data, Pitfall, Shape, Site, Tensor,
-    alarm::Alarm,
     backend::{Backend, BufferId, ExecutableId},
     collective::{Alone, Collective, Counted, agree, calls},
     error::{Error, Result},
@@ -15,9 +14,10 @@ use crate::{
     plan::{Grouping, Plan},
     program::Program,
     random::{FNV_OFFSET, fnv1a_bytes},
+    recorded::{Alarm, Events},
     store::{Layout, StateId, Store},
     tape::Tape,
-    window::{Events, Windows},
+    window::Windows,
 };
 use std::{
     collections::{HashMap, VecDeque},

@@ -3,8 +3,8 @@
 
 use crate::{
     Array, DType, Tensor,
+    node::Node,
     op::{Binary, Op, Place, Unary},
-    tape::Node,
 };
 
 /// The simpler form of a node, if there is one: its op over inputs that have been simplified.

@@ -5,11 +5,12 @@ use crate::{
     error::{Error, Result},
     handle::kept,
     lints::Drawing,
+    node::{Node, NodeId, Scope, ScopeId},
     op::{Op, Typed},
-    program::{InputDecl, Pass, PassKind, Program, TapDecl},
+    program::Program,
+    recorded::{InputDecl, Pass, PassKind, TapDecl},
     site::Site,
     store::{Param, ParamDecl, ParamSet, StateId, Store},
-    tape::{Node, NodeId, Scope, ScopeId},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::HashSet, sync::Arc};

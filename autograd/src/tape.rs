@@ -3,139 +3,109 @@
 //! A node's inputs always have smaller ids than the node, so id order is a topological order, and a range of ids is a
 //! stretch of the program.
 
+mod call;
+pub(crate) mod hook;
 mod leaves;
 mod scopes;
+pub(crate) mod versions;
 
+pub use call::Call;
+pub use hook::Vjp;
 pub use scopes::Entered;
 
 use crate::{
-    DType, Shape, Site, Tensor,
-    alarm::Alarm,
-    call::Named,
-    hook::{HookFns, OwnRule, Probe, Rewrite, RuleFn},
-    lints::{Drawing, Facts},
+    DType, Site, Tensor,
+    lints::facts::Facts,
+    node::{Checkpoint, Node, NodeId, Scope, ScopeId},
     op::{HookId, Op, RuleId, Typed},
-    program::{InputDecl, Pass, PassKind, Program, TapDecl},
     random::fnv1a,
+    recorded::{Alarm, Event, InputDecl, Pass, PassKind, TapDecl},
     store::{Layout, Param, ParamSet, StateId},
-    versions::Versions,
-    window::Event,
 };
+use call::Named;
+use hook::{HookFns, OwnRule, Probe, Rewrite, RuleFn};
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap},
-    fmt,
-    ops::Range,
     rc::Rc,
     sync::Arc,
 };
+use versions::Versions;
 
-/// Names a node of a tape: its position.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct NodeId(pub(crate) u32);
-
-impl NodeId {
-    /// The node's position on its tape.
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("%{}", self.0))
-    }
-}
-
-/// Names a scope: its position in the list of scopes. The first is the root.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct ScopeId(pub(crate) u32);
-
-/// A place in the tree of names that a program is written in.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Scope {
-    /// The scope around it; the root is its own parent.
-    pub parent: ScopeId,
-    /// The name; empty for the root.
-    pub name: String,
-    /// The iteration, where the scope is one turn of a loop.
-    pub turn: Option<usize>,
-}
-
-/// One operation of a program, with its result's shape and type and where it was recorded.
-#[derive(Clone, Debug)]
-pub struct Node {
-    /// The operation.
-    pub op: Op,
-    /// The nodes it reads.
-    pub inputs: Box<[NodeId]>,
-    /// The shape of its result.
-    pub shape: Shape,
-    /// The element type of its result.
-    pub dtype: DType,
-    /// The scope it was recorded in.
-    pub scope: ScopeId,
-    /// The caller's line that recorded it; for a gradient node, the line of the node it differentiates.
-    pub site: Site,
-}
-
-impl Node {
-    /// The inputs that gradients flow on to.
-    pub(crate) fn differentiated(&self) -> &[NodeId] {
-        &self.inputs[..self.op.differentiable_inputs(self.inputs.len())]
-    }
-
-    /// True if gradients flow through it. A rule with several outputs runs when the sweep reaches the first, whatever its type.
-    pub(crate) fn carries(&self) -> bool {
-        self.dtype.is_float() || matches!(self.op, Op::Custom { .. })
-    }
-}
-
-/// A stretch of the tape that the reverse sweep recomputes instead of reading.
-pub(crate) type Checkpoint = Range<u32>;
-
+/// The circumstances that the next node is recorded in.
 #[derive(Default)]
-pub(crate) struct Inner {
-    pub nodes: Vec<Node>,
-    seen: HashMap<(Op, Box<[NodeId]>, DType), NodeId>,
-    pub scopes: Vec<Scope>,
-    scope_ids: HashMap<Scope, ScopeId>,
-    scope: Option<ScopeId>,
+pub(crate) struct Here {
+    pub scope: Option<ScopeId>,
     pub site: Option<Site>,
     /// The function that is being recorded.
     pub named: Option<Named>,
     pub autocast: Option<DType>,
     /// True if anything was computed in half precision because of it.
     pub half: bool,
-    inputs: Vec<InputDecl>,
-    states: BTreeMap<StateId, NodeId>,
-    pub rebound: Vec<BTreeMap<StateId, NodeId>>,
-    pub versions: Versions,
-    pub param_hooks: HashMap<Param, HookId>,
-    pub unreached: Vec<Param>,
-    pub taps: Vec<TapDecl>,
-    /// The taps that may be errors.
-    pub alarms: Vec<Alarm>,
-    pub passes: Vec<Pass>,
-    /// The effects of runs on windows of accumulators, and the losses whose gradients go into each.
-    pub events: Vec<(Event, Site)>,
-    pub accumulated: Vec<(StateId, NodeId)>,
-    pub hooks: Vec<HookFns>,
-    pub rules: Vec<RuleFn>,
-    own_rules: HashMap<(&'static str, Box<[usize]>), RuleId>,
     pub probe: Option<Probe>,
     pub rewrite: Option<Rewrite>,
-    pub checkpoints: Vec<Checkpoint>,
-    barriers: u32,
+}
+
+/// The values of states.
+#[derive(Default)]
+pub(crate) struct States {
+    /// The last that each was given, or its first.
+    pub now: BTreeMap<StateId, NodeId>,
+    /// Those that stand in for states while a stretch is recorded again, the innermost last.
+    pub rebound: Vec<BTreeMap<StateId, NodeId>>,
+    pub versions: Versions,
+}
+
+/// The functions of the host that run while gradients are recorded.
+#[derive(Default)]
+pub(crate) struct Closures {
+    pub param_hooks: HashMap<Param, HookId>,
+    pub hooks: Vec<HookFns>,
+    pub rules: Vec<RuleFn>,
+    pub own_rules: HashMap<(&'static str, Box<[usize]>), RuleId>,
+}
+
+/// The use of random numbers.
+#[derive(Default)]
+pub(crate) struct Chance {
+    /// The number of random streams of each path.
+    pub streams: HashMap<String, u64>,
     /// The counters that gradient noise is drawn at, and those that move with every run.
     pub noise: Vec<StateId>,
     pub advanced: Vec<StateId>,
     /// The keys that all ranks must have in common.
     pub shared: Vec<StateId>,
+}
+
+/// The notes of passes, accumulators and scalers. The tape keeps them for a program, and asks none of them itself.
+#[derive(Default)]
+pub(crate) struct Training {
+    pub passes: Vec<Pass>,
+    pub unreached: Vec<Param>,
+    /// The taps that may be errors.
+    pub alarms: Vec<Alarm>,
+    /// The effects of runs on windows of accumulators, and the losses whose gradients go into each.
+    pub events: Vec<(Event, Site)>,
+    pub accumulated: Vec<(StateId, NodeId)>,
     /// The value of each loss scale that a loss was last multiplied by.
-    scaled_by: BTreeMap<StateId, NodeId>,
-    /// The number of random streams of each path.
-    streams: HashMap<String, u64>,
+    pub scaled_by: BTreeMap<StateId, NodeId>,
+}
+
+#[derive(Default)]
+pub(crate) struct Inner {
+    pub nodes: Vec<Node>,
+    seen: HashMap<(Op, Box<[NodeId]>, DType), NodeId>,
+    barriers: u32,
+    pub checkpoints: Vec<Checkpoint>,
+    pub scopes: Vec<Scope>,
+    scope_ids: HashMap<Scope, ScopeId>,
+    pub inputs: Vec<InputDecl>,
+    pub taps: Vec<TapDecl>,
+    pub here: Here,
+    pub states: States,
+    pub closures: Closures,
+    pub chance: Chance,
+    pub training: Training,
     pub facts: Facts,
 }
 
@@ -179,32 +149,6 @@ impl Tape {
         &self.layout
     }
 
-    /// The program recorded so far, without the closures that recorded it.
-    pub fn finish(self) -> Program {
-        let inner = self.inner.into_inner();
-        Program {
-            nodes: inner.nodes,
-            scopes: inner.scopes,
-            inputs: inner.inputs,
-            commits: inner.states.into_iter().collect(),
-            taps: inner.taps,
-            alarms: inner.alarms,
-            passes: inner.passes,
-            unreached: inner.unreached,
-            lints: vec![],
-            losses: vec![],
-            logits: vec![],
-            steep: vec![],
-            events: inner.events,
-            drawing: Drawing::default(),
-            shared: if self.ranks > 1 { inner.shared } else { vec![] },
-            layout: self.layout,
-            ranks: self.ranks,
-        }
-        .without_idle_commits()
-        .with_lints(inner.facts)
-    }
-
     // Recording.
 
     /// Appends a node, or finds the equal one: same op, inputs and dtype compute the same value.
@@ -218,8 +162,8 @@ impl Tape {
         let id = NodeId(inner.nodes.len() as u32);
         let (op, inputs, _) = key.clone();
         inner.seen.insert(key, id);
-        let scope = inner.scope.unwrap_or(ScopeId(0));
-        let site = inner.site.unwrap_or(Site::caller());
+        let scope = inner.here.scope.unwrap_or(ScopeId(0));
+        let site = inner.here.site.unwrap_or(Site::caller());
         inner.nodes.push(Node { op, inputs, shape, dtype, scope, site });
         Tensor { tape: self, id }
     }
@@ -264,7 +208,7 @@ impl Tape {
     /// The line that nodes are attributed to.
     #[track_caller]
     pub fn site(&self) -> Site {
-        self.inner.borrow().site.unwrap_or(Site::caller())
+        self.inner.borrow().here.site.unwrap_or(Site::caller())
     }
 
     /// A node that has been recorded.
@@ -355,7 +299,7 @@ impl Tape {
     pub(crate) fn forget_taps(&self) {
         let inner = &mut *self.inner.borrow_mut();
         inner.taps.clear();
-        inner.alarms.clear();
+        inner.training.alarms.clear();
     }
 
     /// Records a gradient pass as a region: what `f` records, under the pass's name, with its parameters. The nodes
@@ -393,7 +337,7 @@ impl Tape {
             nodes: start..self.len(),
             site: self.site(),
         };
-        self.inner.borrow_mut().passes.push(pass);
+        self.inner.borrow_mut().training.passes.push(pass);
         outputs
     }
 
@@ -407,30 +351,30 @@ impl Tape {
     pub(crate) fn new_stream(&self, name: &str) -> u64 {
         let path = format!("{name}:{}", self.scope_path());
         let mut inner = self.inner.borrow_mut();
-        let count = inner.streams.entry(path.clone()).or_default();
+        let count = inner.chance.streams.entry(path.clone()).or_default();
         *count += 1;
         fnv1a(&format!("{path}:{}", *count - 1))
     }
 
     pub(crate) fn new_hook(&self, fns: HookFns) -> HookId {
         let mut inner = self.inner.borrow_mut();
-        inner.hooks.push(fns);
-        HookId(inner.hooks.len() as u32 - 1)
+        inner.closures.hooks.push(fns);
+        HookId(inner.closures.hooks.len() as u32 - 1)
     }
 
     pub(crate) fn new_rule(&self, rule: RuleFn) -> RuleId {
         let mut inner = self.inner.borrow_mut();
-        inner.rules.push(rule);
-        RuleId(inner.rules.len() as u32 - 1)
+        inner.closures.rules.push(rule);
+        RuleId(inner.closures.rules.len() as u32 - 1)
     }
 
     /// A rule of the library's own for some axes: the same one each time, so that equal compositions are one.
     pub(crate) fn own_rule(&self, name: &'static str, axes: &[usize], rule: OwnRule) -> RuleId {
-        let known = self.inner.borrow().own_rules.get(&(name, axes.into())).copied();
+        let known = self.inner.borrow().closures.own_rules.get(&(name, axes.into())).copied();
         known.unwrap_or_else(|| {
             let of: Box<[usize]> = axes.into();
             let id = self.new_rule(Rc::new(move |vjp| rule(&of, &vjp)));
-            self.inner.borrow_mut().own_rules.insert((name, axes.into()), id);
+            self.inner.borrow_mut().closures.own_rules.insert((name, axes.into()), id);
             id
         })
     }

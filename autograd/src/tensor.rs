@@ -4,15 +4,14 @@
 //! shapes or types do not fit, naming the op.
 
 use crate::{
-    DType, Shape,
-    call::Call,
-    f16,
+    DType, Shape, f16,
     grad::sweep,
     grads::{Grads, Unscaled},
+    node::NodeId,
     op::{Binary, Op, Place, Reduce, Segments, Unary},
     store::ParamSet,
-    tape::{NodeId, Tape},
-    versions::Paths,
+    tape::versions::Paths,
+    tape::{Call, Tape},
 };
 use std::{fmt, ops, sync::Arc};
 

@@ -4,12 +4,12 @@
 //! second derivatives need nothing more. `None` says that no gradient flows to an input.
 
 use crate::{
-    DType, Tensor, fused,
+    DType, Tensor,
     op::{Binary, Op, Place, Reduce, Unary},
 };
 use std::f64::consts::PI;
 
-/// The cotangents of the inputs `x` of `op`, whose results are `y`, from those of its results, `g`. Ops with one result
+/// The cotangents of the inputs `x` of `op`, which is not fused, whose results are `y`, from those of its results, `g`. Ops with one result
 /// have a cotangent whenever they are asked.
 pub(crate) fn vjp<'t>(
     op: &Op,
@@ -19,9 +19,6 @@ pub(crate) fn vjp<'t>(
 ) -> Vec<Option<Tensor<'t>>> {
     if let Op::Custom { rule, args, .. } = op {
         return y[0].tape.run_rule(*rule, &x[..*args], y, g);
-    }
-    if op.is_fused() {
-        return fused::vjp(op, y, x, g);
     }
     let (y, Some(g)) = (y[0], g[0]) else { return vec![None; x.len()] };
     let tape = y.tape;

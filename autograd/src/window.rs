@@ -5,79 +5,21 @@
 //! [`PassState`] for each, and asks it before each run.
 
 use crate::{
-    Site,
     error::Error,
-    pass_state::{Action, PassConfig, PassState},
-    passes::Weighting,
+    pass_state::PassState,
     pitfall::Pitfall,
+    recorded::{Event, Events, Window},
     store::StateId,
     tape::Tape,
 };
 use std::{collections::BTreeMap, sync::Arc};
-
-/// The settings of an accumulator's windows.
-#[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Window {
-    /// The accumulator's name.
-    pub name: String,
-    /// The number of micro-batches that a window has, if that has been said.
-    pub micro_batches: Option<usize>,
-    /// The count of those that are in (u32 scalar): their number, or, where no length has been said, their weight.
-    pub counter: StateId,
-    pub weighting: Weighting,
-    /// True if the gradients that are added up carry a loss scale.
-    pub scaled: bool,
-    /// The state of the scale that it carries, or has carried.
-    pub scale: Option<StateId>,
-}
-
-/// Something that a run does and that concerns windows.
-#[derive(Clone, Debug)]
-pub(crate) enum Event {
-    /// To one accumulator.
-    Window(Arc<Window>, Action),
-    /// To a loss scale.
-    ScalerUpdate(StateId),
-}
-
-impl Event {
-    /// True if it concerns this window.
-    fn concerns(&self, of: &Window) -> bool {
-        match self {
-            Event::Window(window, _) => window.counter == of.counter,
-            Event::ScalerUpdate(scale) => of.scale == Some(*scale),
-        }
-    }
-
-    fn action(&self) -> Action {
-        match self {
-            Event::Window(_, action) => *action,
-            Event::ScalerUpdate(_) => Action::ScalerUpdate,
-        }
-    }
-}
-
-/// Events, each with the line that recorded it.
-pub(crate) type Events = [(Event, Site)];
-
-impl Window {
-    /// The rules for its gradients.
-    pub fn config(&self, ranks: usize) -> PassConfig {
-        PassConfig {
-            micro_batches: self.micro_batches.unwrap_or(usize::MAX),
-            ranks,
-            scaler: self.scaled,
-            weighting: Some(self.weighting),
-        }
-    }
-}
 
 impl Tape {
     /// Notes what runs of the program will do to a window.
     #[track_caller]
     pub(crate) fn event(&self, event: Event) {
         let site = self.site();
-        self.inner.borrow_mut().events.push((event, site));
+        self.inner.borrow_mut().training.events.push((event, site));
     }
 
     /// Refuses what is being recorded.

@@ -15,7 +15,7 @@
 //! | `conv`, `sequence`, `attention` | convolutions, recurrent cells, attention |
 
 pub mod reference;
-pub mod sequence;
+mod sequence;
 
 mod attention;
 mod backend;
@@ -31,4 +31,3 @@ mod simd;
 mod threads;
 
 pub use backend::{CpuBackend, Error};
-pub use threads::team::Team;

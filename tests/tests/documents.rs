@@ -81,3 +81,31 @@ fn comments_of_libraries_put_the_subject_first() {
     }
     assert!(comments > 5000, "{comments}");
 }
+
+/// The files that an elementwise operation is in are those of the checklist in CONTRIBUTING.md, at most eight. Random tapes
+/// have kinds of their own.
+#[test]
+fn an_elementwise_operation_is_where_the_checklist_says() {
+    let text = std::fs::read_to_string(root().join("CONTRIBUTING.md")).expect("a text");
+    let section = text.split("## An elementwise operation").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let numbered = section.expect("the section is there").lines().filter(|line| line.starts_with(char::is_numeric));
+    let listed: Vec<&str> = numbered.map(|line| line.split('`').nth(1).expect("a path")).collect();
+    assert!((5..=8).contains(&listed.len()), "{listed:?}");
+    let is_library = |path: &str| {
+        ["autograd/src/", "backend-cpu/src/", "backend-wgpu/src/"].iter().any(|library| path.starts_with(library))
+            && !path.starts_with("autograd/src/testing/")
+    };
+    for (variant, method) in [("Cos", "cos"), ("Log1p", "log1p"), ("NormalPdf", "normal_pdf")] {
+        let names = |path: &str, word: &str| {
+            let text = std::fs::read_to_string(root().join(path)).expect("a text");
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
+        };
+        for path in sources().iter().filter(|path| is_library(path)) {
+            assert!(!names(path, variant) || listed.contains(&path.as_str()), "{path} is not on the list: {variant}");
+        }
+        for path in &listed {
+            assert!(names(path, variant) || names(path, method), "{path} is on the list, and does not name {variant}");
+        }
+    }
+}

@@ -2,8 +2,8 @@
 
 use crate::{
     DType, Rng, Tensor,
-    fused::{self, Scores},
     lints::Mark,
+    op::fused::{self, Scores},
 };
 
 /// The options of [`Tensor::attention`] beside the plain formula.

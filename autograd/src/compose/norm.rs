@@ -2,10 +2,10 @@
 
 use crate::{
     DType, Tensor,
-    call::Call,
-    hook::{OwnRule, Vjp},
     lints::Mark,
     pitfall::{Pitfall, Severity},
+    tape::Call,
+    tape::hook::{OwnRule, Vjp},
 };
 
 /// The results of [`Tensor::batch_norm`].

@@ -3,7 +3,7 @@
 //! All of it is written in differences from the row's maximum, and a sum that is 1 and a little more is kept as that little:
 //! what adding the maximum, or the 1, would round away is often the whole result.
 
-use crate::{Tensor, hook::Vjp};
+use crate::{Tensor, tape::hook::Vjp};
 
 /// The exponentials of rows.
 struct Shares<'t> {

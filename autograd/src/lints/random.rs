@@ -1,34 +1,18 @@
 //! Random numbers that repeat: from run to run, from program to program, from rank to rank.
 
-use super::{Lint, Walk};
+use super::{
+    Lint, Walk,
+    facts::{Drawing, Drawn},
+};
 use crate::{
     Site,
     pitfall::Pitfall,
-    program::{PassKind, Program},
+    program::Program,
     random::KEY,
+    recorded::PassKind,
     store::{Layout, StateId},
-    tape::NodeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Numbers that a generator has given on a tape.
-#[derive(Clone, Debug)]
-pub(crate) struct Drawn {
-    pub key: StateId,
-    pub counter: StateId,
-    pub stream: u64,
-    pub node: NodeId,
-    pub site: Site,
-}
-
-/// The random numbers of a program, and what they depend on.
-#[derive(Clone, Default, Debug)]
-pub(crate) struct Drawing {
-    drawn: Vec<Drawn>,
-    /// The counters that it moves on.
-    moved: BTreeSet<StateId>,
-    trains: bool,
-}
 
 impl Drawing {
     /// That of a program in which generators have given these numbers; those that nothing needs are not drawn.

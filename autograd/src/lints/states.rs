@@ -1,23 +1,16 @@
 //! States that a non-finite step would spoil: states that do not follow its verdict, and parameters without one.
 
-use super::{Facts, Walk};
+use super::Walk;
 use crate::{
-    Site, Tensor,
+    Tensor,
     grads::{Grads, Unscaled},
+    node::{Node, NodeId, Scope},
     op::{Binary, Op, Unary},
     pitfall::Pitfall,
-    program::PassKind,
-    store::StateId,
-    tape::{Node, NodeId, Scope, Tape},
+    recorded::PassKind,
+    tape::Tape,
 };
 use std::collections::HashSet;
-
-impl Facts {
-    /// Remembers the line that last gave a state a value.
-    pub(crate) fn assign(&mut self, state: StateId, site: Site) {
-        self.assigned.insert(state, site);
-    }
-}
 
 impl Tape {
     /// Remembers the verdict that a step follows, and notes gradients that nobody has checked.

@@ -2,10 +2,10 @@
 
 use super::probed::{Answers, Question};
 use crate::{
+    node::NodeId,
     op::{Op, Unary},
     program::Program,
     session::Taps,
-    tape::NodeId,
 };
 
 /// The answers of a probed run.

@@ -1,7 +1,7 @@
 //! The place where values have grown from one run of a program to another, though all of them are finite.
 
 use super::{NodePlace, flags::Flags};
-use crate::{Array, error::Result, op::Op, program::Program, session::Session, tape::NodeId};
+use crate::{Array, error::Result, node::NodeId, op::Op, program::Program, session::Session};
 use std::fmt;
 
 /// The root mean square of the elements that are finite; 0 where none is.

@@ -4,20 +4,20 @@ mod flags;
 mod growth;
 mod probed;
 mod ranges;
-mod rewriting;
+pub(crate) mod rewriting;
 
 use crate::{
     Array, Site,
     error::Result,
+    node::NodeId,
     op::Op,
-    program::{PassKind, Program},
+    program::Program,
+    recorded::PassKind,
     session::{Session, Step},
-    tape::NodeId,
 };
 use flags::{Flags, Found};
 pub use growth::{Grown, Growth, Sizes};
 use probed::Answers;
-pub(crate) use rewriting::aside;
 use std::fmt;
 
 /// A part of a training step.

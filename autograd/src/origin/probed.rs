@@ -3,9 +3,10 @@
 use super::rewriting::{Rewriting, TOGETHER, aside};
 use crate::{
     DType, Shape, Site,
+    node::{Node, NodeId},
     op::{Binary, Op, Reduce, Unary},
-    program::{Program, TapDecl},
-    tape::{Node, NodeId},
+    program::Program,
+    recorded::TapDecl,
 };
 
 /// A question about a value.
@@ -98,7 +99,7 @@ fn by_design(program: &Program) -> Vec<Meant> {
     let any = |[negative, positive]: Meant| negative || positive;
     let of = |bits: u64| [f64::NEG_INFINITY, f64::INFINITY].map(|infinite| f64::from_bits(bits) == infinite);
     let both = |a: Meant, b: Meant| [a[0] || b[0], a[1] || b[1]];
-    let turned = |[negative, positive]: Meant| [positive, negative];
+    let negated = |[negative, positive]: Meant| [positive, negative];
     let mut meant: Vec<Meant> = vec![];
     for node in &program.nodes {
         let input = |at: usize| meant[node.inputs[at].index()];
@@ -106,27 +107,15 @@ fn by_design(program: &Program) -> Vec<Meant> {
         meant.push(match &node.op {
             Op::Const(bits) => of(*bits),
             Op::Table(bits) => bits.iter().fold(NONE, |all, bits| both(all, of(*bits))),
-            // These map infinities to numbers, or take the largest of many.
-            Op::Unary(
-                Unary::Exp
-                | Unary::Expm1
-                | Unary::Tanh
-                | Unary::Erf
-                | Unary::Sigmoid
-                | Unary::NormalCdf
-                | Unary::NormalPdf
-                | Unary::Recip
-                | Unary::IsFinite,
-            )
-            | Op::Binary(Binary::Max | Binary::Lt | Binary::Eq)
-            | Op::Reduce(..)
-            | Op::ArgMax(_) => NONE,
-            Op::Unary(Unary::Neg) => turned(input(0)),
-            Op::Binary(Binary::Sub) => both(input(0), turned(input(1))),
+            Op::Unary(unary) if unary.ends_infinity() => NONE,
+            // These compare, or take the largest of many.
+            Op::Binary(Binary::Max | Binary::Lt | Binary::Eq) | Op::Reduce(..) | Op::ArgMax(_) => NONE,
+            Op::Unary(Unary::Neg) => negated(input(0)),
+            Op::Binary(Binary::Sub) => both(input(0), negated(input(1))),
             // Most often by a constant, whose sign decides.
             Op::Binary(Binary::Mul | Binary::Div) => match constant(program, node.inputs[1]) {
                 Some(factor) if factor > 0.0 => input(0),
-                Some(factor) if factor < 0.0 => turned(input(0)),
+                Some(factor) if factor < 0.0 => negated(input(0)),
                 _ => [any(all()); 2],
             },
             Op::Binary(Binary::Pow) | Op::MatMul { .. } | Op::Unary(_) => [any(all()); 2],

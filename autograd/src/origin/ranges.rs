@@ -7,10 +7,11 @@ use super::{
 use crate::{
     Array, DType, Shape,
     error::Result,
+    node::{Node, NodeId},
     op::{Op, Reduce, Unary},
-    program::{Program, TapDecl},
+    program::Program,
+    recorded::TapDecl,
     session::Session,
-    tape::{Node, NodeId},
 };
 
 /// The measures of a value: how many elements are numbers and not NaN, how many of these are finite, the smallest of them with its

@@ -3,9 +3,10 @@
 use crate::{
     DType, Shape, Site,
     lints::Drawing,
+    node::{Node, NodeId},
     op::{Op, Place},
-    program::{Program, TapDecl},
-    tape::{Node, NodeId},
+    program::Program,
+    recorded::TapDecl,
 };
 use std::sync::Arc;
 
@@ -16,6 +17,14 @@ pub(super) const TOGETHER: usize = 64;
 #[derive(Default)]
 pub(super) struct Rewriting {
     pub nodes: Vec<Node>,
+}
+
+impl Program {
+    /// The program that shows the same and changes nothing: no state is assigned, and nothing that is wrong is told of.
+    pub fn without_commits(self) -> Self {
+        let taps = self.taps.clone();
+        aside(self, taps)
+    }
 }
 
 /// A program that leaves no trace but its taps.

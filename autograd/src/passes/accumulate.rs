@@ -5,30 +5,17 @@ use crate::{
     Array, DType, Tensor,
     grads::{Grads, History, Unscaled},
     lints::Mark,
-    pass_state::{Action, PassState},
+    pass_state::{Action, PassState, Weighting},
     pitfall::{Pitfall, Severity},
-    program::PassKind,
+    recorded::{Event, PassKind, Window},
     scaler::LossScaler,
     store::{Flat, ParamSet, StateId, Store},
     tape::Tape,
-    window::{Event, Window},
 };
 use std::{
     marker::PhantomData,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-
-/// The combination of micro-batches' gradients.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Weighting {
-    /// Their mean: `(1/K) sum_k g_k`, K being how many there are, also where a window is cut short.
-    #[default]
-    Mean,
-    /// `sum_k n_k g_k / sum_k n_k`, for gradients of means over n_k tokens: that of the mean over all tokens.
-    TokenWeighted,
-    /// Their sum.
-    Sum,
-}
 
 /// Gradients that add up over several runs, in a store: micro-batches that together are one batch.
 ///
@@ -234,7 +221,7 @@ impl<S> Accumulator<S> {
         }
         if let Some(loss) = history.loss {
             let twice = {
-                let accumulated = &mut tape.inner.borrow_mut().accumulated;
+                let accumulated = &mut tape.inner.borrow_mut().training.accumulated;
                 let twice = accumulated.contains(&(self.weight, loss));
                 accumulated.push((self.weight, loss));
                 twice

@@ -3,9 +3,9 @@
 use crate::{
     Tensor,
     grads::Grads,
-    hook::check_replacement,
     passes::Accumulator,
     store::{Param, StateId},
+    tape::hook::check_replacement,
 };
 use std::{fmt, sync::Arc};
 

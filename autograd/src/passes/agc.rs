@@ -8,10 +8,10 @@ use super::{
 };
 use crate::{
     DType, Operand, Tensor,
-    coefficient::Range,
     grads::{Grads, Unscaled},
     pitfall::{Pitfall, Severity},
-    program::PassKind,
+    range::Range,
+    recorded::PassKind,
     store::{Param, ParamSet},
 };
 

@@ -5,7 +5,7 @@ use crate::{
     grads::{Grads, Unscaled},
     lints::names,
     pitfall::{Pitfall, Severity},
-    program::PassKind,
+    recorded::PassKind,
     store::{Param, ParamSet},
 };
 

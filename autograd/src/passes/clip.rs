@@ -6,11 +6,10 @@ use super::{
 };
 use crate::{
     DType, Operand, Tensor,
-    alarm::Bad,
-    coefficient::Range,
     grads::{Grads, Unscaled},
     pitfall::{Pitfall, Severity},
-    program::PassKind,
+    range::Range,
+    recorded::{Bad, PassKind},
 };
 use std::fmt;
 

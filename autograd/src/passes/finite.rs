@@ -2,9 +2,8 @@
 
 use crate::{
     Array, DType, Tensor,
-    alarm::Bad,
     grads::{Grads, Scaled, Unscaled},
-    program::PassKind,
+    recorded::{Bad, PassKind},
     scaler::LossScaler,
     store::{StateId, Store},
 };

@@ -8,11 +8,11 @@ use super::{
 };
 use crate::{
     DType, Operand, Tensor,
-    coefficient::Range,
     grads::{Grads, Unscaled},
     op::Segments,
     pitfall::Pitfall,
-    program::PassKind,
+    range::Range,
+    recorded::PassKind,
     store::{Param, ParamSet},
 };
 use std::sync::Arc;

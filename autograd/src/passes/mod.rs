@@ -19,7 +19,7 @@ mod reduce;
 mod units;
 mod value;
 
-pub use accumulate::{Accumulator, Weighting};
+pub use accumulate::Accumulator;
 pub use agc::Agc;
 pub use centralize::Centralize;
 pub use clip::{ClipNorm, NonFinite};
@@ -31,7 +31,7 @@ use crate::{
     Tensor,
     grads::Grads,
     pass_state::Action,
-    program::PassKind,
+    recorded::PassKind,
     store::{Flat, ParamSet},
 };
 

@@ -4,8 +4,8 @@ use super::units::Units;
 use crate::{
     DType, Tensor,
     grads::{Grads, Unscaled},
-    program::PassKind,
     random::Rng,
+    recorded::PassKind,
     store::Flat,
 };
 

@@ -1,6 +1,6 @@
 //! A look at gradients on their way: their norms, and what these are of the parameters' own.
 
-use crate::{grads::Grads, pass_state::Action, program::PassKind, store::ParamSet};
+use crate::{grads::Grads, pass_state::Action, recorded::PassKind, store::ParamSet};
 
 impl<S> Grads<'_, S> {
     /// Shows the gradients as they are here, and changes nothing.

@@ -5,8 +5,8 @@ use crate::{
     grads::Grads,
     op::Reduce,
     pass_state::{Action, PassState},
-    program::PassKind,
     random::fnv1a,
+    recorded::PassKind,
     store::Flat,
 };
 

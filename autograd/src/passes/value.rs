@@ -3,9 +3,9 @@
 use super::units::Units;
 use crate::{
     DType, Operand,
-    coefficient::Range,
     grads::{Grads, Unscaled},
-    program::PassKind,
+    range::Range,
+    recorded::PassKind,
     store::ParamSet,
 };
 

@@ -9,9 +9,9 @@ use super::{
 };
 use crate::{
     DType, Shape,
+    node::NodeId,
     op::{Op, Place},
     program::Program,
-    tape::NodeId,
 };
 use std::{
     cmp::Reverse,

@@ -6,8 +6,8 @@ use super::{
     group::{Class, Group, Groups, View, is_identity, weight},
 };
 use crate::{
+    node::NodeId,
     op::{Op, Segments},
-    tape::NodeId,
 };
 use std::{collections::BTreeMap, sync::Arc};
 

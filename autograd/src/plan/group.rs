@@ -8,9 +8,9 @@
 use super::{Grouping, Level, Operand, merge::Links, width::Ingredients};
 use crate::{
     Shape,
+    node::NodeId,
     op::{Op, Segments, Unary},
     program::Program,
-    tape::NodeId,
 };
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -4,7 +4,7 @@ use super::{
     Level,
     group::{ABSORBED, Class, Groups, View, is_placed},
 };
-use crate::{Shape, op::Segments, tape::NodeId};
+use crate::{Shape, node::NodeId, op::Segments};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,

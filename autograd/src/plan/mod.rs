@@ -20,9 +20,9 @@ pub use profile::Cost;
 
 use crate::{
     DType, Shape, Site,
+    node::{NodeId, ScopeId},
     op::{Op, Reduce},
     store::StateId,
-    tape::{NodeId, ScopeId},
 };
 use std::{ops::Range, sync::Arc};
 

@@ -5,7 +5,7 @@ use super::{
     emit::Limit,
     group::{Class, Groups, is_identity, is_placed, weight},
 };
-use crate::{op::Op, store::StateId, tape::NodeId};
+use crate::{node::NodeId, op::Op, store::StateId};
 use std::collections::HashMap;
 
 /// The cost of computing a root again: the work, the roots of as many elements, and those that are repeated.

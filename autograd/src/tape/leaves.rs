@@ -3,10 +3,10 @@
 use super::Tape;
 use crate::{
     Array, DType, Shape, Tensor,
+    node::NodeId,
     op::{InputId, Op},
-    program::InputDecl,
+    recorded::InputDecl,
     store::{Flat, ParamSet, StateId},
-    tape::NodeId,
 };
 use std::collections::BTreeMap;
 
@@ -97,7 +97,10 @@ impl Tape {
     pub fn state(&self, state: StateId) -> Tensor<'_> {
         let (rebound, current) = {
             let inner = self.inner.borrow();
-            (inner.rebound.iter().rev().find_map(|r| r.get(&state).copied()), inner.states.get(&state).copied())
+            (
+                inner.states.rebound.iter().rev().find_map(|r| r.get(&state).copied()),
+                inner.states.now.get(&state).copied(),
+            )
         };
         if let Some(id) = rebound.or(current) {
             return Tensor { tape: self, id };
@@ -113,7 +116,7 @@ impl Tape {
     #[track_caller]
     pub fn assign(&self, state: StateId, value: Tensor<'_>) {
         let id = self.fitting("assign to", state, value);
-        let rebound = self.inner.borrow().rebound.iter().any(|r| r.contains_key(&state));
+        let rebound = self.inner.borrow().states.rebound.iter().any(|r| r.contains_key(&state));
         let name = &self.layout.state(state).name;
         assert!(
             !rebound,
@@ -121,8 +124,8 @@ impl Tape {
         );
         let site = self.site();
         let mut inner = self.inner.borrow_mut();
-        inner.states.insert(state, id);
-        inner.versions.assigned.push((state, id, site));
+        inner.states.now.insert(state, id);
+        inner.states.versions.assigned.push((state, id, site));
         inner.facts.assign(state, site);
     }
 
@@ -130,14 +133,14 @@ impl Tape {
     #[track_caller]
     pub(crate) fn note_scale(&self, scale: StateId) {
         let id = self.state(scale).id;
-        self.inner.borrow_mut().scaled_by.insert(scale, id);
+        self.inner.borrow_mut().training.scaled_by.insert(scale, id);
     }
 
     /// True if a loss scale still has the value that was noted, and where no loss was scaled on this tape.
     #[track_caller]
     pub(crate) fn scale_is_noted(&self, scale: StateId) -> bool {
         let id = self.state(scale).id;
-        self.inner.borrow().scaled_by.get(&scale).is_none_or(|noted| *noted == id)
+        self.inner.borrow().training.scaled_by.get(&scale).is_none_or(|noted| *noted == id)
     }
 
     /// The latest values of the arenas that hold some parameters.
@@ -176,9 +179,9 @@ impl Tape {
         for &(arena, value) in values.parts() {
             bindings.insert(arena, self.fitting("with_params:", arena, value));
         }
-        self.inner.borrow_mut().rebound.push(bindings);
+        self.inner.borrow_mut().states.rebound.push(bindings);
         let result = f();
-        self.inner.borrow_mut().rebound.pop();
+        self.inner.borrow_mut().states.rebound.pop();
         result
     }
 }

@@ -13,7 +13,7 @@ pub struct Entered<'t> {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        self.tape.inner.borrow_mut().scope = self.before;
+        self.tape.inner.borrow_mut().here.scope = self.before;
     }
 }
 
@@ -48,7 +48,7 @@ impl Tape {
     }
 
     pub(crate) fn current_scope(&self) -> ScopeId {
-        self.inner.borrow().scope.unwrap_or(ScopeId(0))
+        self.inner.borrow().here.scope.unwrap_or(ScopeId(0))
     }
 
     pub(crate) fn child_scope(&self, parent: ScopeId, name: &str, turn: Option<usize>) -> ScopeId {
@@ -70,7 +70,7 @@ impl Tape {
     }
 
     fn entered(&self, scope: ScopeId) -> Entered<'_> {
-        Entered { tape: self, before: self.inner.borrow_mut().scope.replace(scope) }
+        Entered { tape: self, before: self.inner.borrow_mut().here.scope.replace(scope) }
     }
 
     /// Records contractions of f32 tensors in half precision (Micikevicius et al. 2018, "Mixed precision training"):
@@ -108,17 +108,17 @@ impl Tape {
             DType::F32 => None,
             _ => panic!("autocast: contractions in {dtype}: needs f16, or f32 for none{}", self.recorded_at()),
         };
-        let before = std::mem::replace(&mut self.inner.borrow_mut().autocast, half);
+        let before = std::mem::replace(&mut self.inner.borrow_mut().here.autocast, half);
         let result = f();
-        self.inner.borrow_mut().autocast = before;
+        self.inner.borrow_mut().here.autocast = before;
         result
     }
 
     /// The type that a contraction of these is to be computed in, if that is another than theirs.
     pub(crate) fn autocasts(&self, a: Tensor<'_>, b: Tensor<'_>) -> Option<DType> {
-        let half = self.inner.borrow().autocast?;
+        let half = self.inner.borrow().here.autocast?;
         let casts = a.dtype() == DType::F32 && b.dtype() == DType::F32;
-        self.inner.borrow_mut().half |= casts;
+        self.inner.borrow_mut().here.half |= casts;
         casts.then_some(half)
     }
 }

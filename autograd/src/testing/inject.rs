@@ -2,9 +2,9 @@
 
 use crate::{
     DType, Program, Shape,
+    node::{Node, NodeId},
     op::{Binary, InputId, Op},
-    program::{InputDecl, Pass, TapDecl},
-    tape::{Node, NodeId},
+    recorded::{InputDecl, Pass, TapDecl},
 };
 
 /// The input that tells which element of the value is replaced (u32 scalar), counted row-major. One that there is not

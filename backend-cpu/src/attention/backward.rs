@@ -1,13 +1,16 @@
 //! The gradient of attention: the scores of some queries and keys once more, and what follows from them.
 
 use super::{
-    Extents, FEW, Memory, ROWS, Real,
+    Extents, FEW, Memory, ROWS,
     block::{block, queries, transposed},
     heads::{clear, scale},
 };
-use crate::matmul::{
-    matrix::Place,
-    tiles::{Rows, multiply},
+use crate::{
+    matmul::{
+        matrix::Place,
+        tiles::{Rows, multiply},
+    },
+    simd::float::Real,
 };
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
@@ -118,7 +121,7 @@ impl<T: Real> WithSimd for Backward<'_, T> {
                 unsafe { multiply(simd, shape, v.from(first).matrix(), block(do_transposed), to, false) };
                 for (p, ds) in p.iter_mut().zip(&mut *ds) {
                     for i in 0..ROWS {
-                        p[i] = (p[i] - high[i]).exp().weight();
+                        p[i] = (p[i] - high[i]).exp().share();
                         ds[i] = p[i] * (ds[i] - delta[i]);
                     }
                 }

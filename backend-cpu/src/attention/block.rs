@@ -1,10 +1,11 @@
 //! The common part of forward and backward: blocks of queries transposed, and the scores of a block.
 
-use super::{Extents, ROWS, Real};
+use super::{Extents, ROWS};
 use crate::matmul::{
     matrix::{Matrix, Place},
     tiles::{Rows, multiply},
 };
+use crate::simd::float::Real;
 use pulp::Simd;
 use std::ops::Range;
 

@@ -2,11 +2,11 @@
 //! as it comes (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax").
 
 use super::{
-    Extents, Memory, ROWS, Real,
+    Extents, Memory, ROWS,
     block::{Row, queries, transposed},
     heads::{clear, scale},
 };
-use crate::matmul::tiles::multiply;
+use crate::{matmul::tiles::multiply, simd::float::Real};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
@@ -71,7 +71,7 @@ impl<T: Real> WithSimd for Forward<'_, T> {
             let mut added = [T::ZERO; ROWS];
             for scores in &mut *scores {
                 for i in 0..ROWS {
-                    scores[i] = (scores[i] - shift[i]).exp().weight();
+                    scores[i] = (scores[i] - shift[i]).exp().share();
                     added[i] = added[i] + scores[i];
                 }
             }
@@ -92,7 +92,7 @@ impl<T: Real> WithSimd for Forward<'_, T> {
         let l = unsafe { l.row(0, block.len()) };
         for i in 0..block.len() {
             let nothing = sum[i] == T::ZERO;
-            factor[i] = if nothing { T::ONE } else { sum[i].recip() };
+            factor[i] = if nothing { T::ONE } else { T::ONE / sum[i] };
             l[i] = if nothing { T::from_f64(f64::INFINITY) } else { sum[i].ln() + shift[i] };
         }
         // SAFETY: as above.

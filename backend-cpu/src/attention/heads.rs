@@ -1,6 +1,6 @@
 //! The places of heads' matrices: those that attention reads and those that it writes.
 
-use super::Real;
+use crate::simd::float::Real;
 use crate::{
     matmul::{matrix::Place, tiles::Rows},
     memory::{

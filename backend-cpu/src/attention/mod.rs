@@ -20,8 +20,7 @@ use crate::{
         scratch::{Files, Workers},
         sizes::Sizes,
     },
-    sequence,
-    simd::{self, functions::Number, math},
+    simd::float::Real,
     threads::pool::Pool,
 };
 use backward::Backward;
@@ -39,64 +38,6 @@ const ROWS: usize = 32;
 
 /// Heads that share keys and values below which these are shared among tasks.
 const FEW: usize = 8;
-
-/// The element types of attention.
-trait Real: sequence::Real + Number + simd::float::Real {
-    fn exp(self) -> Self;
-    fn ln(self) -> Self;
-    fn recip(self) -> Self;
-    /// The same where it is finite, else 0.
-    fn or_zero(self) -> Self;
-    /// The same, but 0 for a weight that is nothing beside the largest, which is 1. Products with it would come to the end
-    /// of the normal range, where processors take a hundred times as long.
-    fn weight(self) -> Self;
-}
-
-impl Real for f32 {
-    #[inline(always)]
-    fn exp(self) -> f32 {
-        math::exp(self)
-    }
-    #[inline(always)]
-    fn ln(self) -> f32 {
-        math::log(self)
-    }
-    #[inline(always)]
-    fn recip(self) -> f32 {
-        1.0 / self
-    }
-    #[inline(always)]
-    fn or_zero(self) -> f32 {
-        if self.is_finite() { self } else { 0.0 }
-    }
-    #[inline(always)]
-    fn weight(self) -> f32 {
-        if self < 1e-24 { 0.0 } else { self }
-    }
-}
-
-impl Real for f64 {
-    #[inline(always)]
-    fn exp(self) -> f64 {
-        f64::exp(self)
-    }
-    #[inline(always)]
-    fn ln(self) -> f64 {
-        f64::ln(self)
-    }
-    #[inline(always)]
-    fn recip(self) -> f64 {
-        1.0 / self
-    }
-    #[inline(always)]
-    fn or_zero(self) -> f64 {
-        if self.is_finite() { self } else { 0.0 }
-    }
-    #[inline(always)]
-    fn weight(self) -> f64 {
-        if self < 1e-180 { 0.0 } else { self }
-    }
-}
 
 /// The extents of attention, and how its scores are made.
 #[derive(Clone, Copy, Debug)]

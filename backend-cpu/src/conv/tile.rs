@@ -203,7 +203,7 @@ impl<A: Real> Pairs<'_, A> {
         }
         for (sums, out) in sums.iter().zip(out.chunks_mut(width)) {
             for (&sum, out) in sums.iter().zip(out) {
-                *out = out.plus(A::sum(simd, sum));
+                *out = *out + A::sum(simd, sum);
             }
         }
     }

@@ -119,7 +119,7 @@ impl Weights {
                     let first = ((group * wide + m / self.channels[0]) * narrow + part) * chunks;
                     for (t, to) in to.iter_mut().enumerate() {
                         let of = |chunk: usize| sums[(first + chunk) * len + m % self.channels[0] * width + t];
-                        let sum = (0..chunks).map(of).fold(T::Sum::from_f64(0.0), |sum, part| sum.plus(part));
+                        let sum = (0..chunks).map(of).fold(T::Sum::from_f64(0.0), |sum, part| sum + part);
                         *to = T::nearest(sum);
                     }
                 }

@@ -168,7 +168,7 @@ impl<A: Real> Tile<A> {
                 // SAFETY: promised by the caller.
                 unsafe {
                     let out = self.out.offset(m as isize * self.stride).add(v * lanes).cast::<A::Vector<S>>();
-                    let sum = if self.add { A::add(simd, out.read_unaligned(), sums[m][v]) } else { sums[m][v] };
+                    let sum = if self.add { A::vector_add(simd, out.read_unaligned(), sums[m][v]) } else { sums[m][v] };
                     out.write_unaligned(sum);
                 }
             }

@@ -4,9 +4,10 @@
 use super::{
     Sequence,
     panels::Panels,
-    real::{Real, update},
     rows::{Output, Steps, hold},
+    slopes::{sigmoid_slope, tanh_slope, update},
 };
+use crate::simd::float::Real;
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 use wgrad::Cell;
@@ -118,17 +119,17 @@ impl<'a, T: Real> Backward<'a, T> {
                 update(&mut kept[4][..len], [c], |_, [c]| c.tanh());
                 let [i, f, g, o, squashed] = kept.each_ref().map(|kept| &kept[..len]);
                 let [di, df, dg, d_o] = gates;
-                let own = |dh: T, o: T, squashed: T| dh * o * squashed.tanh_slope();
+                let own = |dh: T, o: T, squashed: T| dh * o * tanh_slope(squashed);
                 match given.map(of) {
                     Some(given) => update(dc, [dh, o, squashed, given], |carry, [dh, o, squashed, given]| {
                         (own(dh, o, squashed) + given) + carry
                     }),
                     None => update(dc, [dh, o, squashed], |carry, [dh, o, squashed]| own(dh, o, squashed) + carry),
                 }
-                update(d_o, [dh, squashed, o], |_, [dh, squashed, o]| (dh * squashed * o.sigmoid_slope()).flushed());
-                update(di, [dc, g, i], |_, [dc, g, i]| (dc * g * i.sigmoid_slope()).flushed());
-                update(df, [dc, before, f], |_, [dc, before, f]| (dc * before * f.sigmoid_slope()).flushed());
-                update(dg, [dc, i, g], |_, [dc, i, g]| (dc * i * g.tanh_slope()).flushed());
+                update(d_o, [dh, squashed, o], |_, [dh, squashed, o]| (dh * squashed * sigmoid_slope(o)).flushed());
+                update(di, [dc, g, i], |_, [dc, g, i]| (dc * g * sigmoid_slope(i)).flushed());
+                update(df, [dc, before, f], |_, [dc, before, f]| (dc * before * sigmoid_slope(f)).flushed());
+                update(dg, [dc, i, g], |_, [dc, i, g]| (dc * i * tanh_slope(g)).flushed());
                 update(dc, [f], |dc, [f]| (dc * f).flushed());
             }
             self.weights.product(simd, self.dz.at(t), (&mut *self.dh0, hidden), false);
@@ -151,11 +152,11 @@ impl<'a, T: Real> Backward<'a, T> {
                 let (du, dn) = rest.split_at_mut(hidden);
                 let (recurrent_ru, recurrent_n) = recurrent.split_at_mut(2 * hidden);
                 // By way of the other matrix: see `update`.
-                update(recurrent_n, [dh, u, n], |_, [dh, u, n]| (dh * (T::ONE - u) * n.tanh_slope()).flushed());
+                update(recurrent_n, [dh, u, n], |_, [dh, u, n]| (dh * (T::ONE - u) * tanh_slope(n)).flushed());
                 dn.copy_from_slice(recurrent_n);
-                update(dr, [recurrent_n, kept, r], |_, [dn, kept, r]| (dn * kept * r.sigmoid_slope()).flushed());
+                update(dr, [recurrent_n, kept, r], |_, [dn, kept, r]| (dn * kept * sigmoid_slope(r)).flushed());
                 update(du, [dh, before, n, u], |_, [dh, before, n, u]| {
-                    (dh * (before - n) * u.sigmoid_slope()).flushed()
+                    (dh * (before - n) * sigmoid_slope(u)).flushed()
                 });
                 recurrent_ru.copy_from_slice(&dz[..2 * hidden]);
                 update(recurrent_n, [r], |dn, [r]| (dn * r).flushed());
@@ -172,8 +173,8 @@ impl<T: Real> WithSimd for Backward<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         match self.shape.cell {
-            Cell::Tanh => self.plain(simd, |dh, h| dh * h.tanh_slope()),
-            Cell::Sigmoid => self.plain(simd, |dh, h| dh * h.sigmoid_slope()),
+            Cell::Tanh => self.plain(simd, |dh, h| dh * tanh_slope(h)),
+            Cell::Sigmoid => self.plain(simd, |dh, h| dh * sigmoid_slope(h)),
             Cell::Irnn => self.plain(simd, |dh, h| if h <= T::ZERO { T::ZERO } else { dh }),
             Cell::Lstm => self.lstm(simd),
             Cell::Gru => self.gru(simd),

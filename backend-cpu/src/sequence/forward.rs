@@ -3,9 +3,10 @@
 use super::{
     Sequence,
     panels::Panels,
-    real::{Real, update},
     rows::{Output, Steps, hold},
+    slopes::update,
 };
+use crate::simd::float::Real;
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 use wgrad::Cell;

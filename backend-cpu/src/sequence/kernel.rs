@@ -1,11 +1,12 @@
 //! Sequence ops as kernels of a plan: what they read and write, for the loops of [`crate::sequence`].
 
-use super::{Real, Sequence};
+use super::Sequence;
 use crate::{
     memory::{
-        elements::{Element, Env, Source, aligned_mut},
+        elements::{Env, Source, aligned_mut},
         scratch::{Files, Workers},
     },
+    simd::float::Real,
     threads::team::Team,
 };
 use wgrad::{
@@ -57,7 +58,7 @@ impl Recurrence {
         }
     }
 
-    fn run_in<T: Real + Element>(&self, env: Env, workers: &Workers, team: &Team) {
+    fn run_in<T: Real>(&self, env: Env, workers: &Workers, team: &Team) {
         let mut inputs: [&[T]; INPUTS] = [&[]; INPUTS];
         for (input, &(source, start, len)) in inputs.iter_mut().zip(&self.reads) {
             if !matches!(source, Source::Target(_)) {

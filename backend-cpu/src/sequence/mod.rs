@@ -9,12 +9,12 @@ mod backward;
 mod forward;
 pub(crate) mod kernel;
 mod panels;
-mod real;
 mod rows;
+mod slopes;
+#[cfg(test)]
+mod tests;
 
-pub use real::Real;
-
-use crate::threads::team::Team;
+use crate::{simd::float::Real, threads::team::Team};
 use backward::Backward;
 use forward::Forward;
 use panels::Panels;
@@ -31,7 +31,7 @@ const SERIAL: usize = 1 << 20;
 
 /// A sequence op, or its gradient, with its extents.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Sequence {
+pub(crate) struct Sequence {
     cell: Cell,
     backward: bool,
     time: usize,
@@ -119,20 +119,4 @@ impl Sequence {
 fn chunks(batch: usize) -> Vec<Range<usize>> {
     let count = if batch < 4 { 1 } else { batch.div_ceil(ROWS).next_multiple_of(2) };
     (0..count).map(|i| i * batch / count..(i + 1) * batch / count).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chunks_cover_the_batch_and_are_no_single_rows() {
-        for batch in 1..200 {
-            let chunks = chunks(batch);
-            assert!(chunks[0].start == 0 && chunks[chunks.len() - 1].end == batch);
-            assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start));
-            assert!(chunks.iter().all(|rows| rows.len() <= ROWS && (rows.len() > 1 || batch == 1)), "{chunks:?}");
-        }
-        assert_eq!(chunks(32), [0..16, 16..32]);
-    }
 }

@@ -1,7 +1,8 @@
 //! Recurrent weights, and products with them on one thread. Every time step multiplies by the same matrix, and so it is
 //! copied once into panels of a few columns, in the order in which a product meets them.
 
-use super::{Real, rows::Output};
+use super::rows::Output;
+use crate::simd::float::Real;
 use crate::{
     matmul::{
         matrix::{Matrix, Place},

@@ -33,8 +33,8 @@ pub(crate) fn any_non_finite_by<S: Simd, T: Real>(simd: S, x: &[T]) -> bool {
         sums[i % SIDE_BY_SIDE] = T::mul_add(simd, vector, zero, sums[i % SIDE_BY_SIDE]);
     }
     let [a, b, c, d] = sums;
-    let sum = T::sum(simd, T::add(simd, T::add(simd, a, b), T::add(simd, c, d)));
-    let sum = rest.iter().fold(sum, |sum, &x| sum.plus(x.times(T::default())));
+    let sum = T::sum(simd, T::vector_add(simd, T::vector_add(simd, a, b), T::vector_add(simd, c, d)));
+    let sum = rest.iter().fold(sum, |sum, &x| sum + x * T::default());
     !sum.into_f64().is_finite()
 }
 

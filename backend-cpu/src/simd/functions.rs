@@ -7,10 +7,16 @@ use wgrad::op::{Binary, Gate, Unary};
 
 /// A number's type, and the elementwise functions that exist in it.
 pub(crate) trait Number: Element + PartialOrd {
+    /// A function of one value that gives one of its type.
+    ///
     /// # Panics
-    /// If the function does not exist in this type, as it does in none of those below.
-    fn unary(op: Unary, _: Lanes<Self>, _: &mut [Self]) {
+    /// If it does not exist in this type.
+    fn function<E: Each<Self>>(op: Unary, _: E) -> E::Out {
         unreachable!("{op:?} of {}", Self::DTYPE)
+    }
+    /// That function of each element of a block.
+    fn unary(op: Unary, a: Lanes<Self>, out: &mut [Self]) {
+        Self::function(op, Block(a, out));
     }
     fn binary(op: Binary, a: Lanes<Self>, b: Lanes<Self>, out: &mut [Self]);
     fn is_finite(_: Lanes<Self>, _: &mut [bool]) {
@@ -30,31 +36,86 @@ pub(crate) fn compare<T: Number>(op: Binary, a: Lanes<T>, b: Lanes<T>, out: &mut
     }
 }
 
+/// Calls a function of one float for each of some.
+pub(crate) trait Each<T> {
+    type Out;
+
+    fn each(self, f: impl Fn(T) -> T) -> Self::Out;
+    /// As [`Each::each`], with another function for the few that are so large.
+    fn each_but(self, f: impl Fn(T) -> T, large: impl Fn(T) -> bool, other: impl Fn(T) -> T) -> Self::Out;
+}
+
+/// The elements of a block.
+struct Block<'a, T>(Lanes<'a, T>, &'a mut [T]);
+
+impl<T: Copy> Each<T> for Block<'_, T> {
+    type Out = ();
+
+    fn each(self, f: impl Fn(T) -> T) {
+        map1(self.0, self.1, f);
+    }
+    fn each_but(self, f: impl Fn(T) -> T, large: impl Fn(T) -> bool, other: impl Fn(T) -> T) {
+        let Self(a, out) = self;
+        map1(a, out, &f);
+        let any = match a {
+            Lanes::Splat(x) => large(x),
+            Lanes::Slice(x) | Lanes::Lines(x) | Lanes::Tile(x) => x.iter().fold(false, |any, &x| any | large(x)),
+        };
+        if any {
+            map1(a, out, |x| if large(x) { other(x) } else { f(x) });
+        }
+    }
+}
+
+/// A few elements in registers.
+pub(crate) struct Few<T, const N: usize>(pub [T; N]);
+
+impl<T: Copy, const N: usize> Each<T> for Few<T, N> {
+    type Out = [T; N];
+
+    #[inline(always)]
+    fn each(self, f: impl Fn(T) -> T) -> [T; N] {
+        let mut y = self.0;
+        y.iter_mut().for_each(|y| *y = f(*y));
+        y
+    }
+    #[inline(always)]
+    fn each_but(self, f: impl Fn(T) -> T, large: impl Fn(T) -> bool, other: impl Fn(T) -> T) -> [T; N] {
+        let x = self.0;
+        let y = self.each(f);
+        match x.iter().fold(false, |any, &x| any | large(x)) {
+            true => std::array::from_fn(|i| if large(x[i]) { other(x[i]) } else { y[i] }),
+            false => y,
+        }
+    }
+}
+
 macro_rules! floats {
-    ($($t:ty { exp: $exp:expr, expm1: $expm1:expr, log: $log:expr, log1p: $log1p:expr, sin: $sin:expr, cos: $cos:expr, tanh: $tanh:expr, erf: $erf:expr, gates: $gates:ident, pow: $pow:expr })*) => { $(
+    ($($t:ty { exp: $exp:expr, expm1: $expm1:expr, log: $log:expr, log1p: $log1p:expr, trig: $trig:ident, tanh: $tanh:expr, erf: $erf:expr, gates: $gates:ident, pow: $pow:expr })*) => { $(
         impl Number for $t {
-            fn unary(op: Unary, a: Lanes<$t>, out: &mut [$t]) {
+            #[inline(always)]
+            fn function<E: Each<$t>>(op: Unary, of: E) -> E::Out {
                 match op {
-                    Unary::Neg => map1(a, out, |x| -x),
-                    Unary::Recip => map1(a, out, |x| 1.0 / x),
-                    Unary::Sqrt => map1(a, out, |x| x.sqrt()),
-                    Unary::Exp => map1(a, out, $exp),
-                    Unary::Expm1 => map1(a, out, $expm1),
-                    Unary::Log => map1(a, out, $log),
-                    Unary::Log1p => map1(a, out, $log1p),
-                    Unary::Sin => $sin(a, out),
-                    Unary::Cos => $cos(a, out),
-                    Unary::Tanh => map1(a, out, $tanh),
-                    Unary::Erf => map1(a, out, $erf),
-                    Unary::Sigmoid => map1(a, out, $gates::sigmoid),
-                    Unary::NormalCdf => map1(a, out, $gates::normal_cdf),
-                    Unary::NormalPdf => map1(a, out, $gates::normal_pdf),
-                    Unary::Gated(Gate::Sigmoid) => map1(a, out, $gates::silu),
-                    Unary::GatedSlope(Gate::Sigmoid) => map1(a, out, $gates::silu_slope),
-                    Unary::Gated(Gate::Normal) => map1(a, out, $gates::gelu),
-                    Unary::GatedSlope(Gate::Normal) => map1(a, out, $gates::gelu_slope),
-                    Unary::Gated(Gate::NormalTanh) => map1(a, out, $gates::gelu_tanh),
-                    Unary::GatedSlope(Gate::NormalTanh) => map1(a, out, $gates::gelu_tanh_slope),
+                    Unary::Neg => of.each(|x| -x),
+                    Unary::Recip => of.each(|x| 1.0 / x),
+                    Unary::Sqrt => of.each(|x| x.sqrt()),
+                    Unary::Exp => of.each($exp),
+                    Unary::Expm1 => of.each($expm1),
+                    Unary::Log => of.each($log),
+                    Unary::Log1p => of.each($log1p),
+                    Unary::Sin => of.each_but($trig::sin, $trig::is_large, <$t>::sin),
+                    Unary::Cos => of.each_but($trig::cos, $trig::is_large, <$t>::cos),
+                    Unary::Tanh => of.each($tanh),
+                    Unary::Erf => of.each($erf),
+                    Unary::Sigmoid => of.each($gates::sigmoid),
+                    Unary::NormalCdf => of.each($gates::normal_cdf),
+                    Unary::NormalPdf => of.each($gates::normal_pdf),
+                    Unary::Gated(Gate::Sigmoid) => of.each($gates::silu),
+                    Unary::GatedSlope(Gate::Sigmoid) => of.each($gates::silu_slope),
+                    Unary::Gated(Gate::Normal) => of.each($gates::gelu),
+                    Unary::GatedSlope(Gate::Normal) => of.each($gates::gelu_slope),
+                    Unary::Gated(Gate::NormalTanh) => of.each($gates::gelu_tanh),
+                    Unary::GatedSlope(Gate::NormalTanh) => of.each($gates::gelu_tanh_slope),
                     Unary::IsFinite => unreachable!("gives bool"),
                 }
             }
@@ -83,11 +144,25 @@ macro_rules! floats {
 }
 floats! {
     f64 {
-        exp: f64::exp, expm1: f64::exp_m1, log: f64::ln, log1p: f64::ln_1p, sin: |a, out: &mut [f64]| map1(a, out, f64::sin),
-        cos: |a, out: &mut [f64]| map1(a, out, f64::cos), tanh: f64::tanh, erf: libm::erf, gates: gates, pow: f64::powf
+        exp: f64::exp, expm1: f64::exp_m1, log: f64::ln, log1p: f64::ln_1p, trig: library, tanh: f64::tanh, erf: libm::erf,
+        gates: gates, pow: f64::powf
     }
     f32 {
-        exp: math::exp, expm1: math::expm1, log: math::log, log1p: math::log1p, sin: math::sin, cos: math::cos, tanh: math::tanh, erf: math::erf, gates: math, pow: math::pow
+        exp: math::exp, expm1: math::expm1, log: math::log, log1p: math::log1p, trig: math, tanh: math::tanh,
+        erf: math::erf, gates: math, pow: math::pow
+    }
+}
+
+/// The standard library's functions of angles: no angle is too large for them.
+mod library {
+    pub fn sin(x: f64) -> f64 {
+        x.sin()
+    }
+    pub fn cos(x: f64) -> f64 {
+        x.cos()
+    }
+    pub fn is_large(_: f64) -> bool {
+        false
     }
 }
 
@@ -117,8 +192,8 @@ integers! {
     u32 { div: |a, b| a.checked_div(b).unwrap_or(0), }
     i32 {
         div: |a, b| if b == 0 { 0 } else { a.wrapping_div(b) },
-        fn unary(_: Unary, a: Lanes<i32>, out: &mut [i32]) {
-            map1(a, out, i32::wrapping_neg);
+        fn function<E: Each<i32>>(_: Unary, of: E) -> E::Out {
+            of.each(i32::wrapping_neg)
         }
     }
 }

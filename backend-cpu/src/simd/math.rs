@@ -6,10 +6,7 @@
 //!
 //! The tests state and check the accuracy, in units in the last place, against f64 over the whole range.
 
-use super::{
-    gates,
-    lanes::{Lanes, map1},
-};
+use super::gates;
 
 /// The exponent in the bits of 2^0.
 const BIAS: u32 = 127;
@@ -403,35 +400,29 @@ fn sine(x: f32, quarters: i32) -> f32 {
     (if quadrant & 2 == 0 { value } else { -value }) as f32
 }
 
-/// Sines, to 1 unit in the last place; those of large angles by the standard library.
-pub(crate) fn sin(a: Lanes<f32>, out: &mut [f32]) {
-    map1(a, out, |x| sine(x, 0));
-    large_angles(a, out, f32::sin, 0);
+/// True if an angle is so large that [`sin`] and [`cos`] are wrong.
+#[inline(always)]
+pub(crate) fn is_large(x: f32) -> bool {
+    x.abs() > TURNS
 }
 
-/// Cosines, likewise.
-pub(crate) fn cos(a: Lanes<f32>, out: &mut [f32]) {
-    map1(a, out, |x| sine(x, 1));
-    large_angles(a, out, f32::cos, 1);
+/// The sine of an angle that is not large, to 1 unit in the last place.
+#[inline(always)]
+pub(crate) fn sin(x: f32) -> f32 {
+    sine(x, 0)
 }
 
-fn large_angles(a: Lanes<f32>, out: &mut [f32], f: fn(f32) -> f32, quarters: i32) {
-    let (x, large) = match a {
-        Lanes::Splat(x) => {
-            return if x.abs() > TURNS {
-                out.fill(f(x))
-            };
-        }
-        Lanes::Slice(x) | Lanes::Lines(x) | Lanes::Tile(x) => (x, |any: bool, x: &f32| any | (x.abs() > TURNS)),
-    };
-    if x.iter().fold(false, large) {
-        map1(a, out, |x| if x.abs() > TURNS { f(x) } else { sine(x, quarters) });
-    }
+/// The cosine of an angle that is not large, to 1 unit in the last place.
+#[inline(always)]
+pub(crate) fn cos(x: f32) -> f32 {
+    sine(x, 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::{functions::Number, lanes::Lanes};
+    use wgrad::op::Unary;
 
     /// The distance from the true value in units of the last place of the result.
     fn ulps(have: f32, want: f64) -> f64 {
@@ -560,16 +551,16 @@ mod tests {
 
     #[test]
     fn sin_and_cos_are_within_one_unit_in_the_last_place() {
-        let one = |f: fn(Lanes<f32>, &mut [f32])| {
+        let one = |op| {
             move |x: f32| {
                 let mut out = [0.0; 2];
-                f(Lanes::Slice(&[x, 0.5]), &mut out);
+                f32::unary(op, Lanes::Slice(&[x, 0.5]), &mut out);
                 out[0]
             }
         };
-        let (error, x) = worst(997, one(sin), f64::sin);
+        let (error, x) = worst(997, one(Unary::Sin), f64::sin);
         assert!(error <= 1.0, "{error} at {x:e}");
-        let (error, x) = worst(997, one(cos), f64::cos);
+        let (error, x) = worst(997, one(Unary::Cos), f64::cos);
         assert!(error <= 1.0, "{error} at {x:e}");
     }
 
@@ -604,7 +595,7 @@ mod tests {
         assert!(log1p(-0.0).is_sign_negative() && expm1(-0.0).is_sign_negative());
         assert!(erf(f32::NAN).is_nan() && erf(-0.0).is_sign_negative());
         let mut out = [0.0; 3];
-        sin(Lanes::Slice(&[-0.0, f32::INFINITY, f32::NAN]), &mut out);
+        f32::unary(Unary::Sin, Lanes::Slice(&[-0.0, f32::INFINITY, f32::NAN]), &mut out);
         assert!(out[0].to_bits() == (-0.0f32).to_bits() && out[1].is_nan() && out[2].is_nan());
         assert!(exp(f32::NAN).is_nan() && tanh(f32::NAN).is_nan());
         assert_eq!((exp(f32::INFINITY), exp(f32::NEG_INFINITY), exp(0.0)), (f32::INFINITY, 0.0, 1.0));

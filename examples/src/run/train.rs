@@ -40,7 +40,7 @@ impl Files {
     /// run saves to.
     ///
     /// # Errors
-    /// As [`SaveFile::open`] and [`Metrics::open`].
+    /// As [`SaveFile::open`], [`checkpoint::metadata`] and [`Metrics::open`].
     pub fn open(args: &FileArgs, kept: Kept<'_>) -> Result<Self> {
         let save = args.save.as_ref().map(SaveFile::open).transpose()?;
         if let Some((file, why)) = save.as_ref().and_then(|file| Some((file, file.unlocked()?))) {
@@ -48,6 +48,10 @@ impl Files {
             eprintln!("wgrad: nothing keeps another run from saving to {path}, which cannot be locked: {why}");
         }
         let resume = args.resume.clone();
+        // A run that cannot go on begins no report.
+        if let Some(path) = &resume {
+            checkpoint::metadata(path)?;
+        }
         let metrics = Metrics::open(kept, resume.is_some(), QUEUE)?;
         Ok(Self { save, resume, metrics: RefCell::new(metrics), is_reported: kept.report.is_some() })
     }

@@ -71,7 +71,8 @@ fn a_file_that_is_no_checkpoint_is_refused() {
     let foreign = safetensors::serialize([("weight", view)], Some(metadata)).expect("serializes");
     fs::write(path("foreign.st"), foreign).expect("can be written");
     for name in ["half.st", "short.st", "stub.st", "empty.st", "text.st", "missing.st", "folder.st", "foreign.st"] {
-        refuses(dir.path(), &format!("{SHORT} --resume {name}"), &[name]);
+        refuses(dir.path(), &format!("{SHORT} --resume {name} --report report"), &[name]);
+        assert!(!path("report").exists() || name == "foreign.st", "a report of nothing: {name}");
     }
     refuses(dir.path(), &format!("{SHORT} --resume nowhere/missing.st"), &["nowhere/missing.st", "cannot read"]);
     assert_eq!(fs::read(path("good.st")).expect("can be read"), good);

@@ -13,7 +13,7 @@ use super::{
     one_hot,
     subject::{Recorded, Subject, shifted},
 };
-use crate::{Array, DType, NodeId, Program, Session, Tape, Tensor, op::Op, tape::Node};
+use crate::{Array, DType, NodeId, Program, Session, Tape, Tensor, node::Node, op::Op};
 
 /// The number of a node's elements that are tried where a kink is near the node's random direction.
 const SINGLE: usize = 16;

@@ -4,9 +4,9 @@
 use super::error::GradcheckError;
 use crate::{
     Array, DType, NodeId, Program, Shape, Taps,
+    node::Node,
     op::{Binary, Op, Reduce, Segments, Unary},
-    program::TapDecl,
-    tape::Node,
+    recorded::TapDecl,
 };
 use std::sync::Arc;
 

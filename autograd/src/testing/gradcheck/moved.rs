@@ -5,9 +5,9 @@
 
 use crate::{
     NodeId, Program,
+    node::Node,
     op::{InputId, Op},
-    program::{InputDecl, TapDecl},
-    tape::Node,
+    recorded::{InputDecl, TapDecl},
 };
 use std::collections::{BTreeSet, HashMap};
 

@@ -175,10 +175,10 @@ fn of_weights<A: Real>(kernels: &[[A; 9]; 8]) -> [[A; 8]; SUMS] {
     let g: [[A; 8]; 9] = std::array::from_fn(|tap| kernels.map(|kernel| kernel[tap]));
     let half = A::from_f64(0.5);
     let three = |a: &[A; 8], b: &[A; 8], c: &[A; 8]| {
-        let ends: [A; 8] = std::array::from_fn(|m| a[m].plus(c[m]).times(half));
-        let middle: [A; 8] = std::array::from_fn(|m| b[m].times(half));
+        let ends: [A; 8] = std::array::from_fn(|m| (a[m] + c[m]) * half);
+        let middle: [A; 8] = std::array::from_fn(|m| b[m] * half);
         let [sum, difference] =
-            [std::array::from_fn(|m| ends[m].plus(middle[m])), std::array::from_fn(|m| ends[m].minus(middle[m]))];
+            [std::array::from_fn(|m| ends[m] + middle[m]), std::array::from_fn(|m| ends[m] - middle[m])];
         [*a, sum, difference, *c]
     };
     let columns: [[[A; 8]; 4]; 3] = std::array::from_fn(|j| three(&g[j], &g[3 + j], &g[6 + j]));
@@ -246,7 +246,7 @@ unsafe fn load<S: Simd, A: Real>(from: *const A) -> A::Vector<S> {
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "indices of constant extent, so that all sums stay in registers")]
 fn of_square<S: Simd, A: Real>(simd: S, d: [[A::Vector<S>; 4]; 4]) -> [[A::Vector<S>; 4]; 4] {
-    let (plus, minus) = (|a, b| A::add(simd, a, b), |a, b| A::sub(simd, a, b));
+    let (plus, minus) = (|a, b| A::vector_add(simd, a, b), |a, b| A::vector_sub(simd, a, b));
     let mut sums = d;
     for j in 0..4 {
         let [a, b, c, d] = [d[0][j], d[1][j], d[2][j], d[3][j]];
@@ -266,7 +266,7 @@ fn results_of<S: Simd, A: Real>(simd: S, products: &[A], first: usize, vectors: 
     let lanes = A::lanes::<S>();
     let (tile, row) = (TILE * lanes, 2 * VECTORS * lanes);
     assert!(products.len() >= SUMS * tile && first + vectors <= TILE && vectors <= VECTORS && to.len() >= 2 * row);
-    let (plus, minus) = (|a, b| A::add(simd, a, b), |a, b| A::sub(simd, a, b));
+    let (plus, minus) = (|a, b| A::vector_add(simd, a, b), |a, b| A::vector_sub(simd, a, b));
     for v in 0..vectors {
         // SAFETY: within the products, by the assertion.
         let m = |sum: usize| unsafe { load::<S, A>(products.as_ptr().add(sum * tile + (first + v) * lanes)) };

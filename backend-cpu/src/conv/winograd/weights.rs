@@ -303,7 +303,7 @@ fn element<S: Simd, A: Real>(from: &[A], place: usize) -> A::Vector<S> {
 /// `A y` of two cotangents.
 #[inline(always)]
 fn apart<S: Simd, A: Real>(simd: S, zero: A::Vector<S>, x: A::Vector<S>, y: A::Vector<S>) -> [A::Vector<S>; 4] {
-    [x, A::add(simd, x, y), A::sub(simd, x, y), A::sub(simd, zero, y)]
+    [x, A::vector_add(simd, x, y), A::vector_sub(simd, x, y), A::vector_sub(simd, zero, y)]
 }
 
 /// Rows of all channels of an image, transposed, and a row of zeros behind them.
@@ -361,7 +361,7 @@ impl<T: Stored> WithSimd for Gather<'_, T> {
                 for chunk in first..first + chunks {
                     for (sum, to) in sums.iter_mut().enumerate() {
                         let place = ((chunk * SUMS + sum) * outs + m % outs) * pitch + v * lanes;
-                        *to = A::<T>::add(simd, *to, element::<S, A<T>>(self.sums, place));
+                        *to = A::<T>::vector_add(simd, *to, element::<S, A<T>>(self.sums, place));
                     }
                 }
                 let weights = weights_of::<S, A<T>>(simd, &sums);
@@ -405,6 +405,6 @@ fn together<S: Simd, A: Real>(
 ) -> (A::Vector<S>, A::Vector<S>, A::Vector<S>) {
     let half = A::splat(simd, A::from_f64(0.5));
     let zero = A::splat(simd, A::default());
-    let (sum, difference) = (A::add(simd, b, c), A::sub(simd, b, c));
+    let (sum, difference) = (A::vector_add(simd, b, c), A::vector_sub(simd, b, c));
     (A::mul_add(simd, half, sum, a), A::mul_add(simd, half, difference, zero), A::mul_add(simd, half, sum, d))
 }

@@ -7,12 +7,15 @@ use super::{
 use crate::{
     loops::reduce::{Max, Norm, Sum, WIDE},
     memory::elements::Element,
-    simd::{gates, math},
+    simd::{
+        functions::{Few, Number},
+        math,
+    },
 };
 use pulp::Simd;
 use wgrad::{
     Data,
-    op::{Gate, Reduce},
+    op::{Reduce, Unary},
 };
 
 /// The number of elements that a chain computes at a time: enough to make up for the choice of what to do with them, few enough
@@ -51,8 +54,7 @@ pub(crate) trait Lane: Element + PartialEq {
 
 macro_rules! lanes {
     ($($t:ident: $s:ident, $splat:ident $neg:ident $abs:ident $add:ident $sub:ident $mul:ident $div:ident $lt:ident $eq:ident $select:ident,
-        $sqrt:path, $exps:expr, $expm1:path, $log:path, $log1p:path, $tanh:path, $erf:path,
-        $gates:ident, $groups:ident;)*) => { $(
+        $sqrt:path, $exps:expr, $groups:ident;)*) => { $(
         impl Lane for $t {
             const ONE: $t = 1.0;
 
@@ -89,20 +91,9 @@ macro_rules! lanes {
                         unsafe { to.cast::<[$t; HALF]>().add($half).write(y) };
                     }};
                 }
-                macro_rules! function {
-                    ($f:path) => {
-                        for half in 0..FEW / HALF {
-                            let (x, mut y) = (half!(half, 0), [0.0; HALF]);
-                            for i in 0..HALF {
-                                y[i] = $f(x[i]);
-                            }
-                            half!(half => y);
-                        }
-                    };
-                }
                 let exps = $exps;
                 match code {
-                    Code::Exp => {
+                    Code::Function(Unary::Exp) => {
                         for half in 0..FEW / HALF {
                             half!(half => exps(half!(half, 0)));
                         }
@@ -116,20 +107,11 @@ macro_rules! lanes {
                             half!(half => exps(x));
                         }
                     }
-                    Code::Expm1 => function!($expm1),
-                    Code::Log => function!($log),
-                    Code::Log1p => function!($log1p),
-                    Code::Tanh => function!($tanh),
-                    Code::Erf => function!($erf),
-                    Code::Sigmoid => function!($gates::sigmoid),
-                    Code::NormalCdf => function!($gates::normal_cdf),
-                    Code::NormalPdf => function!($gates::normal_pdf),
-                    Code::Gated(Gate::Sigmoid) => function!($gates::silu),
-                    Code::GatedSlope(Gate::Sigmoid) => function!($gates::silu_slope),
-                    Code::Gated(Gate::Normal) => function!($gates::gelu),
-                    Code::GatedSlope(Gate::Normal) => function!($gates::gelu_slope),
-                    Code::Gated(Gate::NormalTanh) => function!($gates::gelu_tanh),
-                    Code::GatedSlope(Gate::NormalTanh) => function!($gates::gelu_tanh_slope),
+                    Code::Function(op) => {
+                        for half in 0..FEW / HALF {
+                            half!(half => <$t>::function(op, Few(half!(half, 0))));
+                        }
+                    }
                     Code::Copy => each!([a] => a),
                     Code::Neg => each!([a] => simd.$neg(a)),
                     Code::Recip => each!([a] => div(one, a)),
@@ -203,9 +185,9 @@ macro_rules! lanes {
 }
 lanes! {
     f32: f32s, splat_f32s neg_f32s abs_f32s add_f32s sub_f32s mul_f32s div_f32s less_than_f32s equal_f32s select_f32s,
-        roots::of_f32s, math::exps, math::expm1, math::log, math::log1p, math::tanh, math::erf, math, groups;
+        roots::of_f32s, math::exps, groups;
     f64: f64s, splat_f64s neg_f64s abs_f64s add_f64s sub_f64s mul_f64s div_f64s less_than_f64s equal_f64s select_f64s,
-        Simd::sqrt_f64s, |x: [f64; HALF]| x.map(f64::exp), f64::exp_m1, f64::ln, f64::ln_1p, f64::tanh, libm::erf, gates, no_groups;
+        Simd::sqrt_f64s, |x: [f64; HALF]| x.map(f64::exp), no_groups;
 }
 
 /// Of f64, groups are folded as compilers would have it.

@@ -2,6 +2,7 @@
 //! registers.
 
 use super::{Code, Instruction};
+use wgrad::op::Unary;
 
 /// Fuses the instructions on so many inputs. `kept` tells the values that are needed afterwards; `is` whether a value is
 /// known to be a number. Gives what is left, and the new number of each value that is.
@@ -75,7 +76,7 @@ impl<F: Fn(usize, f64) -> bool> Fuser<F> {
             (Code::Mul, _, Some((Code::Mul, [p, q, ..]))) => (Code::Mul3, [p, q, a, p, p]),
             (Code::Mul, Some((Code::Sub, [p, q, ..])), _) => (Code::Deviation, [p, q, b, p, p]),
             (Code::Mul, _, Some((Code::Sub, [p, q, ..]))) => (Code::Deviation, [p, q, a, p, p]),
-            (Code::Exp, Some((Code::Sub, [p, q, ..])), _) => (Code::ExpSub, [p, q, p, p, p]),
+            (Code::Function(Unary::Exp), Some((Code::Sub, [p, q, ..])), _) => (Code::ExpSub, [p, q, p, p, p]),
             (Code::Add, Some((Code::Mul, [p, q, ..])), Some((Code::Mul, [r, s, ..]))) => (Code::Mix, [p, q, r, s, p]),
             (Code::Add, Some((Code::Mul, [p, q, ..])), Some((Code::Mul3, [r, s, t, ..])))
             | (Code::Add, Some((Code::Mul3, [r, s, t, ..])), Some((Code::Mul, [p, q, ..]))) => {

@@ -125,7 +125,7 @@ impl<'a> Joiner<'a> {
     /// The form of a step in a chain.
     fn code(&self, step: &Step) -> Option<(DType, Code)> {
         let (code, value) = match step.action {
-            Action::Unary(op, a) => (Code::unary(op)?, a),
+            Action::Unary(op, a) => (Code::unary(op), a),
             Action::Binary(op, a, _) => (Code::binary(op)?, a),
             Action::Select(_, a, _) | Action::Choose(_, a, _) => (Code::Select, a),
             _ => return None,

@@ -19,7 +19,7 @@ pub(crate) use sink::{FOLDS, Folds, Lines};
 
 use wgrad::{
     DType,
-    op::{Binary, Gate, Reduce, Unary},
+    op::{Binary, Reduce, Unary},
 };
 
 /// The function of an instruction, of values a, b, c, d, e. Conditions are 1 and 0.
@@ -30,17 +30,8 @@ pub(crate) enum Code {
     Neg,
     Recip,
     Sqrt,
-    Exp,
-    Expm1,
-    Log,
-    Log1p,
-    Tanh,
-    Erf,
-    Sigmoid,
-    NormalCdf,
-    NormalPdf,
-    Gated(Gate),
-    GatedSlope(Gate),
+    /// A function that is more than arithmetic.
+    Function(Unary),
     IsFinite,
     Add,
     Sub,
@@ -84,30 +75,17 @@ pub(crate) enum Code {
 }
 
 impl Code {
-    /// The code of a function, if chains have it.
-    fn unary(op: Unary) -> Option<Self> {
-        Some(match op {
+    fn unary(op: Unary) -> Self {
+        match op {
             Unary::Neg => Self::Neg,
             Unary::Recip => Self::Recip,
             Unary::Sqrt => Self::Sqrt,
-            Unary::Exp => Self::Exp,
-            Unary::Expm1 => Self::Expm1,
-            Unary::Log => Self::Log,
-            Unary::Log1p => Self::Log1p,
-            Unary::Tanh => Self::Tanh,
-            Unary::Erf => Self::Erf,
-            Unary::Sigmoid => Self::Sigmoid,
-            Unary::NormalCdf => Self::NormalCdf,
-            Unary::NormalPdf => Self::NormalPdf,
-            Unary::Gated(gate) => Self::Gated(gate),
-            Unary::GatedSlope(gate) => Self::GatedSlope(gate),
             Unary::IsFinite => Self::IsFinite,
-            // Large angles go another way.
-            Unary::Sin | Unary::Cos => return None,
-        })
+            function => Self::Function(function),
+        }
     }
 
-    /// As [`Code::unary`].
+    /// The code of a function, if chains have it.
     fn binary(op: Binary) -> Option<Self> {
         Some(match op {
             Binary::Add => Self::Add,
@@ -117,7 +95,7 @@ impl Code {
             Binary::Max => Self::Max,
             Binary::Lt => Self::Lt,
             Binary::Eq => Self::Eq,
-            Binary::Pow => return None,
+            _ => return None,
         })
     }
 
@@ -131,9 +109,7 @@ impl Code {
     /// The number of values that it uses.
     fn arity(self) -> usize {
         match self {
-            Self::Copy | Self::Neg | Self::Recip | Self::Sqrt | Self::IsFinite | Self::Root => 1,
-            Self::Exp | Self::Expm1 | Self::Log | Self::Log1p | Self::Tanh | Self::Erf => 1,
-            Self::Sigmoid | Self::NormalCdf | Self::NormalPdf | Self::Gated(_) | Self::GatedSlope(_) => 1,
+            Self::Copy | Self::Neg | Self::Recip | Self::Sqrt | Self::IsFinite | Self::Root | Self::Function(_) => 1,
             Self::Add | Self::Sub | Self::Mul | Self::Div | Self::Max | Self::Lt | Self::Eq | Self::ExpSub => 2,
             Self::Select | Self::Choose | Self::Mul3 | Self::MulAdd | Self::MulSub | Self::SubMul | Self::Deviation => {
                 3
@@ -235,10 +211,7 @@ pub(crate) struct Chain {
 impl Chain {
     /// True if it computes so much that memory has time to spare.
     pub fn is_slow(&self) -> bool {
-        let slow = [Code::Exp, Code::ExpSub, Code::Expm1, Code::Log, Code::Log1p, Code::Tanh, Code::Erf];
-        let gates = [Code::Sigmoid, Code::NormalCdf, Code::NormalPdf];
-        let gated = |code| matches!(code, Code::Gated(_) | Code::GatedSlope(_));
-        self.code.iter().any(|of| slow.contains(&of.code) || gates.contains(&of.code) || gated(of.code))
+        self.code.iter().any(|of| matches!(of.code, Code::Function(_) | Code::ExpSub))
     }
 
     /// The number of values.

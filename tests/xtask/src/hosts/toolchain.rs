@@ -18,6 +18,10 @@ const CARGO: &str = "/usr/bin/cargo";
 /// If this is there, they are.
 const SOURCE: &str = "/usr/share/doc/rust-web-src";
 
+/// The crates that compute, or record what does.
+const COMPUTING: [&str; 9] =
+    ["gemm", "gemm-common", "gemm-f16", "gemm-f32", "gemm-f64", "half", "pulp", "wgrad", "wgrad-cpu"];
+
 /// A cargo that builds for a target.
 pub struct Toolchain {
     triple: &'static str,
@@ -49,9 +53,13 @@ impl Toolchain {
     pub fn cargo(&self, root: &Path, subcommand: &str) -> Command {
         let mut command = Command::new(if self.library.is_some() { CARGO } else { "cargo" });
         command.current_dir(root).arg(subcommand).args(["--locked", "--target", self.triple]);
-        // A check runs nothing, and tests here are short: fully optimized, dependencies and library take longer than both.
-        let level = if subcommand == "check" { 0 } else { 1 };
-        command.args(["--config", &format!("profile.dev.package.\"*\".opt-level={level}")]);
+        // Compiling takes longer here than running: only what computes is optimized.
+        command.args(["--config", "profile.dev.opt-level=0", "--config", "profile.dev.package.\"*\".opt-level=0"]);
+        if subcommand != "check" {
+            for package in COMPUTING {
+                command.args(["--config", &format!("profile.dev.package.{package}.opt-level=1")]);
+            }
+        }
         command.env("CARGO_TARGET_DIR", folder(root)).env("CARGO_INCREMENTAL", "0");
         if let Some(library) = self.library {
             // Its source is a nightly's business; the compiler is a stable one.

@@ -22,9 +22,10 @@
 
 use crate::{
     Tensor,
+    node::NodeId,
     op::{HookId, Op, RuleId},
     store::Param,
-    tape::{NodeId, Tape},
+    tape::Tape,
 };
 use std::{ops::Range, rc::Rc};
 
@@ -136,7 +137,7 @@ impl Tape {
         outputs: &[Tensor<'t>],
         cotangents: &[Option<Tensor<'t>>],
     ) -> Vec<Option<Tensor<'t>>> {
-        let rule = self.inner.borrow().rules[rule.0 as usize].clone();
+        let rule = self.inner.borrow().closures.rules[rule.0 as usize].clone();
         let result = rule(Vjp { inputs, outputs, cotangents });
         let (want, have) = (inputs.len(), result.len());
         let line = self.recorded_at();
@@ -150,15 +151,15 @@ impl Tape {
     #[track_caller]
     pub fn on_param_grad(&self, param: Param, hook: impl for<'a> Fn(Tensor<'a>) -> Tensor<'a> + 'static) {
         self.layout.param(param);
-        let known = self.inner.borrow().param_hooks.get(&param).copied();
-        let mut fns = known.map_or(HookFns::default(), |id| self.inner.borrow().hooks[id.0 as usize].clone());
+        let known = self.inner.borrow().closures.param_hooks.get(&param).copied();
+        let mut fns = known.map_or(HookFns::default(), |id| self.inner.borrow().closures.hooks[id.0 as usize].clone());
         fns.push(0, move |g, []| hook(g));
         let id = self.new_hook(fns);
-        self.inner.borrow_mut().param_hooks.insert(param, id);
+        self.inner.borrow_mut().closures.param_hooks.insert(param, id);
     }
 
     pub(crate) fn run_hooks<'t>(&'t self, hook: HookId, g: Tensor<'t>, with: &[Tensor<'t>]) -> Tensor<'t> {
-        let HookFns { fns, retained } = self.inner.borrow().hooks[hook.0 as usize].clone();
+        let HookFns { fns, retained } = self.inner.borrow().closures.hooks[hook.0 as usize].clone();
         let total = self.scoped("hook", || {
             fns.iter().fold(g, |g, (f, inputs)| {
                 let replaced = f(g, &with[inputs.clone()]);
@@ -214,7 +215,7 @@ impl Tape {
         handler: impl for<'t> Fn(&str, Tensor<'t>) -> Tensor<'t> + 'static,
         f: impl FnOnce() -> R,
     ) -> R {
-        let before = self.inner.borrow().probe.clone();
+        let before = self.inner.borrow().here.probe.clone();
         let both: Probe = match before.clone() {
             None => Rc::new(handler),
             Some(outer) => Rc::new(move |path, x| {
@@ -222,9 +223,9 @@ impl Tape {
                 outer(path, x)
             }),
         };
-        self.inner.borrow_mut().probe = Some(both);
+        self.inner.borrow_mut().here.probe = Some(both);
         let result = f();
-        self.inner.borrow_mut().probe = before;
+        self.inner.borrow_mut().here.probe = before;
         result
     }
 
@@ -245,19 +246,19 @@ impl Tape {
         handler: impl for<'t> Fn(&Op, &[Tensor<'t>]) -> Option<Tensor<'t>> + 'static,
         f: impl FnOnce() -> R,
     ) -> R {
-        let before = self.inner.borrow_mut().rewrite.replace(Rc::new(handler));
+        let before = self.inner.borrow_mut().here.rewrite.replace(Rc::new(handler));
         let result = f();
-        self.inner.borrow_mut().rewrite = before;
+        self.inner.borrow_mut().here.rewrite = before;
         result
     }
 
     /// A handler's substitute for an operation, if there is one.
     #[track_caller]
     pub(crate) fn rewritten<'t>(&'t self, op: &Op, x: &[Tensor<'_>]) -> Option<Tensor<'t>> {
-        let handler = self.inner.borrow_mut().rewrite.take()?;
+        let handler = self.inner.borrow_mut().here.rewrite.take()?;
         let own: Vec<Tensor<'t>> = x.iter().map(|x| Tensor { tape: self, id: x.id }).collect();
         let other = self.at_site(self.site(), || handler(op, &own));
-        self.inner.borrow_mut().rewrite = Some(handler);
+        self.inner.borrow_mut().here.rewrite = Some(handler);
         other.inspect(|other| _ = self.own(*other, "rewrite"))
     }
 
@@ -352,7 +353,7 @@ impl<'t> Tensor<'t> {
         let node = self.tape.node(self.id);
         // On a hooked tensor: one node with the longer list, so that the order is that of registration.
         match node.op {
-            Op::Hook(id) => (self.tape.inner.borrow().hooks[id.0 as usize].clone(), node.inputs.into_vec()),
+            Op::Hook(id) => (self.tape.inner.borrow().closures.hooks[id.0 as usize].clone(), node.inputs.into_vec()),
             _ => (HookFns::default(), vec![self.id]),
         }
     }
@@ -368,7 +369,7 @@ impl<'t> Tensor<'t> {
     /// It is the same one unless the recording has a handler: see [`Tape::with_probe`].
     #[track_caller]
     pub fn probe(self, name: &str) -> Self {
-        let handler = self.tape.inner.borrow().probe.clone();
+        let handler = self.tape.inner.borrow().here.probe.clone();
         let Some(handler) = handler else { return self };
         let scope = self.tape.scope_path();
         let path = if scope.is_empty() { name.to_string() } else { format!("{scope}/{name}") };

@@ -12,10 +12,10 @@
 //! (Dao 2023, "FlashAttention-2".) A key that the causal mask takes away has the weight 0; whether it reaches a query all
 //! the same where it is not finite, as `0 * inf`, depends on how much of the scores a kernel leaves out.
 
-use super::{Form, Named, by_decomposition, push_all};
+use super::{Form, Named, push_all};
 use crate::{
     Attention, DType, Shape, Tensor,
-    lints::Mark,
+    lints::facts::Mark,
     op::{Op, Typed},
 };
 use serde::{Deserialize, Serialize};
@@ -165,14 +165,14 @@ fn backward<'t>(scores: &Scores, x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
 }
 
 /// The gradient rule. Of attention: its gradient op. Where a gradient flows back to `l` (which only gradient ops read),
-/// and of a gradient op: the decomposition's.
+/// and of a gradient op: `None`.
 pub(super) fn vjp<'t>(
     op: &Op,
     y: &[Tensor<'t>],
     x: &[Tensor<'t>],
     g: &[Option<Tensor<'t>>],
-) -> Vec<Option<Tensor<'t>>> {
-    let (Op::Attention(scores, _), &[Some(d_o), None]) = (op, g) else { return by_decomposition(op, x, g) };
+) -> Option<Vec<Option<Tensor<'t>>>> {
+    let (Op::Attention(scores, _), &[Some(d_o), None]) = (op, g) else { return None };
     let given = push_all(|out| Op::AttentionGrad(*scores, out), &[x[0], x[1], x[2], y[0], y[1], d_o]);
-    given.into_iter().map(Some).collect()
+    Some(given.into_iter().map(Some).collect())
 }

@@ -1,11 +1,9 @@
 //! Kernels of sequences: they compute what the ops decompose into, and the same bits on any number of threads.
 
+use super::{ROWS, Sequence, chunks};
+use crate::{reference, simd::float::Real, threads::team::Team};
 use std::fmt::Debug;
 use wgrad::{Array, Cell, DType, Data, Shape, Tape, Tensor, op::Op};
-use wgrad_cpu::{
-    Team, reference,
-    sequence::{Real, Sequence},
-};
 
 const CELLS: [Cell; 5] = [Cell::Tanh, Cell::Sigmoid, Cell::Irnn, Cell::Lstm, Cell::Gru];
 
@@ -164,4 +162,15 @@ fn nan_reaches_the_end() {
         let row = |row: usize| &h[(3 * 2 + row) * 3..][..3];
         assert!(row(0).iter().all(|v| v.is_nan()) && row(1).iter().all(|v| v.is_finite()), "{cell:?}: {h:?}");
     }
+}
+
+#[test]
+fn chunks_cover_the_batch_and_are_no_single_rows() {
+    for batch in 1..200 {
+        let chunks = chunks(batch);
+        assert!(chunks[0].start == 0 && chunks[chunks.len() - 1].end == batch);
+        assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert!(chunks.iter().all(|rows| rows.len() <= ROWS && (rows.len() > 1 || batch == 1)), "{chunks:?}");
+    }
+    assert_eq!(chunks(32), [0..16, 16..32]);
 }

@@ -12,12 +12,8 @@ pub use attention::Scores;
 pub(crate) use attention::attention;
 pub use sequence::{Cell, Recurrence};
 
-use crate::{
-    Tensor,
-    grad::sweep,
-    op::{Op, Typed},
-    versions::Paths,
-};
+use super::{Op, Typed};
+use crate::Tensor;
 
 /// The shape of an input or output of a fused op.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,27 +126,15 @@ fn push_all<'t>(op: impl Fn(usize) -> Op, x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     outputs
 }
 
-/// The gradient rule.
+/// The gradient rule; `None` where only the decomposition has the derivative.
 pub(crate) fn vjp<'t>(
     op: &Op,
     y: &[Tensor<'t>],
     x: &[Tensor<'t>],
     g: &[Option<Tensor<'t>>],
-) -> Vec<Option<Tensor<'t>>> {
+) -> Option<Vec<Option<Tensor<'t>>>> {
     match op {
         Op::Attention(..) | Op::AttentionGrad(..) => attention::vjp(op, y, x, g),
         _ => sequence::vjp(op, y, x, g),
     }
-}
-
-/// The cotangents of the inputs by way of the decomposition, recorded behind barriers: there the inputs do not depend on
-/// one another, and nothing is found equal to what the forward pass keeps.
-fn by_decomposition<'t>(op: &Op, x: &[Tensor<'t>], g: &[Option<Tensor<'t>>]) -> Vec<Option<Tensor<'t>>> {
-    let mut inputs = Vec::with_capacity(x.len());
-    for x in x {
-        inputs.push(x.barrier());
-    }
-    let outputs = op.decompose(&inputs);
-    let seeds: Vec<_> = outputs.into_iter().zip(g).filter_map(|(y, g)| Some((y, (*g)?))).collect();
-    sweep(x[0].tape, &seeds, &inputs, &Paths::default())
 }

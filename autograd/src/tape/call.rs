@@ -1,10 +1,7 @@
 //! Functions over tensors, by name: what is refused within one is refused in its name, with what it was given, at its
 //! caller's line.
 
-use crate::{
-    Site, Tensor,
-    tape::{NodeId, Tape},
-};
+use crate::{Site, Tensor, node::NodeId, tape::Tape};
 use std::fmt;
 
 /// More tensors than any function of this crate takes.
@@ -36,7 +33,7 @@ impl Drop for Call<'_> {
     fn drop(&mut self) {
         if let Some(before) = self.before {
             let inner = &mut *self.tape.inner.borrow_mut();
-            (inner.site, inner.named) = before;
+            (inner.here.site, inner.here.named) = before;
         }
     }
 }
@@ -63,7 +60,7 @@ impl Tape {
     /// If a tensor is another tape's.
     #[track_caller]
     pub fn call<'t>(&'t self, name: &'static str, of: &[Tensor<'t>]) -> Call<'t> {
-        if self.inner.borrow().named.is_some() {
+        if self.inner.borrow().here.named.is_some() {
             return Call { tape: self, before: None };
         }
         let mut ids = [None; MOST];
@@ -71,9 +68,9 @@ impl Tape {
             *id = Some(self.own(*x, name));
         }
         let inner = &mut *self.inner.borrow_mut();
-        let before = (inner.site, inner.named);
-        inner.site = Some(inner.site.unwrap_or(Site::caller()));
-        inner.named = Some(Named { name, of: ids });
+        let before = (inner.here.site, inner.here.named);
+        inner.here.site = Some(inner.here.site.unwrap_or(Site::caller()));
+        inner.here.named = Some(Named { name, of: ids });
         Call { tape: self, before: Some(before) }
     }
 
@@ -86,7 +83,7 @@ impl Tape {
     /// As [`Tape::at_site`], of all that is recorded until the result is dropped.
     pub fn at(&self, site: Site) -> Call<'_> {
         let inner = &mut *self.inner.borrow_mut();
-        Call { tape: self, before: Some((inner.site.replace(site), inner.named)) }
+        Call { tape: self, before: Some((inner.here.site.replace(site), inner.here.named)) }
     }
 
     /// Attributes what `f` records to the caller's line, unless it is being attributed to another already.
@@ -111,7 +108,7 @@ impl Tape {
             let of: Vec<String> = of.iter().map(|x| format!("{}{}", x.dtype(), x.shape())).collect();
             if of.is_empty() { op.to_string() } else { format!("{op} of {}", of.join(" and ")) }
         };
-        let named = self.inner.borrow().named;
+        let named = self.inner.borrow().here.named;
         let at = self.recorded_at();
         let Some(Named { name, of: ids }) = named else { return format!("{}: {why}{at}", text(op, of)) };
         let own: Vec<Tensor<'_>> = ids.into_iter().flatten().map(|id| Tensor { tape: self, id }).collect();

@@ -1,9 +1,9 @@
 //! Recurrent cells over sequences: a loop over time in one node.
 
-use super::{Form, Named, by_decomposition, push_all};
+use super::{Form, Named, push_all};
 use crate::{
     DType, Tensor,
-    lints::Mark,
+    lints::facts::Mark,
     op::{Op, Typed},
 };
 use serde::{Deserialize, Serialize};
@@ -369,22 +369,22 @@ fn gru_grad<'t>(x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
 }
 
 /// The gradient rule. Of a sequence: its gradient op, and the weights' gradient as two products: of the first step, and
-/// over all others. Where a gradient flows back to its `gates` (which only gradient ops read), and of a gradient op: the
-/// decomposition's.
+/// over all others. Where a gradient flows back to its `gates` (which only gradient ops read), and of a gradient op:
+/// `None`.
 pub(super) fn vjp<'t>(
     op: &Op,
     y: &[Tensor<'t>],
     x: &[Tensor<'t>],
     g: &[Option<Tensor<'t>>],
-) -> Vec<Option<Tensor<'t>>> {
-    let Op::Sequence { cell, .. } = *op else { return by_decomposition(op, x, g) };
+) -> Option<Vec<Option<Tensor<'t>>>> {
+    let Op::Sequence { cell, .. } = *op else { return None };
     let grad = |x: &[Tensor<'t>]| push_all(|out| Op::SequenceGrad { cell, out }, x);
     let dh = g[0].unwrap_or_else(|| y[0].zeros_like());
     let (w_hh, h0) = (x[1], x[2]);
     let given = match (cell, g) {
         (Cell::Lstm, [_, dc, None]) => grad(&[w_hh, x[3], y[1], y[2], dh].into_iter().chain(*dc).collect::<Vec<_>>()),
         (Cell::Gru, [_, None]) => grad(&[w_hh, h0, y[0], y[1], dh]),
-        (Cell::Lstm | Cell::Gru, _) => return by_decomposition(op, x, g),
+        (Cell::Lstm | Cell::Gru, _) => return None,
         _ => grad(&[w_hh, y[0], dh]),
     };
     // The gradient of W_hh h, which is that of z except where a reset gate comes between them.
@@ -401,5 +401,5 @@ pub(super) fn vjp<'t>(
         Cell::Gru => vec![given[2], recurrent.sum_axes(&[0, 1])],
         _ => vec![given[1]],
     };
-    [given[0], dw].into_iter().chain(rest).map(Some).collect()
+    Some([given[0], dw].into_iter().chain(rest).map(Some).collect())
 }

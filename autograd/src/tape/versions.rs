@@ -5,9 +5,10 @@
 
 use crate::{
     Site, Tensor,
+    node::NodeId,
     op::{Op, Place},
     store::{Param, ParamSet, StateId},
-    tape::{NodeId, Tape},
+    tape::Tape,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -81,10 +82,10 @@ impl Tape {
     pub fn param(&self, param: Param) -> Tensor<'_> {
         let arena = self.state(self.layout.param(param).arena);
         let raw = self.param_within(param, arena);
-        let hook = self.inner.borrow().param_hooks.get(&param).copied();
+        let hook = self.inner.borrow().closures.param_hooks.get(&param).copied();
         let read = hook.map_or(raw, |hook| self.push(Op::Hook(hook), &[raw]));
         let mut inner = self.inner.borrow_mut();
-        let reads = inner.versions.reads.entry(param).or_default();
+        let reads = inner.states.versions.reads.entry(param).or_default();
         if !reads.contains(&(arena.id, read.id)) {
             reads.push((arena.id, read.id));
         }
@@ -103,13 +104,13 @@ impl Tape {
     pub(crate) fn note_update(&self, new: Tensor<'_>, old: Tensor<'_>, changed: ParamSet) {
         let site = self.site();
         if new.id != old.id {
-            self.inner.borrow_mut().versions.updates.insert(new.id, (old.id, changed, site));
+            self.inner.borrow_mut().states.versions.updates.insert(new.id, (old.id, changed, site));
         }
     }
 
     /// True if a parameter is the same in two values of its arena, as far as is known.
     pub(crate) fn is_same_in(&self, param: Param, a: Tensor<'_>, b: Tensor<'_>) -> bool {
-        let versions = &self.inner.borrow().versions;
+        let versions = &self.inner.borrow().states.versions;
         versions.origin(a.id, param, &[]) == versions.origin(b.id, param, &[])
     }
 
@@ -130,8 +131,9 @@ impl Tape {
     /// The values that an arena has been given on this tape, from the one in force to the first.
     fn made(&self, arena: StateId) -> Vec<NodeId> {
         let inner = self.inner.borrow();
-        let rebound = inner.rebound.iter().rev().filter_map(|values| values.get(&arena).copied());
-        let assigned = inner.versions.assigned.iter().rev().filter(|(state, ..)| *state == arena).map(|(_, id, _)| *id);
+        let rebound = inner.states.rebound.iter().rev().filter_map(|values| values.get(&arena).copied());
+        let assigned =
+            inner.states.versions.assigned.iter().rev().filter(|(state, ..)| *state == arena).map(|(_, id, _)| *id);
         rebound.chain(assigned).collect()
     }
 
@@ -151,7 +153,7 @@ impl Tape {
     fn paths_up_to(&self, y: Tensor<'_>, wrt: &[Tensor<'_>], cuts: HashSet<NodeId>) -> Paths {
         let mut paths = Paths { cuts, firsts: HashMap::new() };
         let inner = self.inner.borrow();
-        let versions = &inner.versions;
+        let versions = &inner.states.versions;
         let read_again = |reads: &[(NodeId, NodeId)]| reads.iter().any(|(version, _)| *version != reads[0].0);
         if versions.updates.is_empty() || !versions.reads.values().any(|reads| read_again(reads)) {
             return paths;
@@ -255,9 +257,9 @@ impl Tape {
     /// The line that made a value of an arena: that of the step, of the assignment, of the update, or of the value itself.
     fn made_at(&self, version: NodeId) -> Site {
         let inner = self.inner.borrow();
-        let stepped = inner.passes.iter().find(|pass| pass.outputs.contains(&version)).map(|pass| pass.site);
-        let assigned = inner.versions.assigned.iter().find(|(_, id, _)| *id == version).map(|(.., site)| *site);
-        let updated = inner.versions.updates.get(&version).map(|(.., site)| *site);
+        let stepped = inner.training.passes.iter().find(|pass| pass.outputs.contains(&version)).map(|pass| pass.site);
+        let assigned = inner.states.versions.assigned.iter().find(|(_, id, _)| *id == version).map(|(.., site)| *site);
+        let updated = inner.states.versions.updates.get(&version).map(|(.., site)| *site);
         stepped.or(assigned).or(updated).unwrap_or(inner.nodes[version.index()].site)
     }
 
