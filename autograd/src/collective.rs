@@ -20,7 +20,7 @@ pub trait Collective: Send {
     /// The number of ranks.
     fn ranks(&self) -> usize;
 
-    /// Replaces the data by that of all ranks, reduced element by element: the sum (of halves: rounded once), or the
+    /// Replaces the data by that of all ranks, reduced element by element: the sum (of f16: rounded once), or the
     /// largest. It has the same type and length on all of them, and the same bits afterwards.
     ///
     /// # Errors

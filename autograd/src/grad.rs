@@ -21,7 +21,7 @@ struct Cotangent<'t> {
 }
 
 impl<'t> Cotangent<'t> {
-    /// Halves are summed in f32: [`Cotangent::total`] rounds once.
+    /// f16 values are summed in f32: [`Cotangent::total`] rounds once.
     fn add(&mut self, g: Tensor<'t>) {
         let wide = |x: Tensor<'t>| if x.dtype() == DType::F16 { x.cast(DType::F32) } else { x };
         self.sum = Some(self.sum.map_or(g, |sum| wide(sum) + wide(g)));

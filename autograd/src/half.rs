@@ -6,7 +6,7 @@ use ::half::f16;
 ///
 /// Rounds once. `half::f16::from_f64` does not: it takes what lies just beside a tie for the tie itself. Here the value
 /// is first cut to f32 with its last bit set if anything was cut off (rounding to odd), which leaves it on its side of
-/// every tie between halves; f32 has the two spare bits that this takes (Boldo and Melquiond 2008, "Emulation of FMA and
+/// every tie between f16 numbers; f32 has the two spare bits that this takes (Boldo and Melquiond 2008, "Emulation of FMA and
 /// correctly rounded sums: proved algorithms using rounding to odd").
 pub fn f16_from_f64(value: f64) -> f16 {
     let near = value as f32;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A rank among the threads of a process. Each goes to one of them, and into a session there.
 ///
-/// Values are added in the order of the ranks, in their own type (halves in f32, rounded once): the same bits on every rank
+/// Values are added in the order of the ranks, in their own type (f16 values in f32, rounded once): the same bits on every rank
 /// and in every run. A rank that is dropped makes every further exchange of the others an error.
 ///
 /// ```
@@ -165,7 +165,7 @@ fn reduced(all: Vec<Brought>) -> std::result::Result<Data, usize> {
     Ok(total.into_data(dtype.ok_or(0usize)?))
 }
 
-/// Data while it is being added: halves as f32.
+/// Data while it is being added: f16 as f32.
 enum Wide {
     F64(Vec<f64>),
     F32(Vec<f32>),

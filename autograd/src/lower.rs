@@ -1,5 +1,5 @@
 //! Lowering: what a device is given instead of the program as recorded. Fused ops that it has no kernel for become their
-//! decompositions, or, of halves, the same op over f32; what nothing depends on is left out; arithmetic that changes nothing is dropped.
+//! decompositions, or, of f16, the same op over f32; what nothing depends on is left out; arithmetic that changes nothing is dropped.
 
 use crate::{
     DType, Program, Tape, Tensor,

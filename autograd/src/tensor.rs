@@ -25,7 +25,7 @@ pub struct Tensor<'t> {
 /// The other side of an operation: a tensor, or a number that takes the tensor's type.
 #[derive(Clone, Copy, Debug)]
 pub enum Operand<'t> {
-    /// A number, rounded to the float type it meets; an integer type must hold it exactly. Arithmetic of halves with a number
+    /// A number, rounded to the float type it meets; an integer type must hold it exactly. Arithmetic of f16 with a number
     /// that is no half is that of f32, and its result is rounded.
     Value(f64),
     /// A tensor.
@@ -42,7 +42,7 @@ impl<'t> Operand<'t> {
         }
     }
 
-    /// True if it is a number that halves cannot hold.
+    /// True if it is a number that f16 cannot hold.
     fn is_no_half(self) -> bool {
         self.value().is_some_and(|value| value.is_finite() && f16::from_f64(value).to_f64() != value)
     }

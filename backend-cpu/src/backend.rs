@@ -58,7 +58,7 @@ impl Read {
     }
 }
 
-/// Values that are exchanged with other ranks, after the kernels that have put this rank's in their places.
+/// Values that are exchanged with other ranks, after the kernels that compute this rank's.
 #[derive(Debug)]
 struct Stop {
     /// The kernel before it.

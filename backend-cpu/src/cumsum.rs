@@ -1,5 +1,5 @@
 //! Sums up to each position of an axis: line by line, or where the axis is not the last, over neighbouring lines at once.
-//! Each line is summed in one order, whoever sums it.
+//! Each line is summed in one order, whichever thread sums it.
 
 use crate::{
     memory::{
@@ -72,7 +72,7 @@ impl CumSum {
         pool.each(self.lines.len().div_ceil(task), self.lines.len() * self.extent * 2, |range| {
             let lines = range.start * task..self.lines.len().min(range.end * task);
             self.lines.visit(lines, |_, len, [ix, io]| {
-                // Lines lie beside each other, or one behind the other; then the elements of one are neighbours.
+                // Lines lie beside each other, or one after the other; then each is contiguous.
                 let group = if so == 1 { LINES } else { 1 };
                 for first in (0..len).step_by(group) {
                     let len = group.min(len - first);

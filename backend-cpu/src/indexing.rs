@@ -80,7 +80,7 @@ enum Action {
 pub(crate) struct Single {
     action: Action,
     reads: Vec<Source>,
-    /// The slot's place among what is written, and the first element.
+    /// The slot's place among the written ones, and the first element.
     write: (Source, usize),
     len: usize,
     dtype: DType,
@@ -133,7 +133,7 @@ impl Single {
                 let (strides, along) = split_axis(&out_strides, *len, *axis);
                 let offsets = [x[0].offset, x[1].offset, 0];
                 let nest = Nest::new(&x[0].shape, offsets, [&x[0].strides, &x[1].strides, &strides]);
-                // Halves are added up in f32.
+                // f16 values are added up in f32.
                 let room = if dtype == DType::F16 { write.shape.numel() } else { 0 };
                 Action::ScatterAdd(nest, along, Mutex::new(vec![0.0; room]))
             }

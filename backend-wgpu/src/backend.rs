@@ -206,7 +206,7 @@ impl WgpuBackend {
         let form = Form::of(stretch.memory);
         // The first half may be a word's second.
         let (start, before) =
-            if form == Form::Halves { (stretch.start / 2, stretch.start % 2) } else { (stretch.start, 0) };
+            if form == Form::F16 { (stretch.start / 2, stretch.start % 2) } else { (stretch.start, 0) };
         let len = before + stretch.len;
         let words = self.fetch(from, start, form.words(len))?;
         let data = from_words(stretch.dtype, form, len, &words);
@@ -220,7 +220,7 @@ impl WgpuBackend {
     fn put(&mut self, to: &wgpu::Buffer, stretch: &Stretch, data: &Data) -> Result<()> {
         let form = Form::of(stretch.memory);
         let (mut start, mut whole) = (stretch.start, None);
-        if let (Form::Halves, Data::F16(halves)) = (form, data) {
+        if let (Form::F16, Data::F16(halves)) = (form, data) {
             let first = stretch.start / 2 * 2;
             let around = Stretch {
                 start: first,

@@ -5,7 +5,7 @@ use crate::{
     pipelines::Pipelines,
     units::{self, MatrixUnits, Offer},
     wait::{block_on, pause},
-    wgsl::{Halves, Target, cooperative::Units},
+    wgsl::{F16Storage, Target, cooperative::Units},
 };
 use std::{
     fmt,
@@ -98,7 +98,7 @@ pub struct AdapterSummary {
     pub features: Vec<String>,
     /// Those that it has not.
     pub missing: Vec<String>,
-    /// True if kernels store halves as integers of 16 bits; else two of them share a word, which is changed atomically.
+    /// True if kernels store f16 values as integers of 16 bits; else two of them share a word, which is changed atomically.
     pub native_halves: bool,
     /// The products of small matrices that its matrix units make, such as `16x16x16 f16 to f32`. What becomes of them when
     /// it is opened [`Gpu::matrix_units`] tells.
@@ -297,8 +297,8 @@ pub(crate) struct Inner {
     pub pipelines: Pipelines,
     /// The target that kernels are cut up for.
     pub target: Target,
-    pub halves: Halves,
-    /// The units that multiply matrices of halves.
+    pub halves: F16Storage,
+    /// The units that multiply matrices of f16.
     pub units: Option<Units>,
     /// The use of the adapter's own.
     matrix_units: MatrixUnits,
@@ -396,7 +396,7 @@ impl Gpu {
             summary,
             pipelines: Pipelines::new(options.kernels),
             target,
-            halves: if features.contains(Features::SHADER_I16) { Halves::Native } else { Halves::Packed },
+            halves: if features.contains(Features::SHADER_I16) { F16Storage::Native } else { F16Storage::Packed },
             units,
             matrix_units,
             poison: options.poison,

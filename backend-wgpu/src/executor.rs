@@ -291,9 +291,9 @@ impl Executable {
     pub fn buffer<'a>(&'a self, memory: Memory, arena: &'a Arena, states: &'a [StateBuffer]) -> &'a wgpu::Buffer {
         match memory {
             Memory::Arena => &arena.buffer.raw,
-            Memory::Own(i) | Memory::OwnHalves(i) => &self.own[i].raw,
+            Memory::Own(i) | Memory::OwnF16(i) => &self.own[i].raw,
             Memory::Flags => &self.flags.as_ref().expect("something can fail").raw,
-            Memory::State(i) | Memory::StateHalves(i) => match &states[i].place {
+            Memory::State(i) | Memory::StateF16(i) => match &states[i].place {
                 Place::Alone(buffer) => &buffer.raw,
                 Place::Arena(_) => &arena.buffer.raw,
             },
@@ -458,7 +458,7 @@ pub(crate) fn write(
 fn state_place(states: &[StateBuffer], buffer: usize) -> (Memory, usize) {
     match states[buffer].place {
         Place::Arena(start) => (Memory::Arena, start),
-        Place::Alone(_) if states[buffer].form() == Form::Halves => (Memory::StateHalves(buffer), 0),
+        Place::Alone(_) if states[buffer].form() == Form::F16 => (Memory::StateF16(buffer), 0),
         Place::Alone(_) => (Memory::State(buffer), 0),
     }
 }
@@ -499,7 +499,7 @@ fn fill(
         _ => return Ok(()),
     };
     let buffer = match memory {
-        Memory::Own(i) | Memory::OwnHalves(i) => &parts.own[i].raw,
+        Memory::Own(i) | Memory::OwnF16(i) => &parts.own[i].raw,
         _ => &world.arena.buffer.raw,
     };
     if data.is_empty() { Ok(()) } else { write(world.gpu, buffer, start, &data, Form::of(memory), &mut vec![]) }

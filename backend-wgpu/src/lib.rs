@@ -10,15 +10,15 @@
 //! # Ok::<(), wgrad_wgpu::Error>(())
 //! ```
 //!
-//! Elements take words of 32 bits, halves 16: `memory.rs` says how each type is kept. Numbers below the smallest normal one may
+//! Elements take words of 32 bits, f16 values 16: `memory.rs` says how each type is kept. Numbers below the smallest normal one may
 //! be taken for 0: WGSL leaves that to the driver. What the gradient of a sequence hands from step to step is 0 from 2^-110 on.
 //!
 //! Compiled kernels stay when a program is dropped, for the next program that has the same: 256 MiB of them at
 //! most, or what [`Options::kernels`] says, beyond what living programs use. Its buffers are freed. So memory stays flat
 //! whatever number of shapes is computed, one after the other.
 //!
-//! Products of halves are made by the adapter's matrix units where wgpu offers some that multiply squares of halves and add up
-//! singles (Vulkan with `VK_KHR_cooperative_matrix`, Metal), and a self-test at opening finds them exact: subnormal halves
+//! Products of f16 are made by the adapter's matrix units where wgpu offers some that multiply squares of f16 and add in
+//! f32 (Vulkan with `VK_KHR_cooperative_matrix`, Metal), and a self-test at opening finds them exact: subnormal f16 values
 //! count, and sums are singles. How the sums of a few products are rounded is the hardware's own affair, so results differ from
 //! other kernels' by as much as another order of summands does. Nothing else is made by them: of singles they would drop
 //! digits. [`Gpu::matrix_units`] tells what has become of them. **They have not been run on hardware yet**: their kernels are

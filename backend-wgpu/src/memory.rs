@@ -1,7 +1,7 @@
 //! Memory on the device: words of 32 bits, whole buffers for what is large, and places in one shared buffer, the arena,
 //! for what is small.
 //!
-//! An element takes a word: f32, u32 and i32 are themselves, and a bool is 0 or 1. Halves take half a word in buffers of
+//! An element takes a word: f32, u32 and i32 are themselves, and a bool is 0 or 1. f16 values take half a word in buffers of
 //! their own; in the arena, and where kernels hand things on at once, they take a word too, which is the f32 of the same
 //! value. In either form they are rounded when they are stored.
 //!
@@ -25,31 +25,31 @@ pub(crate) const WORD: u64 = 4;
 pub(crate) enum Form {
     /// A word each.
     Words,
-    /// Halves, two in a word, the first in its lower bits.
-    Halves,
+    /// f16 values, two in a word, the first in its lower bits.
+    F16,
 }
 
 impl Form {
     /// That of elements in some memory.
     pub fn of(memory: Memory) -> Self {
-        if memory.holds_halves() { Form::Halves } else { Form::Words }
+        if memory.holds_f16() { Form::F16 } else { Form::Words }
     }
 
     /// That of elements in a buffer of their own.
     pub fn alone(dtype: DType) -> Self {
-        if dtype == DType::F16 { Form::Halves } else { Form::Words }
+        if dtype == DType::F16 { Form::F16 } else { Form::Words }
     }
 
     /// The number of words that so many elements take.
     pub fn words(self, len: usize) -> usize {
-        if self == Form::Halves { len.div_ceil(2) } else { len }
+        if self == Form::F16 { len.div_ceil(2) } else { len }
     }
 }
 
 /// The words of some elements, appended.
 pub(crate) fn to_words(data: &Data, form: Form, words: &mut Vec<u32>) -> Result<()> {
     match data {
-        Data::F16(v) if form == Form::Halves => {
+        Data::F16(v) if form == Form::F16 => {
             let bits = |pair: &[f16]| pair.iter().rev().fold(0, |word, x| word << 16 | u32::from(x.to_bits()));
             words.extend(v.chunks(2).map(bits));
         }
@@ -66,7 +66,7 @@ pub(crate) fn to_words(data: &Data, form: Form, words: &mut Vec<u32>) -> Result<
 /// The `len` elements that words hold.
 pub(crate) fn from_words(dtype: DType, form: Form, len: usize, words: &[u32]) -> Data {
     match dtype {
-        DType::F16 if form == Form::Halves => {
+        DType::F16 if form == Form::F16 => {
             let halves = words.iter().flat_map(|word| [*word as u16, (*word >> 16) as u16]);
             Data::F16(halves.take(len).map(f16::from_bits).collect())
         }

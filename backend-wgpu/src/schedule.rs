@@ -6,7 +6,7 @@ use crate::{
     lower::{Check, Lowering, can_fail, claims},
     merge::merged,
     wgsl::{
-        Halves, Memory, SCRATCH, SHARED, Scratch, Tables, Target, View,
+        F16Storage, Memory, SCRATCH, SHARED, Scratch, Tables, Target, View,
         body::copy,
         cooperative::{By, Units},
         launch::{Dispatch, Launch, Most},
@@ -50,9 +50,9 @@ pub(crate) struct Layout<'a> {
     pub buffers: usize,
     /// The target that kernels are cut up for.
     pub target: Target,
-    /// The way kernels store halves.
-    pub halves: Halves,
-    /// The units that multiply matrices of halves, if there are any.
+    /// The way kernels store f16 values.
+    pub halves: F16Storage,
+    /// The units that multiply matrices of f16, if there are any.
     pub units: Option<Units>,
     /// True if each kernel is a dispatch of its own.
     pub separate: bool,
@@ -119,7 +119,7 @@ impl Schedule {
         for tap in &plan.taps {
             let view = lowering.view(tap);
             let len = tap.shape.numel();
-            if view.is_contiguous() && !view.memory.holds_halves() {
+            if view.is_contiguous() && !view.memory.holds_f16() {
                 taps.push(Stretch { memory: view.memory, start: view.offset, len, dtype: view.dtype });
             } else {
                 let memory = Memory::Own(layout.own + SCRATCH);
@@ -185,7 +185,7 @@ pub(crate) fn small(plan: &Plan) -> Vec<bool> {
 
 /// The memory of a slot in buffer `i` of the program's.
 pub(crate) fn own(slot: &Slot, i: usize) -> Memory {
-    if slot.dtype == DType::F16 { Memory::OwnHalves(i) } else { Memory::Own(i) }
+    if slot.dtype == DType::F16 { Memory::OwnF16(i) } else { Memory::Own(i) }
 }
 
 /// The number of buffers that planners may count with on a device that binds so many: the arena may be one more than they know
@@ -215,7 +215,7 @@ pub struct Imagined {
     pub separate: bool,
     /// True if its compiler computes as if floats were real numbers.
     pub wary: bool,
-    /// True if it stores integers of 16 bits, and so halves.
+    /// True if it stores integers of 16 bits, and so f16 values.
     pub native: bool,
     /// The size of its matrix units, if it has some: they take 16-bit integers too.
     pub units: Option<usize>,
@@ -246,7 +246,7 @@ pub fn kernels(program: &Program, grouping: &Grouping, device: Imagined) -> Resu
         plan.commits.iter().map(|(id, operand)| (*id, operand.shape.numel(), plan.slots[operand.slot].dtype));
     let mut states: BTreeMap<usize, (Memory, usize)> = BTreeMap::new();
     for (id, len, dtype) in slots.chain(committed) {
-        let alone = if dtype == DType::F16 { Memory::StateHalves } else { Memory::State };
+        let alone = if dtype == DType::F16 { Memory::StateF16 } else { Memory::State };
         let place = || if len <= SMALL { arena(len) } else { (alone(id.index()), 0) };
         states.entry(id.index()).or_insert_with(place);
     }
@@ -265,7 +265,7 @@ pub fn kernels(program: &Program, grouping: &Grouping, device: Imagined) -> Resu
         shared: SHARED,
         buffers,
         target,
-        halves: if native { Halves::Native } else { Halves::Packed },
+        halves: if native { F16Storage::Native } else { F16Storage::Packed },
         units: units.map(|size| Units { size, width: WIDTH, by: By::Device }),
         separate,
         wary,

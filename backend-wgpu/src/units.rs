@@ -29,7 +29,7 @@ pub enum MatrixUnits {
     Refused(String),
     /// The device was opened with them, but they failed their self-test: how.
     Failed(String),
-    /// They make the products of halves, in small matrices of so many rows, columns and summands.
+    /// They make the products of f16, in small matrices of so many rows, columns and summands.
     Used(usize),
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for MatrixUnits {
             MatrixUnits::Unfit(why) => write!(f, "not used: {why}"),
             MatrixUnits::Refused(why) => write!(f, "not used: the driver refuses them: {why}"),
             MatrixUnits::Failed(why) => write!(f, "present, but failed their self-test, so not used: {why}"),
-            MatrixUnits::Used(size) => write!(f, "used for products of halves, as {size}x{size}x{size}"),
+            MatrixUnits::Used(size) => write!(f, "used for products of f16, as {size}x{size}x{size}"),
         }
     }
 }
@@ -49,7 +49,7 @@ impl fmt::Display for MatrixUnits {
 /// The features of a device whose units are used, beside those that are always requested.
 pub(crate) const EXPERIMENT: Features = Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
 
-/// The needs of kernels that use units, or the stand-in: halves to multiply, integers to make them of bit for bit,
+/// The needs of kernels that use units, or the stand-in: f16 values to multiply, integers to make them of bit for bit,
 /// and the number of a subgroup.
 const NEEDED: Features = Features::SHADER_F16.union(Features::SHADER_I16).union(Features::SUBGROUP);
 
@@ -81,7 +81,7 @@ impl Offer {
         }
     }
 
-    /// The units that kernels use: those that multiply squares of halves and add up singles, the largest there are.
+    /// The units that kernels use: those that multiply squares of f16 and add in f32, the largest there are.
     pub fn choose(&self) -> Result<Units, MatrixUnits> {
         if !self.features.contains(EXPERIMENT) || self.units.is_empty() {
             return Err(MatrixUnits::Absent);
@@ -94,7 +94,7 @@ impl Offer {
             self.units.iter().any(fits)
         };
         let Some(size) = [16, 8].into_iter().find(squares) else {
-            return Err(MatrixUnits::Unfit("none multiplies squares of halves and adds up singles".into()));
+            return Err(MatrixUnits::Unfit("none multiplies squares of f16 and adds in f32".into()));
         };
         self.with(Units { size: size as usize, width: self.width as usize, by: By::Device })
     }
@@ -127,14 +127,14 @@ impl Offer {
 /// the second is loaded in fours.
 const PRODUCTS: [([usize; 3], bool); 2] = [([70, 45, 39], false), ([68, 72, 44], true)];
 
-/// Makes products of known figures, and compares them all. They are exact whatever the order of summands, as long as halves
+/// Makes products of known figures, and compares them all. They are exact whatever the order of summands, as long as f16 values
 /// are multiplied as they are, subnormal and infinite ones too, and singles added up.
 pub(crate) fn test(gpu: &Gpu) -> Result<(), String> {
     let backend = WgpuBackend::on(gpu).map_err(sentence)?.poisoned();
     let mut session = Session::new(Box::new(backend), Store::new()).map_err(sentence)?;
     for ([m, k, n], transposed) in PRODUCTS {
         let left = |i: usize, t: usize| match (i, t) {
-            // Halves are subnormal below 2^-14.
+            // f16 values are subnormal below 2^-14.
             (0, _) => whole(i, t, k, -64.0) * 2f64.powi(-24),
             (1, 3) => f64::INFINITY,
             _ => whole(i, t, k, -64.0),
@@ -170,7 +170,7 @@ fn sentence(error: impl fmt::Display) -> String {
 const MOST_TEXT: usize = 300;
 
 /// Element `i` of summand `t` of `k`: a small whole number. The first product and the last one are larger, and cancel: if
-/// halves were added up, what lies between would be lost.
+/// f16 values were added up, what lies between would be lost.
 fn whole(i: usize, t: usize, k: usize, last: f64) -> f64 {
     match t {
         0 => 64.0,
@@ -179,7 +179,7 @@ fn whole(i: usize, t: usize, k: usize, last: f64) -> f64 {
     }
 }
 
-/// A matrix of halves by its elements; transposed, if it is to be seen so again.
+/// A matrix of f16 by its elements; transposed, if it is to be seen so again.
 fn matrix([rows, columns]: [usize; 2], transposed: bool, element: impl Fn(usize, usize) -> f64) -> Array {
     let shape = if transposed { [columns, rows] } else { [rows, columns] };
     let at = |(x, y): (usize, usize)| if transposed { element(y, x) } else { element(x, y) };

@@ -34,7 +34,7 @@ impl<'t> Tensor<'t> {
     /// `[.., heads, queries, value width]`. Fewer heads of keys and values than of queries are shared by consecutive
     /// heads of queries (Ainslie et al. 2023).
     ///
-    /// A query that may attend to nothing gives 0, and gets no gradient. Of halves, scores and weights are kept in f32, and
+    /// A query that may attend to nothing gives 0, and gets no gradient. Of f16, scores and weights are kept in f32, and
     /// the result is rounded once. [`crate::Tape::autocast`] rounds queries, keys and values, and the result, but no score.
     /// Without a mask and dropout it is recorded as one op ([`crate::op::Op::Attention`]).
     ///
@@ -77,7 +77,7 @@ impl<'t> Tensor<'t> {
     }
 
     /// The weights of [`Tensor::attention`] before any are dropped: `[.., heads, queries, keys]`. Each row adds up to 1, or
-    /// is 0 where its query may attend to nothing. Of halves, all that leads to them is kept in f32.
+    /// is 0 where its query may attend to nothing. Of f16, all that leads to them is kept in f32.
     ///
     /// # Panics
     /// As [`Tensor::attention`].
@@ -102,7 +102,7 @@ impl<'t> Tensor<'t> {
     }
 
     /// The scores of [`Tensor::attention`]: `q k^T scale + mask`, minus infinity where a query may not attend. Those of
-    /// halves are f32, for a half ends at 65504; [`crate::Tape::autocast`] rounds queries and keys, but not the scores.
+    /// f16 are f32, for f16 ends at 65504; [`crate::Tape::autocast`] rounds queries and keys, but not the scores.
     ///
     /// # Panics
     /// As [`Tensor::attention`].

@@ -118,7 +118,7 @@ impl<'t> Tensor<'t> {
 
     // Activations.
 
-    /// `f` of this tensor, halves as f32: they are rounded once, and so are their gradients.
+    /// `f` of this tensor, f16 as f32: they are rounded once, and so are their gradients.
     #[track_caller]
     fn widened(self, name: &'static str, f: impl FnOnce(Self) -> Self) -> Self {
         let _call = self.tape.call(name, &[self]);

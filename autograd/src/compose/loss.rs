@@ -150,7 +150,7 @@ impl<'t> Tensor<'t> {
         self.mse_with(target, Reduction::Mean)
     }
 
-    /// The squared errors. Of halves, they are kept in f32.
+    /// The squared errors. Of f16, they are kept in f32.
     ///
     /// # Panics
     /// If the types differ, or the shapes: what broadcasts here, as `[n, 1]` and `[n]` do, is a mistake.

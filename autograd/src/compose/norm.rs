@@ -13,9 +13,9 @@ use crate::{
 pub struct BatchNormed<'t> {
     /// The normalised tensor.
     pub y: Tensor<'t>,
-    /// The mean of each channel, `[channels]`; of halves, in f32.
+    /// The mean of each channel, `[channels]`; of f16, in f32.
     pub mean: Tensor<'t>,
-    /// The variance of each channel (divided by n), `[channels]`; of halves, in f32.
+    /// The variance of each channel (divided by n), `[channels]`; of f16, in f32.
     pub var: Tensor<'t>,
     /// The number of elements that a channel has.
     count: f64,
@@ -284,7 +284,7 @@ impl<'t> Tensor<'t> {
         BatchNormed { y: self.affine(y, weight, bias, "batch_norm"), mean, var, count }
     }
 
-    /// Batch normalisation by given statistics `[channels]`, for evaluation. Of halves, the difference and its quotient
+    /// Batch normalisation by given statistics `[channels]`, for evaluation. Of f16, the difference and its quotient
     /// are kept in f32.
     ///
     /// # Panics

@@ -70,7 +70,7 @@ impl<'t> Tensor<'t> {
         max
     }
 
-    /// The mean of each window. Beyond the sides there are zeros, which count in the mean, or do not. Of halves, sums are
+    /// The mean of each window. Beyond the sides there are zeros, which count in the mean, or do not. Of f16, sums are
     /// kept in f32, and so are their gradients.
     ///
     /// # Panics

@@ -41,12 +41,12 @@ impl<'t> Tensor<'t> {
         }
     }
 
-    /// The type that sums and squares are kept in on the way to a mean: those of halves soon leave their range.
+    /// The type that sums and squares are kept in on the way to a mean: those of f16 soon leave their range.
     pub(crate) fn wide(self) -> DType {
         if self.dtype() == DType::F16 { DType::F32 } else { self.dtype() }
     }
 
-    /// The mean over some axes, which disappear. Of halves, the sum is kept in f32. Where the sum leaves the type's range,
+    /// The mean over some axes, which disappear. Of f16, the sum is kept in f32. Where the sum leaves the type's range,
     /// the mean is infinite.
     ///
     /// # Panics

@@ -129,7 +129,7 @@ impl<'t> Tensor<'t> {
         self + self * rest.is_finite().select(rest, rest.zeros_like()).detach()
     }
 
-    /// `x - logsumexp(x)` along an axis, as `(x - m) - log(sum(e^(x - m)))` with the maximum m. Of halves, all of it is
+    /// `x - logsumexp(x)` along an axis, as `(x - m) - log(sum(e^(x - m)))` with the maximum m. Of f16, all of it is
     /// computed in f32.
     #[track_caller]
     pub fn log_softmax(self, axis: usize) -> Self {
@@ -137,7 +137,7 @@ impl<'t> Tensor<'t> {
         self.wide_log_softmax(axis).cast(self.dtype())
     }
 
-    /// As [`Tensor::log_softmax`], of halves in f32.
+    /// As [`Tensor::log_softmax`], of f16 in f32.
     #[track_caller]
     pub(super) fn wide_log_softmax(self, axis: usize) -> Self {
         let x = self.cast(self.wide());

@@ -91,7 +91,7 @@ impl Op {
     }
 }
 
-/// The outputs of a fused op over halves by way of the same op over f32, each rounded once; `None` of an op whose halves are
+/// The outputs of a fused op over f16 by way of the same op over f32, each rounded once; `None` of an op whose f16 values are
 /// rounded on the way.
 pub(crate) fn widened<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> {
     attention::widened(op, x)

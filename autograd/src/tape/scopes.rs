@@ -82,10 +82,10 @@ impl Tape {
     /// | their gradients, of activations and of weights | computed and rounded likewise, in a sweep recorded within or without |
     /// | several gradients of one value or weight | summed in f32, rounded once |
     /// | elementwise operations, `dot`, sums, means, norms, soft-max, losses, embeddings, a recurrent layer's steps | f32, and so are their gradients |
-    /// | parameters, and their gradients in the arena | f32, holding what the gradients' halves can hold |
-    /// | contractions of f64, or of halves | left as they are |
+    /// | parameters, and their gradients in the arena | f32, holding what the gradients in f16 can hold |
+    /// | contractions of f64, or of f16 | left as they are |
     ///
-    /// So what flows back from layer to layer is rounded to halves at each contraction: below 2^-25 (3e-8) it is lost, from
+    /// So what flows back from layer to layer is rounded to f16 at each contraction: below 2^-25 (3e-8) it is lost, from
     /// 65520 on it is infinite. Scale the loss, and unscale the gradients, which makes an overflow a step not taken:
     ///
     /// ```

@@ -5,7 +5,7 @@
 //! the kernel reads at a fixed distance from the position at hand, so that a vector of neighbouring positions is one
 //! load: nothing is laid out once for each element of the kernel, as for a matrix product. Tiles of sums stay in
 //! registers: some channels by a few vectors of positions; for a weight gradient, some channels by a few elements of
-//! the kernel. Strides are taken out by taking images apart ([`lattice`]). Halves are widened as they are copied, and
+//! the kernel. Strides are taken out by taking images apart ([`lattice`]). f16 values are widened as they are copied, and
 //! what they sum to is rounded once.
 //!
 //! Padding takes part as zeros: beside it, a weight that is infinite gives NaN.

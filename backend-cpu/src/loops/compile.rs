@@ -1,9 +1,9 @@
-//! The arrangement of a body's values in steps: which walk over the rows computes what, and in which registers.
+//! The arrangement of a body's values in steps: the walk over the rows that computes each, and its register.
 
 use super::{
     chain,
     finite::at_a_glance,
-    prefetch::ask_ahead,
+    prefetch::plan_prefetches,
     program::{Acc, Action, Cell, Extent, Home, Phase, Schedule, Step, Vector},
     reduce::accumulator,
     tiling::{Cut, Setting},
@@ -46,7 +46,7 @@ pub(crate) fn arranged(setting: &Setting, files: &mut Files) -> Schedule {
     let mut builder = Builder { setting, files, depth, always, here, copied, schedule: this };
     builder.build();
     let mut schedule = builder.schedule;
-    ask_ahead(&mut schedule);
+    plan_prefetches(&mut schedule);
     files.cells(schedule.cells.len());
     schedule
 }
@@ -62,7 +62,7 @@ fn cost(value: &wgrad::plan::Value) -> usize {
     }
 }
 
-/// The reads that are stored as they are, or may be, elsewhere than where they come from: by then they may be overwritten.
+/// The reads that are stored unchanged, or may be, in another place than their own: by then their own may be overwritten.
 /// Everything else is done before the first such store.
 fn copied(setting: &Setting) -> Vec<bool> {
     let Setting { body, reads, writes, .. } = setting;
@@ -198,7 +198,7 @@ impl Builder<'_, '_> {
         needed
     }
 
-    /// True if it costs something to have a value again: all but what is found in memory as it is.
+    /// True if a value costs something to compute again: all but those that lie in memory.
     fn worth_keeping(&self, v: usize) -> bool {
         match self.setting.body.values[v].instr {
             Instr::Load(i) => {
@@ -439,7 +439,7 @@ impl Builder<'_, '_> {
         self.schedule.accs.push(Acc { kind, dtype, width, chunk, tile, to });
     }
 
-    /// True if a result of a step is in memory anyway.
+    /// True if a result of a step lies in memory, where chains read it.
     fn is_in_pieces(&self, step: &Step, to: usize) -> bool {
         let view = match &step.action {
             Action::Load(view) => Some(*view),

@@ -1,7 +1,7 @@
 //! The finite check of a loss scaler, as one step.
 //!
-//! As it is recorded, it asks that of each number, compares each answer, and takes the maximum of these: three passes, where
-//! one sum over a block tells it.
+//! The recorded check tests each number, compares each answer, and takes the maximum of these: three passes. One sum over a
+//! block gives the same answer.
 
 use super::program::{Acc, Action, Cell, Extent, Home, Step};
 use wgrad::{
@@ -9,11 +9,11 @@ use wgrad::{
     op::{Binary, Reduce, Unary},
 };
 
-/// Has reductions look for numbers that are not finite by themselves, where nothing else needs to know it of each.
+/// Lets reductions look for non-finite numbers themselves, where nothing else needs the answer for each element.
 pub(crate) fn at_a_glance(steps: &[Step], cells: &[Cell], accs: &[Acc]) -> Vec<Step> {
     let mut uses = vec![0; cells.len()];
     steps.iter().flat_map(|step| step.action.operands()).for_each(|cell| uses[cell] += 1);
-    // The step that makes a cell for one other alone.
+    // The step that computes a cell that only one other step reads.
     let made = |cell: usize| {
         let once = uses[cell] == 1 && cells[cell].is_open() && cells[cell].extent == Extent::Block;
         steps.iter().position(|step| step.to == Some(cell) && step.direct.is_none()).filter(|_| once)
@@ -52,7 +52,7 @@ mod tests {
     const NO: usize = 3;
     const YES: usize = 4;
 
-    /// The steps that are left of a question, a comparison, and a reduction of this kind.
+    /// The steps that replace a test, a comparison and a reduction of this kind.
     fn left(comparison: Action, kind: Reduce, more: Option<Step>) -> Vec<Action> {
         let open = Home::Register { index: usize::MAX, resident: false };
         let cell = |home, dtype, extent| Cell { home, dtype, extent };

@@ -20,7 +20,7 @@ use std::{
 };
 use wgrad::Data;
 
-/// Beyond this many tiles there is enough to share without splitting any.
+/// With more tiles than this, no tile needs to be split among threads.
 const FEW: usize = 256;
 
 /// A loop kernel.
@@ -170,13 +170,13 @@ impl Loop {
         self.finale(env, workers, pool);
     }
 
-    /// Keeps what a chunk's reductions give.
+    /// Keeps the results of a chunk's reductions.
     fn note(&self, task: usize, phase: usize, machine: &mut Machine) {
         let mut results = locked(&self.chunks[task]);
         machine.accumulators(phase, |i, chunk, _| copy(chunk, &mut results[i]));
     }
 
-    /// Merges what the chunks of each tile give, in order.
+    /// Merges the results of each tile's chunks, in order.
     fn merge_chunks(&self, p: usize) {
         let (schedule, chunks) = (&self.schedule, self.schedule.cut.chunks());
         for (tile, total) in self.tiles.iter().enumerate() {
@@ -209,7 +209,7 @@ impl Loop {
         self.machine(env, scratch).walk(0, columns);
     }
 
-    /// Keeps what that chunk's reductions give.
+    /// Keeps the results of that chunk's reductions.
     pub fn end(&self, chunk: usize, env: Env, scratch: &mut Scratch) {
         self.note(chunk, 0, &mut self.machine(env, scratch));
     }
@@ -256,7 +256,7 @@ fn locked(results: &Mutex<Vec<Data>>) -> std::sync::MutexGuard<'_, Vec<Data>> {
     results.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Copies what fits: a register may be longer than what it holds.
+/// Copies as many elements as fit: a register may be longer than its contents.
 fn copy(from: &Data, to: &mut Data) {
     crate::memory::elements::with_type!(from.dtype(), T => {
         let (from, to) = (T::slice(from), T::slice_mut(to));

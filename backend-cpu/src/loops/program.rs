@@ -176,7 +176,7 @@ pub(crate) struct Phase {
     /// The accumulators that it fills.
     pub accs: std::ops::Range<usize>,
     pub rows: Vec<Step>,
-    /// True if it meets memory that nothing has read or asked for.
+    /// True if it reads memory that nothing has read or prefetched.
     pub fresh: bool,
 }
 

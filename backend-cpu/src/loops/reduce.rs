@@ -7,12 +7,12 @@ use crate::{
 use pulp::{Arch, NullaryFnOnce};
 use wgrad::{DType, f16, f16_from_f64, op::Reduce};
 
-/// Elements of a group. Rows of whole groups are combined group by group wherever that happens: so that the bits of a sum do
-/// not depend on what else a kernel computes.
+/// The elements of a group. Rows of whole groups are combined group by group in every kernel, so the bits of a sum do not depend
+/// on what else a kernel computes.
 pub(crate) const WIDE: usize = 128;
 /// Accumulators per inner loop: enough vector registers to hide how long an addition takes.
 const LANES: usize = 64;
-/// Accumulators for what is left over.
+/// Accumulators for the elements after the last whole group.
 const NARROW: usize = 8;
 
 /// An accumulator: some [`Element`]s of scratch.
@@ -51,7 +51,7 @@ pub(crate) trait Monoid<T: Copy>: Sized {
         side_by_side::<T, Self, LANES>(groups.as_flattened().as_chunks().0)
     }
 
-    /// Combines two blocks of as many groups, each by itself.
+    /// Combines two blocks of equally many groups, each by itself.
     #[inline(always)]
     fn both([a, b]: [&[[T; WIDE]]; 2]) -> [Self::A; 2] {
         [Self::groups(a), Self::groups(b)] // No `map`: what it calls is not compiled for the processor's vectors.
@@ -159,7 +159,7 @@ impl<T: Number + Accumulator> Monoid<T> for Max {
         if T::DTYPE == DType::F16 {
             return by_steps(); // Which are widened first: the type's own comparisons are not made for vectors.
         }
-        // To look for NaN apart, in pairs, costs half of what it costs to let it win at each step.
+        // A separate search for NaN, in pairs, costs half as much as a comparison that lets NaN win at each step.
         let (mut lanes, mut non_finite) = ([T::LEAST; FOURTH], [0u32; FOURTH]);
         let larger = |a: T, b: T| if a < b { b } else { a };
         for x in groups {
@@ -169,7 +169,7 @@ impl<T: Number + Accumulator> Monoid<T> for Max {
                 non_finite[i] |= u32::from(a.partial_cmp(&b).is_none() | c.partial_cmp(&d).is_none());
             }
         }
-        // One comparison of all: LLVM has no instructions of WebAssembly for one of each.
+        // One comparison of all: LLVM cannot select WebAssembly's instructions for a comparison of each.
         if non_finite.iter().fold(0, |all, non_finite| all | non_finite) != 0 {
             return by_steps();
         }
@@ -337,7 +337,7 @@ pub(crate) fn run<T: Copy, M: Monoid<T>>(acc: M::A, x: &[T]) -> M::A {
     if rest.is_empty() && !groups.is_empty() { M::merge(acc, M::groups(groups)) } else { part::<T, M>(acc, x) }
 }
 
-/// As [`run`], of a part of a row that is not made of whole groups.
+/// As [`run`], for a part of a row that does not consist of whole groups.
 #[inline(always)]
 pub(crate) fn part<T: Copy, M: Monoid<T>>(mut acc: M::A, x: &[T]) -> M::A {
     let (wide, tail) = x.as_chunks::<LANES>();

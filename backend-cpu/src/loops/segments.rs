@@ -1,4 +1,4 @@
-//! Segments of a vector: which ones a stretch meets, and how a vector whose rows they are is cut up.
+//! Segments of a vector: those that a stretch overlaps, and the parts of a vector whose rows they are.
 
 use super::reduce::Monoid;
 use crate::memory::elements::Element;
@@ -21,7 +21,7 @@ impl<'a> Runs<'a> {
         Self::among(segments, 0..segments.ranges.len(), stretch)
     }
 
-    /// As [`Runs::new`], where the first segment that the stretch meets is known to be one of these, or behind them.
+    /// As [`Runs::new`], if the first segment that the stretch overlaps is one of these, or comes after them.
     pub fn among(segments: &'a Segments, rows: Range<usize>, stretch: Range<usize>) -> Self {
         let before = segments.ranges[rows.clone()].partition_point(|(start, len)| start + len <= stretch.start);
         Self { ranges: &segments.ranges, next: rows.start + before, at: stretch.start, end: stretch.end }

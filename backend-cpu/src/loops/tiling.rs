@@ -82,7 +82,7 @@ impl Cut {
         // The size of equal parts, none larger than so much.
         let parts = |n: usize, largest: usize| n.div_ceil(n.div_ceil(largest).max(1)).max(1);
         let (rows, block) = if transposed {
-            // Fewer rows where that lets their values be kept, but no lines too short for vector instructions.
+            // Fewer rows, if their values then fit the cache; but lines stay long enough for vector instructions.
             let few = if walks > 1 { (sizes.resident / reduced.max(1)).max(sizes.square) } else { usize::MAX };
             let rows = parts(kept, most.min(few));
             (rows, (most / rows).clamp(1, reduced.max(1)))
@@ -144,7 +144,7 @@ impl Cut {
     }
 }
 
-/// True if what lies in memory is reduced, element after element, and nothing else is done to it.
+/// True if the body only reduces contiguous memory.
 fn reads_and_reduces(setting: &Setting) -> bool {
     let body = setting.body;
     let reduces = body.stores.iter().all(|&v| body.values[v].level == Level::Row);
@@ -156,7 +156,7 @@ fn reads_and_reduces(setting: &Setting) -> bool {
         })
 }
 
-/// True if more of the operands' neighbours are found along the rows' dimension than along the columns'.
+/// True if more operands are contiguous along the rows' dimension than along the columns'.
 fn prefers_transposed(setting: &Setting, split: usize) -> bool {
     let near = |o: &Operand, dims: std::ops::Range<usize>| {
         let inner = dims.rev().find(|&d| o.shape[d] != 1);
@@ -169,7 +169,7 @@ fn prefers_transposed(setting: &Setting, split: usize) -> bool {
     across > along
 }
 
-/// True if an operand's neighbours are found along the rows' dimension, and not along the columns'.
+/// True if an operand is contiguous along the rows' dimension, and not along the columns'.
 fn prefers_square(setting: &Setting, split: usize) -> bool {
     let transposed = |o: &&Operand| {
         if o.shape != setting.body.space {

@@ -13,7 +13,7 @@ pub(crate) struct View {
     pub source: Source,
     /// True if the kernel reads here what it overwrites later.
     pub overwritten: bool,
-    /// True if nothing but chains need it, which find it piece by piece.
+    /// True if only chains read it: they take it from memory in contiguous pieces.
     pub in_pieces: bool,
     offset: isize,
     outer: Walk,
@@ -44,7 +44,7 @@ impl View {
             && self.inner == other.inner
     }
 
-    /// True if one block or another may lie in one piece.
+    /// True if some block may be contiguous.
     pub fn may_be_direct(&self) -> bool {
         self.inner.stride == 1 || self.inner.len() == 1
     }
@@ -107,7 +107,7 @@ impl View {
                 let to = to[row * columns + column..].iter_mut().step_by(columns).take(height);
                 return to.enumerate().for_each(|(r, to)| *to = x[at(start, r, down)]);
             }
-            // Neighbours in memory are one above the other in the block.
+            // Neighbours in memory stand in one column of the block.
             if down == 1 && height > 1 && !matches!(across, 0 | 1) {
                 for i in 0..width {
                     let from = &x[at(start, i, across)..][..height];

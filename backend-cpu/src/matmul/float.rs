@@ -9,7 +9,7 @@ use crate::memory::elements::Element;
 
 /// The element types of products.
 pub(crate) trait Float: Element {
-    /// `out = lhs rhs` for shape `[m, k, n]`, none of m and n being 0. Halves need the [`half::room`] for it.
+    /// `out = lhs rhs` for shape `[m, k, n]`, none of m and n being 0. f16 values need the [`half::room`] for it.
     ///
     /// # Safety
     /// As for [`multiply`].

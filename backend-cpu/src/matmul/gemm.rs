@@ -6,8 +6,8 @@ use gemm::Parallelism;
 
 /// `out = lhs rhs`, or `out += lhs rhs`, for shape `[m, k, n]`, none of m and n being 0, in a type that `gemm` knows.
 ///
-/// Few rows times a transposed matrix go in narrow strips, for which `gemm` packs neither side: where it does, packing
-/// takes longer than the product.
+/// A product of few rows and a transposed matrix is cut into narrow strips, for which `gemm` packs neither side. Packing
+/// would take longer than the product.
 ///
 /// # Safety
 /// The elements of the place are alive and overlap neither input, and those of the result nobody else touches.

@@ -1,4 +1,4 @@
-//! Into which parts the result of a matrix product is cut, for threads to share.
+//! The parts of a matrix product's result, which threads share.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ const STEP: usize = 16;
 /// The place where a part of a product goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
-    /// To its place at once.
+    /// Directly to its place.
     Straight,
     /// By way of a register.
     Held,
-    /// From a register to an epilogue, which wants whole rows.
+    /// From a register to an epilogue that reads whole rows.
     Followed,
 }
 
@@ -21,25 +21,25 @@ pub(crate) enum Way {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     sides: [usize; 2],
-    /// The number of parts that each is cut into: none, where there is nothing.
+    /// The number of parts of each side; 0 if the side is empty.
     pub parts: [usize; 2],
 }
 
 impl Grid {
-    /// For `batch` products `[m, k] x [k, n]`: few and large parts, as each packs both its sides, but as many as keep all
-    /// threads busy. An epilogue finds whole rows in one piece, and is given them.
+    /// For `batch` products `[m, k] x [k, n]`: few and large parts, because each packs both its sides, but enough to keep all
+    /// threads busy. An epilogue reads whole rows, which are contiguous, so its parts have whole rows.
     ///
     /// No bit depends on the threads: `gemm` adds up the products of each element in an order that follows from the inner
     /// dimension alone, save where a result is small or narrow. Those are cut by their shape alone, and no others into such.
     pub fn new(batch: usize, [m, k, n]: [usize; 3], way: Way, threads: usize) -> Self {
         /// The largest part, and the largest in a register.
         const LARGEST: [[usize; 2]; 2] = [[2048, 2048], [512, 2048]];
-        /// In multiplications, what it costs to pack an element, to begin a part, and to begin a row of an epilogue
-        /// that is not whole.
+        /// The costs, in multiplications, of packing an element, of beginning a part, and of beginning an incomplete row of an
+        /// epilogue.
         const PACKED: usize = 32;
         const BEGUN: usize = 1 << 17;
         const ROW: usize = 5000;
-        /// Elements of a register that are found in the cache of the second level, and what each further one costs.
+        /// The elements of a register that the cache of the second level holds, and the cost of each further one.
         const NEAR: usize = 1 << 18;
         const FAR: usize = 20;
         let (epilogue, held) = (way == Way::Followed, way != Way::Straight);

@@ -43,7 +43,7 @@ fn wide<'a>(x: Matrix<f16>, [rows, columns]: [usize; 2], to: &'a mut [f32]) -> M
 }
 
 impl Float for f16 {
-    /// Adds up in f32, and rounds at the end.
+    /// Sums in f32, and rounds at the end.
     unsafe fn multiply(
         [m, k, n]: [usize; 3],
         lhs: Matrix<f16>,
@@ -51,7 +51,7 @@ impl Float for f16 {
         out: Place<f16>,
         room: Option<[&mut [f32]; 3]>,
     ) {
-        let [left, right, sums] = room.expect("a product of halves has room for f32");
+        let [left, right, sums] = room.expect("a product of f16 has room for f32");
         let total = Place { data: sums.as_mut_ptr(), len: sums.len(), start: 0, strides: [n as isize, 1] };
         for first in (0..k.max(1)).step_by(DEPTH) {
             let depth = DEPTH.min(k - first);
@@ -76,10 +76,10 @@ impl Float for f16 {
     }
 
     unsafe fn outer(_: [usize; 3], _: Matrix<f16>, _: Matrix<f16>, _: Place<f16>) {
-        unreachable!("sums of halves are in f32");
+        unreachable!("sums of f16 are in f32");
     }
 
     fn add(_: &mut [f16], _: &[f16]) {
-        unreachable!("sums of halves are in f32");
+        unreachable!("sums of f16 are in f32");
     }
 }

@@ -1,5 +1,5 @@
-//! Gradients of weights: sums of outer products, over many rows. Both sides are read as they lie, some rows at a time, which
-//! stay in the caches meanwhile. `gemm` would pack both, and take memory for it.
+//! Gradients of weights: sums of outer products over many rows. Both sides are read in place, a few rows at a time, which stay in
+//! the caches. `gemm` would pack both sides, and needs memory for that.
 
 use super::{
     matrix::{Matrix, Place},
@@ -14,19 +14,19 @@ pub(crate) const COLUMNS: usize = 16;
 /// Rows that are summed over at a time.
 const DEPTH: usize = 128;
 
-/// True if this is the way for a result of this shape, from rows so many elements apart; on any number of threads, as the order
-/// of sums is not `gemm`'s.
+/// True if a result of this shape, from rows so many elements apart, is computed by this kernel. The answer does not depend on
+/// the number of threads, because the order of sums differs from `gemm`'s.
 pub(crate) fn suits(dtype: DType, shape: [usize; 2], apart: [isize; 2]) -> bool {
-    /// The longest side: so many elements of some rows fit in a cache of the second level.
+    /// The longest side whose rows fit in a cache of the second level.
     const LONGEST: usize = 2048;
-    /// Rows so far apart, in bytes, have the same place in the nearest cache, which has room for few of them.
+    /// Rows so far apart, in bytes, share one set of the first cache, which holds few of them.
     const PAGE: usize = 4096;
     let whole = shape.iter().any(|side| side.is_multiple_of(COLUMNS));
     let spread = apart.iter().all(|apart| !(apart.unsigned_abs() * dtype.size()).is_multiple_of(PAGE));
     whole && spread && shape[0].max(shape[1]) <= LONGEST
 }
 
-/// `out = lhs rhs` for shape `[m, k, n]`, where the columns of the left side and the rows of the others lie in one piece,
+/// `out = lhs rhs` for shape `[m, k, n]`, where the columns of the left side and the rows of the others are contiguous,
 /// and n is a multiple of [`COLUMNS`]. Each element is a sum in an order that depends on k alone.
 ///
 /// # Panics

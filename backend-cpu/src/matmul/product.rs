@@ -1,6 +1,6 @@
 //! Matrix products and their epilogues. A side whose columns are contiguous is transposed once, not by each part that packs
-//! it. If that is the longer side, as in the gradient of a weight, the other one is, and the transpose of the product is
-//! computed. Most gradients of weights are sums of outer products, without `gemm`.
+//! it. If that side is the longer one, as in the gradient of a weight, the shorter side is transposed instead, and the kernel
+//! computes the transpose of the product. Most gradients of weights are sums of outer products, without `gemm`.
 
 use super::{
     float::Float,
@@ -56,12 +56,12 @@ impl Side {
         self.offset + self.batch.at(batch)
     }
 
-    /// True if its columns', not its rows', elements are neighbours.
+    /// True if its columns are contiguous, and not its rows.
     fn is_transposed(&self) -> bool {
         self.strides[0] == 1 && self.strides[1] > 1
     }
 
-    /// True if its rows' elements are neighbours.
+    /// True if its rows are contiguous.
     fn is_in_rows(&self) -> bool {
         self.strides[1] == 1 && self.strides[0] > 1
     }
@@ -70,7 +70,7 @@ impl Side {
 /// The place where the product goes.
 #[derive(Debug)]
 enum Out {
-    /// To where one of the writes wants it.
+    /// Directly to the place of one of the writes.
     Write(Side),
     /// To a register, part by part.
     Register(usize),
@@ -96,18 +96,18 @@ pub(crate) struct Product {
     grid: Grid,
     /// A register for each side that is transposed.
     transposed: [Option<usize>; 2],
-    /// A register for a part's transpose, where that is what is computed: of the right side and the left.
+    /// Registers for the transposes of a part's right and left side, where the product's transpose is computed.
     flipped: Option<usize>,
     /// True if it is a sum of outer products.
     outer: bool,
-    /// The inner dimension, or its halves, each of which is summed by itself: a thread finds the half in its caches that
-    /// it has written, and need not read the other.
+    /// The inner dimension, or its two halves, each of which is summed by itself: so each thread reads only the half that it has
+    /// written, which is in its caches.
     inner: Vec<Range<usize>>,
     /// A register for the sums over the second half.
     halved: Option<usize>,
     epilogue: Option<Schedule>,
     dtype: DType,
-    /// For a product of halves: registers of f32.
+    /// For a product of f16: registers of f32.
     room: Option<[usize; 3]>,
 }
 
@@ -224,7 +224,7 @@ impl Product {
         Matrix { data: T::slice(env.data(side.source)), start, strides: side.strides }
     }
 
-    /// A side in rows, or what is transposed for the product's transpose.
+    /// A side in rows, or the transposed side for the product's transpose.
     fn transpose<'a, T: Float>(
         &self,
         side: usize,
@@ -299,7 +299,7 @@ impl Product {
         Some(registers.map(f32::slice_mut))
     }
 
-    /// One part of the product of one pair of matrices, and its epilogue; or what is summed over a second half.
+    /// One part of the product of one pair of matrices, with its epilogue; or its sums over a second half.
     fn part<T: Float>(
         &self,
         env: Env,
@@ -373,7 +373,7 @@ impl Product {
         if let Some(epilogue) = &self.epilogue {
             let env = Env { product: &product, shift, ..env };
             let mut machine = Machine::new(epilogue, env, &mut scratch);
-            // Parts of several rows do not lie in one piece.
+            // Parts of several rows are not contiguous.
             let height = if columns.len() == self.n { epilogue.cut.rows } else { 1 };
             for row in (first..first + rows.len()).step_by(height) {
                 machine.enter(row..(first + rows.len()).min(row + height));

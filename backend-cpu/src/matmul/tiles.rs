@@ -1,5 +1,5 @@
-//! Products of small matrices within other kernels, as they lie: a tile of sums, some rows by a few vectors of columns, stays
-//! in the registers of the machine, and nothing is packed.
+//! Products of small matrices within other kernels, read in place: a tile of sums, some rows by a few vectors of columns, stays
+//! in the machine's registers, and nothing is packed.
 
 use super::{
     gemm,
@@ -44,7 +44,7 @@ impl<'a, A> Rows<'a, A> {
     }
 }
 
-/// `out = lhs rhs`, or `out += lhs rhs`, for shape `[m, k, n]`, each row of the result in one piece. Each element is a sum
+/// `out = lhs rhs`, or `out += lhs rhs`, for shape `[m, k, n]`, each row of the result contiguous. Each element is a sum
 /// in the order of the inner dimension, where the columns are whole vectors.
 ///
 /// # Panics

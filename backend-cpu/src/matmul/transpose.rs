@@ -6,11 +6,10 @@ use crate::memory::{elements::Element, strides::at};
 /// Rows and columns of the squares that are transposed one after another.
 const SQUARE: usize = 16;
 
-/// Copies a matrix `[rows, width]` whose columns' elements are neighbours into rows.
+/// Copies a matrix `[rows, width]` with contiguous columns into contiguous rows.
 ///
 /// # Panics
-/// If the columns' elements are no neighbours, the rows of the place are in more than one piece, or the matrix does not lie
-/// within either.
+/// If the columns or the rows of the place are not contiguous, or the matrix does not lie within either.
 ///
 /// # Safety
 /// The elements of the place are alive and not the matrix's, and those of the result nobody else touches.
@@ -21,7 +20,7 @@ pub(crate) unsafe fn transpose<T: Element>(from: Matrix<T>, to: Place<T>, [rows,
     assert!(from.strides[0] == 1 && from.holds([rows, width]));
     assert!(to.strides[1] == 1 && to.holds([rows, width]));
     let (square, to_stride) = (squares::<T>(), to.strides[0]);
-    // The squares of some columns, one below the other: what is read there is one piece of memory for each column.
+    // The squares of some columns, one below the other: each column is read as one contiguous stretch of memory.
     for column in (0..width).step_by(SQUARE) {
         for row in (0..rows).step_by(SQUARE) {
             let (height, columns) = (SQUARE.min(rows - row), SQUARE.min(width - column));
@@ -44,7 +43,7 @@ pub(crate) unsafe fn transpose<T: Element>(from: Matrix<T>, to: Place<T>, [rows,
     }
 }
 
-/// Turns a square round: where it begins, how far its columns lie apart, where it goes, and how far its rows lie apart.
+/// Transposes a square: its beginning, the distance of its columns, its destination, and the distance of rows there.
 type Square<T> = unsafe fn(*const T, isize, *mut T, isize);
 
 /// The function that transposes a square of elements of a type in this machine's registers, if there is one.

@@ -142,7 +142,7 @@ impl Target {
         (unsafe { self.start.cast::<T>().add(start) }, len)
     }
 
-    /// All elements, as a pointer and a number, for who touches no more of them than it may.
+    /// All elements, as a pointer and a length, for callers that touch only their own.
     pub fn all<T: Element>(&self) -> (*mut T, usize) {
         self.check(T::DTYPE, 0, self.len);
         (self.start.cast(), self.len)
@@ -203,7 +203,7 @@ pub(crate) fn aligned_mut<T>(elements: &mut [T]) -> &mut [T] {
     &mut elements[start..]
 }
 
-/// Asks for elements ahead of their use, if they exist: for the cache of the second level. In that of the first they would be
+/// Prefetches elements, if they exist: for the cache of the second level. In that of the first they would be
 /// in the way of what is computed meanwhile.
 #[inline(always)]
 pub(crate) fn prefetch<T>(start: *const T, len: usize) {
@@ -232,7 +232,7 @@ pub(crate) fn room(dtype: DType, len: usize) -> (Data, usize) {
 /// Bytes of a large page, on most machines.
 const LARGE: usize = 2 << 20;
 
-/// Asks for large pages, as many as elements that begin one fill: so the processor has fewer places of pages to look up.
+/// Requests large pages for whole ones of these elements, so that the processor looks up fewer addresses of pages.
 /// Pages that have been touched stay as they are.
 fn large_pages<T>(elements: &[T]) {
     #[cfg(all(target_os = "linux", not(miri)))]
@@ -246,7 +246,7 @@ fn large_pages<T>(elements: &[T]) {
     let _ = elements;
 }
 
-/// Fills memory with values that no computation should meet.
+/// Fills memory with values that no computation may read.
 pub(crate) fn poison(data: &mut Data) {
     match data {
         Data::F64(v) => v.fill(f64::NAN),

@@ -1,18 +1,17 @@
-//! The sizes that decide how work is cut up, for caches and threads.
+//! The sizes of tiles, blocks and parts, for caches and threads.
 
-/// The sizes that decide how a space is cut up. Results depend on them, and so they are the same for all threads.
+/// The sizes of the parts of index spaces. Results depend on them, so they do not depend on the number of threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// Elements that a register holds, where a block is several rows or all of one: tiles are so small that many threads
-    /// find work.
+    /// The elements of a register, where a block is several rows or a whole one: small enough for many threads to have tiles.
     pub block: usize,
-    /// As `block`, where a block is a part of a row, or of a vector in segments: what is done once a block is done seldom.
+    /// As `block`, where a block is a part of a row, or of a vector in segments: large, so that work per block is rare.
     pub long: usize,
-    /// Tiles, from which on there is work for many threads even if tiles are as large as `long`, and they are.
+    /// The number of tiles from which on tiles are as large as `long`: there is work for many threads even so.
     pub many: usize,
     /// Lines of a block shorter than this have their values repeated for each element, rather than looked up by line.
     pub narrow: usize,
-    /// The shortest pieces of memory that are met where they are, rather than copied together first.
+    /// The shortest contiguous pieces of memory that chains read in place, rather than from a copy.
     pub piece: usize,
     /// Rows and columns of a block some of whose operands are transposed.
     pub square: usize,
@@ -31,7 +30,7 @@ pub(crate) struct Sizes {
     pub attended: [usize; 2],
     /// Parts of a product that pack a transposed right side, from which on it is transposed once for all.
     pub transposed: usize,
-    /// The least inner dimension, of a product whose left side is transposed, of which each half is summed by itself.
+    /// The least inner dimension of a product with a transposed left side whose halves are summed separately.
     pub halved: usize,
     /// Weighted elements below which a kernel runs on the calling thread: about 20 us of work.
     pub serial: usize,

@@ -1,5 +1,5 @@
-//! Strided walks: dimensions that walk in step are merged, and runs of evenly spaced elements are handed out whole, so
-//! that the code inside meets long runs.
+//! Strided walks: dimensions that can be merged are merged, and runs of evenly spaced elements are handed out whole, so that
+//! inner loops are long.
 
 use std::ops::Range;
 

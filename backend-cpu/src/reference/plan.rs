@@ -57,7 +57,7 @@ fn gather(operand: &Operand, slot: &[f64]) -> Vec<f64> {
     indices(&operand.shape).map(|index| slot[at(operand, &index)]).collect()
 }
 
-/// Stores values; halves are rounded here.
+/// Stores values; f16 values are rounded here.
 fn scatter(operand: &Operand, dtype: DType, values: &[f64], slot: &mut [f64]) {
     let stored = |value: f64| if dtype == DType::F16 { round(dtype, value) } else { value };
     indices(&operand.shape).zip(values).for_each(|(index, &value)| slot[at(operand, &index)] = stored(value));

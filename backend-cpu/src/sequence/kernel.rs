@@ -37,7 +37,7 @@ impl Recurrence {
         let shapes: Vec<&Shape> = kernel.reads.iter().map(|read| &read.shape).collect();
         let sequence = Sequence::new(op, &shapes).expect("a sequence op: no other fused op is claimed");
         let stretch = |o: &Operand| {
-            assert!(o.is_contiguous(), "a fused op reads and writes what lies in one piece");
+            assert!(o.is_contiguous(), "a fused op reads and writes contiguous memory");
             (source(o), o.offset, o.shape.numel())
         };
         Self {

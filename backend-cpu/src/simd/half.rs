@@ -13,7 +13,7 @@ use wgrad::{
 /// Elements that are converted at a time.
 const PART: usize = 256;
 
-/// Does with halves what `f` does with f32.
+/// Does with f16 what `f` does with f32.
 fn wider<const N: usize>(x: [Lanes<f16>; N], out: &mut [f16], f: impl Fn([Lanes<f32>; N], &mut [f32])) {
     let width = out.len() / x.iter().map(|x| x.lines(out.len())).max().unwrap_or(1);
     for (line, out) in out.chunks_exact_mut(width.max(1)).enumerate() {

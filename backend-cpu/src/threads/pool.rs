@@ -1,4 +1,4 @@
-//! Threads: how many share a kernel's work, and where it is not worth the trouble.
+//! The number of threads that share a kernel's work: one, where more would not pay.
 
 use super::team::Team;
 use std::ops::Range;
@@ -32,7 +32,7 @@ impl<'a> Pool<'a> {
         (PARTS * self.team.threads()).min(2 + work / self.serial.max(1))
     }
 
-    /// Runs tasks `0..tasks`, in ranges, on as many threads as all of them together are worth.
+    /// Runs tasks `0..tasks`, in ranges, on as many threads as their work pays for.
     pub fn each(&self, tasks: usize, work: usize, f: impl Fn(Range<usize>) + Sync) {
         let parts = self.parts(work).min(tasks);
         if parts <= 1 {

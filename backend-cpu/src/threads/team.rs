@@ -1,4 +1,4 @@
-//! Threads that stay together: each has the same share of every kernel's parts, and then takes what is left of others'.
+//! Threads that stay together: each has the same share of every kernel's parts, and then takes parts that others have left.
 //!
 //! Rows that a thread has written are in its caches when it reads them in the next kernel: a pool that hands parts to
 //! whichever thread asks first would move them from cache to cache. Between kernels, which follow one another within
@@ -95,7 +95,7 @@ impl Team {
             bed: Mutex::new(()),
             alarm: Condvar::new(),
             panic: Mutex::new(None),
-            // Threads without a core of their own would keep the others from working.
+            // Threads without a core of their own would hold up the others.
             looks: if threads <= cores { LOOKS } else { 0 },
         });
         let mut team = Self { shared, threads: vec![], busy: Mutex::new(()) };
@@ -200,7 +200,7 @@ impl Shared {
             }
             let bed = self.bed.lock().unwrap_or_else(PoisonError::into_inner);
             self.sleepers.fetch_add(1, SeqCst);
-            // A job that opened before this thread counted as a sleeper rings no alarm for it.
+            // A job that opened before this thread counted as a sleeper does not wake it.
             if self.state.load(SeqCst) == state {
                 drop(self.alarm.wait(bed).unwrap_or_else(PoisonError::into_inner));
                 looks = 0;

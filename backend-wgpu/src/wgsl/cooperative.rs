@@ -1,7 +1,7 @@
-//! Products of halves by matrix units, which multiply small matrices at once: wgpu calls them cooperative matrices, since the
+//! Products of f16 by matrix units, which multiply small matrices at once: wgpu calls them cooperative matrices, since the
 //! invocations of a subgroup hold the numbers of one together.
 //!
-//! A workgroup makes a tile of the result. Its sides are staged in shared memory, as the halves that they are and with zeros
+//! A workgroup makes a tile of the result. Its sides are staged in shared memory, as the f16 values that they are and with zeros
 //! beyond their edges, so that the units never see one. Each of four subgroups makes a quarter of the tile; if there are
 //! more, because the device runs narrower ones than it might, they only help to stage. The sums are singles, which go through
 //! shared memory to the epilogue that other products have.
@@ -35,7 +35,7 @@ pub(crate) struct Units {
 pub(crate) enum By {
     /// The device's units.
     Device,
-    /// For tests on devices without: loops over the staged halves, shared out among the invocations of what would be a
+    /// For tests on devices without: loops over the staged f16 values, shared out among the invocations of what would be a
     /// subgroup.
     StandIn,
     /// The same, but the last summand of each multiplication is left out.
@@ -52,7 +52,7 @@ const DEPTH: usize = 32;
 const QUARTERS: usize = 4;
 /// Rows and columns of a subgroup's part.
 const QUARTER: usize = TILE / 2;
-/// Halves between staged lines: 16 bytes, so that lines begin where units may load from, and in other banks of the memory.
+/// f16 values between staged lines: 16 bytes, so that lines begin where units may load from, and in other banks of the memory.
 const GAP: usize = 8;
 
 /// Products by a device's units have so many rows, columns and summands, or more: of smaller ones, most that is multiplied
@@ -60,7 +60,7 @@ const GAP: usize = 8;
 pub(crate) const FEWEST: usize = 32;
 
 impl Units {
-    /// True if a product is one for them: of halves, and not too small. (The stand-in does the smallest, for their edges.)
+    /// True if a product is one for them: of f16, and not too small. (The stand-in does the smallest, for their edges.)
     pub fn fit(&self, matmul: &MatMul, reads: &[View]) -> bool {
         let fewest = if self.by == By::Device { FEWEST } else { 1 };
         let halves = reads[..2].iter().all(|side| side.dtype == DType::F16);
@@ -208,7 +208,7 @@ impl<'a> Side<'a> {
             shared: ["sa$", "sb$"][side],
             distances: [element, summand],
             of_summands,
-            in_fours: view.memory.holds_halves()
+            in_fours: view.memory.holds_f16()
                 && next == 1
                 && apart % 4 == 0
                 && len.is_multiple_of(4)
@@ -237,7 +237,7 @@ impl<'a> Side<'a> {
         self.of_summands == (self.role == "A")
     }
 
-    /// All halves that are staged.
+    /// All f16 values that are staged.
     fn len(&self) -> usize {
         self.line() * self.staged()[1]
     }
@@ -266,7 +266,7 @@ impl<'a> Side<'a> {
                 }
                 return;
             }
-            let bits = match self.view.memory.holds_halves() {
+            let bits = match self.view.memory.holds_f16() {
                 true => format!("{}_raw({place})", source.bind_view(self.view, false)),
                 false => {
                     source.part(Part::Convert);
@@ -303,7 +303,7 @@ pub(crate) fn tiled(
         writeln!(source.outside, "var<workgroup> {}: array<f16, {}>;", side.shared, side.len()).unwrap();
     }
     writeln!(source.outside, "var<workgroup> sc$: array<f32, {sums}>;").unwrap();
-    // The lower 16 bits as they are: subnormal halves, and the bits of a NaN.
+    // The lower 16 bits as they are: subnormal f16 values, and the bits of a NaN.
     source.outside += "fn half$(bits: u32) -> f16 { return bitcast<f16>(u16(bits)); }\n";
     if units.by != By::Device {
         source.outside += &units.functions(&sides);

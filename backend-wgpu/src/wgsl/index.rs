@@ -178,7 +178,7 @@ pub(crate) fn scatter_add(
     Ok(launches)
 }
 
-/// The place of sums that several launches add to, one after the other: those of halves are rounded when they are complete.
+/// The place of sums that several launches add to, one after the other: those of f16 are rounded when they are complete.
 pub(crate) fn unrounded(out: &View, launches: usize, tables: &mut Tables<'_>) -> View {
     if out.dtype != DType::F16 || launches == 1 {
         return out.clone();
@@ -253,7 +253,7 @@ pub(crate) fn argmax(axis: usize, x: &View, out: &View, tables: &Tables<'_>) -> 
 /// The statement that makes an element 0, whatever its type.
 fn cleared(source: &mut Source, out: &View, at: &str) -> String {
     let buffer = source.bind_view(out, true);
-    if out.memory.holds_halves() { format!("{buffer}_put({at}, 0.0);") } else { format!("{buffer}[{at}] = 0u;") }
+    if out.memory.holds_f16() { format!("{buffer}_put({at}, 0.0);") } else { format!("{buffer}[{at}] = 0u;") }
 }
 
 /// Zeros in some ranges of memory, counted from a view's first element.

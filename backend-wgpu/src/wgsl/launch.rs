@@ -1,7 +1,7 @@
 //! Kernels that are ready to be compiled: the text around what invocations do, for one body, or for several that one
 //! workgroup runs one after the other.
 
-use super::{Halves, MOST_ITERATIONS, Memory, Part};
+use super::{F16Storage, MOST_ITERATIONS, Memory, Part};
 use std::{collections::BTreeSet, fmt::Write, ops::Range};
 
 /// Stands after what a body's text names outside of its function: it becomes the body's number.
@@ -33,30 +33,30 @@ pub(crate) struct Binding {
 pub(crate) enum Element {
     /// A type of WGSL's.
     Plain(&'static str),
-    /// Halves, one by one: `b_at(i)` is the value of one, `b_raw(i)` a word whose lower 16 bits are its own, and `b_put(i, x)`
+    /// f16 values, one by one: `b_at(i)` is the value of one, `b_raw(i)` a word whose lower 16 bits are its own, and `b_put(i, x)`
     /// stores one, of binding `b`.
     Half,
-    /// Halves that are only read, in fours: `b_at(i)` is the `i`-th vector, and `b_raw(i)` its two words.
+    /// f16 values that are only read, in fours: `b_at(i)` is the `i`-th vector, and `b_raw(i)` its two words.
     FourHalves,
 }
 
 impl Binding {
     /// The declaration as number `i` of a kernel that uses it so.
-    fn declared(&self, i: usize, halves: Halves, uses: impl Fn(&str) -> bool) -> String {
+    fn declared(&self, i: usize, halves: F16Storage, uses: impl Fn(&str) -> bool) -> String {
         let (element, raw) = match (self.element, self.written, halves) {
             (Element::Plain(element), ..) => (element, None),
             (Element::FourHalves, ..) => ("vec2<u32>", Some("b[i]")),
             (Element::Half, false, _) => ("u32", Some("b[i >> 1u] >> ((i & 1u) << 4u)")),
-            (Element::Half, true, Halves::Native) => ("u16", Some("u32(b[i])")),
-            (Element::Half, true, Halves::Packed) => {
+            (Element::Half, true, F16Storage::Native) => ("u16", Some("u32(b[i])")),
+            (Element::Half, true, F16Storage::Packed) => {
                 ("atomic<u32>", Some("atomicLoad(&b[i >> 1u]) >> ((i & 1u) << 4u)"))
             }
         };
         let access = if self.written { "read_write" } else { "read" };
         let mut text = format!("@group(0) @binding({}) var<storage, {access}> b{i}: array<{element}>;\n", i + 1);
         let put = match halves {
-            Halves::Native => "b[i] = u16(half_bits(x));",
-            Halves::Packed => PACKED_PUT,
+            F16Storage::Native => "b[i] = u16(half_bits(x));",
+            F16Storage::Packed => PACKED_PUT,
         };
         let own = |text: &str| text.replace("b[", &format!("b{i}["));
         if let Some(raw) = raw {
@@ -78,7 +78,7 @@ impl Binding {
     }
 }
 
-/// Four halves of two words.
+/// Four f16 values of two words.
 const FOUR_AT: &str =
     "vec4<f32>(from_half(b[i].x), from_half(b[i].x >> 16u), from_half(b[i].y), from_half(b[i].y >> 16u))";
 
@@ -228,12 +228,12 @@ impl Launch {
     }
 
     /// The kernel's text, and what it takes to run it.
-    pub fn dispatch(&self, halves: Halves) -> Dispatch {
+    pub fn dispatch(&self, halves: F16Storage) -> Dispatch {
         let bindings = self.bindings().expect("bodies are merged if they agree");
         let params: Vec<u32> = self.bodies.iter().flat_map(|body| body.params.iter().copied()).collect();
         let mut text = String::new();
         let mut enables: BTreeSet<&str> = self.bodies.iter().flat_map(|body| body.enables).copied().collect();
-        if halves == Halves::Native && bindings.iter().any(|b| b.written && b.element == Element::Half) {
+        if halves == F16Storage::Native && bindings.iter().any(|b| b.written && b.element == Element::Half) {
             enables.insert(INTEGERS);
         }
         enables.iter().for_each(|name| writeln!(text, "enable {name};").unwrap());

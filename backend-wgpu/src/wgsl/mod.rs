@@ -38,30 +38,30 @@ pub(crate) enum Memory {
     Arena,
     /// A buffer of the program's, by its number.
     Own(usize),
-    /// The same, of halves: see [`Halves`].
-    OwnHalves(usize),
+    /// The same, of f16: see [`F16Storage`].
+    OwnF16(usize),
     /// A state's buffer.
     State(usize),
-    /// The same, of halves.
-    StateHalves(usize),
+    /// The same, of f16.
+    StateF16(usize),
     /// The place where kernels note indices that are out of range.
     Flags,
 }
 
 impl Memory {
-    /// True if its elements are halves of 16 bits each, not words.
-    pub fn holds_halves(self) -> bool {
-        matches!(self, Memory::OwnHalves(_) | Memory::StateHalves(_))
+    /// True if its elements are f16 values of 16 bits each, not words.
+    pub fn holds_f16(self) -> bool {
+        matches!(self, Memory::OwnF16(_) | Memory::StateF16(_))
     }
 }
 
-/// The way kernels store halves of 16 bits. They take those that they read out of words, two of which lie in each.
+/// The way kernels store f16 values of 16 bits. They take those that they read out of words, two of which lie in each.
 ///
 /// Neither is WGSL's own `f16`: it leaves open how numbers are rounded to it, and whether subnormal ones survive, and there
 /// is no way to its bits on each driver (naga's HLSL converts where it should reinterpret). Integers have neither problem,
 /// and devices that store the one store the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Halves {
+pub(crate) enum F16Storage {
     /// As integers of 16 bits: `wgpu_int16`.
     Native,
     /// Two in a word, which is changed atomically: its other half may be another invocation's. That is the same whatever
@@ -73,7 +73,7 @@ pub(crate) enum Halves {
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub memory: Memory,
-    /// The first element, counted in elements of the memory: see [`Memory::holds_halves`].
+    /// The first element, counted in elements of the memory: see [`Memory::holds_f16`].
     pub offset: usize,
     pub shape: Shape,
     pub strides: Vec<isize>,
@@ -124,7 +124,7 @@ pub(crate) struct Tables<'a> {
     pub target: Target,
     /// True if compilers compute as if floats were real numbers, so that results must be hidden from them.
     pub wary: bool,
-    /// The units that multiply matrices of halves, if there are any.
+    /// The units that multiply matrices of f16, if there are any.
     pub units: Option<Units>,
 }
 
@@ -309,7 +309,7 @@ impl Source {
             return Err(Error::TooLong { what, iterations: iterations as u64, limit: MOST_ITERATIONS as u64 });
         }
         let mut parts = self.parts;
-        if self.bindings.iter().any(|(memory, _)| memory.holds_halves()) {
+        if self.bindings.iter().any(|(memory, _)| memory.holds_f16()) {
             parts.insert(Part::Convert);
         }
         let x = groups.min(MOST_GROUPS);
@@ -325,7 +325,7 @@ impl Source {
         params.resize(params.len().next_multiple_of(4), 0);
         // A binding that a text does not use is no part of its pipeline's layout.
         let used = |(number, &(memory, written)): (usize, &(Memory, bool))| {
-            let element = match (memory.holds_halves(), self.vectors.contains(&memory)) {
+            let element = match (memory.holds_f16(), self.vectors.contains(&memory)) {
                 (true, vectors) => {
                     if vectors {
                         Element::FourHalves
@@ -365,7 +365,7 @@ pub(crate) fn vector_types(source: &mut Source, width: usize) {
     writeln!(source.outside, "alias V = {floats};\nalias U = {words};").unwrap();
 }
 
-/// The name of a type's values in kernels. Halves are computed with in f32.
+/// The name of a type's values in kernels. f16 values are computed with in f32.
 pub(crate) fn type_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 | DType::F16 => "f32",
@@ -389,7 +389,7 @@ pub(crate) fn from_word(dtype: DType, word: &str) -> String {
 /// The element of a view at a position.
 pub(crate) fn load(source: &mut Source, view: &View, at: &str) -> String {
     let buffer = source.bind_view(view, false);
-    match view.memory.holds_halves() {
+    match view.memory.holds_f16() {
         true => format!("{buffer}_at({at})"),
         false => from_word(view.dtype, &format!("{buffer}[{at}]")),
     }
@@ -398,14 +398,14 @@ pub(crate) fn load(source: &mut Source, view: &View, at: &str) -> String {
 /// The statement that stores a value at a position of a view.
 pub(crate) fn store(source: &mut Source, view: &View, at: &str, value: &str) -> String {
     let buffer = source.bind_view(view, true);
-    if view.memory.holds_halves() {
+    if view.memory.holds_f16() {
         return format!("{buffer}_put({at}, {value});");
     }
     let word = to_word(source, view.dtype, value);
     format!("{buffer}[{at}] = {word};")
 }
 
-/// A value as a word; halves as they are.
+/// A value as a word; f16 values as they are.
 pub(crate) fn raw_word(dtype: DType, value: &str) -> String {
     match dtype {
         DType::F32 | DType::F16 | DType::I32 => format!("bitcast<u32>({value})"),

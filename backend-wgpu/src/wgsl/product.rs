@@ -1,4 +1,4 @@
-//! Matrix products with what is computed of them: in tiles that a workgroup shares, of halves by matrix units where there are
+//! Matrix products with what is computed of them: in tiles that a workgroup shares, of f16 by matrix units where there are
 //! any; or, of few or thin results, each element by itself.
 
 use super::{

@@ -67,7 +67,7 @@ impl<'a> Side<'a> {
             Load::Single => load(source, self.view, &at),
             _ => {
                 let buffer = source.bind_vectors(self.view);
-                match self.view.memory.holds_halves() {
+                match self.view.memory.holds_f16() {
                     true => format!("{buffer}_at(({at}) >> 2u)"),
                     false => format!("bitcast<vec4<f32>>({buffer}[({at}) >> 2u])"),
                 }

@@ -45,7 +45,7 @@ struct Adapter {
     limits: BTreeMap<&'static str, u64>,
     /// What wgrad asks for, and whether it is there.
     features: BTreeMap<String, bool>,
-    /// Whether kernels store halves as integers of 16 bits.
+    /// Whether kernels store f16 as integers of 16 bits.
     native_halves: bool,
     /// The products that its matrix units make.
     matrix_units: Vec<String>,
@@ -137,7 +137,7 @@ impl Adapter {
         let features: Vec<String> =
             self.features.iter().map(|(name, found)| format!("{name} {}", if *found { "yes" } else { "no" })).collect();
         line("features", &features.join(", "));
-        line("halves", if self.native_halves { "stored as integers of 16 bits" } else { "stored two in a word" });
+        line("f16", if self.native_halves { "stored as integers of 16 bits" } else { "stored two in a word" });
         match &self.matrix_units[..] {
             [] => line("matrices", "no units for them"),
             units => {

@@ -179,7 +179,7 @@ impl<'a> Signs<'a> {
 
     // The program.
 
-    /// True if the forward pass is computed in halves.
+    /// True if the forward pass is computed in f16.
     pub fn is_half(&self) -> bool {
         self.reading.has(|op| *op == Op::Cast(DType::F16))
     }

@@ -331,8 +331,8 @@ pub fn section(worst: &[Worst]) -> String {
     let mut page = format!(
         "\n## Precision of rows\n\nThe largest error of functions of rows and of their gradients, in units in the last place \
          of what the third column names, rounded up; over rows of all scales, with large offsets, confident, masked and \
-         constant ones (`tests/precision/rows.py`), against results of 400 digits. On the CPU it is at most {MOST}, of halves, \
-         which are computed in f32 and rounded once, {MOST_OF_HALVES}. On wgpu it is at most {} and {MOST_OF_HALVES}, where \
+         constant ones (`tests/precision/rows.py`), against results of 400 digits. On the CPU it is at most {MOST}, of f16, \
+         which is computed in f32 and rounded once, {MOST_OF_HALVES}. On wgpu it is at most {} and {MOST_OF_HALVES}, where \
          subnormal numbers may be 0.\n\n\
          - (a): where the norm is no subnormal number.\n\
          - (b): an element is a difference from the mean, which is as good as its own digits; or of two shares.\n\

@@ -117,7 +117,7 @@ pub(crate) fn attention<'t>(scores: Scores, q: Tensor<'t>, k: Tensor<'t>, v: Ten
     o
 }
 
-/// All outputs of an op of attention, in primitives; `None` of another. Those of halves are the same numbers' in f32, each
+/// All outputs of an op of attention, in primitives; `None` of another. Those of f16 are the same numbers' in f32, each
 /// rounded once.
 pub(super) fn decompose<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> {
     Some(match op {
@@ -127,7 +127,7 @@ pub(super) fn decompose<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>
     })
 }
 
-/// The outputs of an op of attention over halves by way of the same op over f32; `None` of another op.
+/// The outputs of an op of attention over f16 by way of the same op over f32; `None` of another op.
 pub(super) fn widened<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> {
     Some(match op {
         Op::Attention(scores, _) => rounded(x, |x| push_all(|out| Op::Attention(*scores, out), x)),

@@ -18,8 +18,8 @@ use wgrad::{
     op::{Reduce, Unary},
 };
 
-/// The number of elements that a chain computes at a time: enough to make up for the choice of what to do with them, few enough
-/// for all of its values to be near.
+/// The number of elements that a chain computes at a time: enough to make the choice of an instruction cheap, few enough for all
+/// values to stay in the cache.
 pub(crate) const FEW: usize = 2 * WIDE;
 /// The elements that a function computes at a time.
 const HALF: usize = FEW / 2;
@@ -35,7 +35,7 @@ pub(crate) trait Lane: Element + PartialEq {
     /// There are so many elements at each of the pointers that it uses, and nobody else writes those at `to`.
     unsafe fn compute<S: Simd>(simd: S, code: Code, of: impl Fn(usize) -> *const Self, to: *mut Self);
 
-    /// True if [`Lane::fold_made`] can be asked.
+    /// True if [`Lane::fold_made`] can be called.
     fn folds_made<S: Simd>(simd: S, lines: Lines) -> bool;
 
     /// Adds what an instruction computes of a group of elements, which begin at a place, to accumulators. The bits are those of
@@ -45,7 +45,7 @@ pub(crate) trait Lane: Element + PartialEq {
     /// There are so many elements at each of the pointers that it uses.
     unsafe fn fold_made<S: Simd>(simd: S, code: Code, of: [*const Self; 2], at: Place, acc: &mut Data);
 
-    /// Notes for lines whether any of their elements, which begin at a place, is not finite: of those with a finite norm none is.
+    /// Marks the lines that have a non-finite element among these, which begin at a place. Lines with a finite norm have none.
     fn look<S: Simd>(simd: S, x: &[Self], at: Place, acc: &mut Data, norms: &[f64]);
 
     /// Combines elements, which begin at a place, into accumulators.
@@ -81,7 +81,7 @@ macro_rules! lanes {
                         }
                     }};
                 }
-                // Copies let loops become ones of vectors, but not where these are too many.
+                // Copies let the compiler vectorize the loops, as long as the arrays are short.
                 macro_rules! half {
                     // SAFETY: promised by the caller.
                     ($half:ident, $operand:literal) => { unsafe { of($operand).cast::<[$t; HALF]>().add($half).read() } };
@@ -124,7 +124,7 @@ macro_rules! lanes {
                     Code::Sub => each!([a, b] => sub(a, b)),
                     Code::Mul => each!([a, b] => mul(a, b)),
                     Code::Div => each!([a, b] => div(a, b)),
-                    // NaN is what does not equal itself, and wins.
+                    // NaN does not equal itself, and wins.
                     Code::Max => each!([a, b] => {
                         simd.$select(simd.$eq(b, b), simd.$select(simd.$lt(a, b), b, a), b)
                     }),
@@ -190,7 +190,7 @@ lanes! {
         Simd::sqrt_f64s, |x: [f64; HALF]| x.map(f64::exp), no_groups;
 }
 
-/// Of f64, groups are folded as compilers would have it.
+/// For f64 there are no kernels of groups: the plain loops are used.
 mod no_groups {
     use super::*;
 

@@ -1,11 +1,11 @@
-//! Short sequences of instructions, common in training, that become one: what lies between them never leaves the machine's
-//! registers.
+//! Peephole fusion: short sequences of instructions that are common in training become one instruction, and their intermediate
+//! values stay in the machine's registers.
 
 use super::{Code, Instruction};
 use wgrad::op::Unary;
 
-/// Fuses the instructions on so many inputs. `kept` tells the values that are needed afterwards; `is` whether a value is
-/// known to be a number. Gives what is left, and the new number of each value that is.
+/// Fuses instructions over so many inputs. `kept` tells if a value is needed afterwards, `is` if a value is known to be some
+/// number. Gives the remaining instructions, and the new index of each remaining value.
 pub(super) fn fuse(
     inputs: usize,
     code: &[Instruction],
@@ -50,7 +50,7 @@ struct Fuser<F> {
 }
 
 impl<F: Fn(usize, f64) -> bool> Fuser<F> {
-    /// Counts what an instruction uses as used once less.
+    /// Removes one use of each operand of an instruction.
     fn release(&mut self, instruction: Instruction) {
         for value in instruction.operands() {
             self.uses[value] -= 1;
@@ -60,7 +60,7 @@ impl<F: Fn(usize, f64) -> bool> Fuser<F> {
         }
     }
 
-    /// The way a value is computed that is needed so often.
+    /// The instruction that computes a value, if the value has so many uses.
     fn made(&self, value: u8, uses: usize) -> Option<(Code, [u8; 5])> {
         let i = usize::from(value).checked_sub(self.inputs)?;
         let Instruction { code, of } = self.code[i];
@@ -110,7 +110,7 @@ impl<F: Fn(usize, f64) -> bool> Fuser<F> {
         Some(Instruction { code, of })
     }
 
-    /// The p and q of a condition `p < q`: to compare once more costs less than to look at what has come of it.
+    /// The p and q of a condition `p < q`: a second comparison costs less than reading the result of the first.
     fn less(&self, condition: u8) -> Option<[u8; 2]> {
         let i = usize::from(condition).checked_sub(self.inputs)?;
         let Instruction { code, of: [p, q, ..] } = self.code[i];

@@ -1,5 +1,5 @@
-//! Sums of groups of elements of one line, by vectors of 512 bits: faster than what a compiler makes of [`Sum`], with the same
-//! bits. What is summed up may be the result of an instruction, which is never written.
+//! Sums of groups of elements of one line, by vectors of 512 bits: faster than the compiler's code for [`Sum`], with the same
+//! bits. The summands may be results of an instruction, which are never written.
 
 use super::{
     Code,
@@ -19,7 +19,7 @@ pub(super) const fn wide<S: Simd>() -> bool {
     cfg!(target_arch = "x86_64") && size_of::<S::f32s>() == 64
 }
 
-/// True if [`fold`] can be asked.
+/// True if [`fold`] can be called.
 #[inline(always)]
 pub(super) fn possible<S: Simd>(_: S, lines: Lines) -> bool {
     (lines.transposed || wide::<S>()) && lines.width.is_multiple_of(WIDE)

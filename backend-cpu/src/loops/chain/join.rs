@@ -1,7 +1,7 @@
 //! The choice of steps that run as chains.
 //!
-//! Steps are put in layers: what can be in chains and what can not take turns, so that each step is as early as its
-//! operands allow. What a layer holds of one float type is a chain, or several where it is long.
+//! Steps are put in layers. Layers of steps that can be in chains alternate with layers of steps that cannot, and each step is
+//! as early as its operands allow. The steps of a layer with one float type become one chain, or several where they are many.
 
 use super::{
     Chain, Code, Input, Instruction, Output,
@@ -20,8 +20,8 @@ use crate::{
 };
 use wgrad::{DType, op::Binary};
 
-/// Joins the steps of a walk. `file` gives a chain its register. Pieces of memory of at least `piece` elements may be met
-/// where they are. Of accumulators that it is given, chains may fill some themselves.
+/// Joins the steps of a walk. `file` gives a chain its register. Chains read contiguous pieces of at least `piece` elements
+/// where they lie in memory. Chains fill some of the given accumulators themselves.
 pub(crate) fn join(
     steps: Vec<Step>,
     cells: &[Cell],
@@ -67,8 +67,8 @@ pub(crate) fn join(
     joined
 }
 
-/// Lets the last chain write over what it reads, where nothing but stores of its own results comes after it. Results that
-/// a later walk finds in their registers are written there first.
+/// Lets the last chain overwrite its own inputs if only stores of its results come after it. Results that a later walk reads
+/// from registers are written there first.
 fn write_at_once(steps: &mut [Step], cells: &[Cell]) {
     let stores = steps.iter().rev().take_while(|step| matches!(step.action, Action::Store(..))).count();
     let (steps, stores) = steps.split_at_mut(steps.len() - stores);
@@ -153,8 +153,7 @@ impl<'a> Joiner<'a> {
         self.cells[cell].dtype == DType::Bool
     }
 
-    /// True if a step in a chain has what chains make of the conditions that it uses, and the users of the one that it makes,
-    /// in the same chain.
+    /// True if the conditions that a step uses are computed in its chain, and the condition that it computes is used only there.
     fn condition_fits(&self, i: usize) -> bool {
         if self.code[i].is_none() {
             return true;
@@ -184,17 +183,17 @@ impl<'a> Joiner<'a> {
         step.direct.is_none() && self.cells[to].is_open() && self.users[to].iter().all(among)
     }
 
-    /// True if a step's result is stored, and could be at once.
+    /// True if a step's result is stored, and a chain could store it directly.
     fn is_stored(&self, i: usize) -> bool {
         self.ends_in(i, |action| matches!(action, Action::Store(..)))
     }
 
-    /// True if a step's result is reduced, and could be at once.
+    /// True if a step's result is reduced, and a chain could reduce it directly.
     fn is_folded(&self, i: usize) -> bool {
         self.ends_in(i, |action| matches!(action, Action::Fold(..)))
     }
 
-    /// True if such a thing is done to a step's result, and a chain of the step alone could do it.
+    /// True if some such action uses a step's result, and a chain of that step alone could take over the action.
     fn ends_in(&self, i: usize, such: impl Fn(&Action) -> bool) -> bool {
         let step = &self.steps[i];
         self.code[i].is_some()
@@ -202,7 +201,7 @@ impl<'a> Joiner<'a> {
             && step.to.is_some_and(|to| self.users[to].iter().any(|&user| such(&self.steps[user].action)))
     }
 
-    /// The steps that repeat values of rows for a chain alone, which does that by itself.
+    /// The steps that repeat values of rows for this chain only: the chain repeats them itself.
     fn spread_within(&self, chain: &[usize]) -> Vec<usize> {
         let within = |&i: &usize| {
             let step = &self.steps[i];
@@ -217,7 +216,8 @@ impl<'a> Joiner<'a> {
         inputs.filter_map(|cell| self.made[cell]).filter(within).collect()
     }
 
-    /// True if what lies where a result goes is not needed any more once it is computed: whichever it is, where it is chosen.
+    /// True if nothing reads the old contents of a result's place after the result is computed. Of a selected result, this holds for
+    /// both operands.
     fn stands_alone(&self, chain: &Chain, output: Output, views: &[View]) -> bool {
         let Some(i) = output.value.checked_sub(chain.inputs.len()) else { return true };
         if let Instruction { code: Code::Choose, of: [_, a, b, ..] } = chain.code[i] {
@@ -237,7 +237,7 @@ impl<'a> Joiner<'a> {
         !read_later && !is_reduced
     }
 
-    /// True if a chain may find a value of its own in what a kernel overwrites: it has been loaded, or is chosen of such.
+    /// True if a value of a chain may lie in memory that the kernel overwrites: it has been loaded, or selected from such values.
     fn may_lie_in(&self, chain: &Chain, value: usize, place: Source, views: &[View]) -> bool {
         let chosen = |value: &u8| self.may_lie_in(chain, usize::from(*value), place, views);
         match (chain.inputs.get(value), value.checked_sub(chain.inputs.len()).map(|i| &chain.code[i])) {
@@ -251,7 +251,7 @@ impl<'a> Joiner<'a> {
         }
     }
 
-    /// The layer of each step: odd ones are of chains. Stores come last, in their order.
+    /// The layer of each step; layers of chains are odd. Stores come last, in their order.
     fn layers(&self) -> Vec<usize> {
         let mut layers: Vec<usize> = vec![];
         for (i, step) in self.steps.iter().enumerate() {
@@ -266,8 +266,8 @@ impl<'a> Joiner<'a> {
         layers
     }
 
-    /// Steps that could be one chain, cut into chains. None of these hands a condition to the next; where it cannot be
-    /// helped, steps stay alone.
+    /// Cuts steps that fit one chain but for their number into several chains. No condition crosses a cut; where that is not
+    /// possible, the steps stay single.
     fn parts<'b>(&self, mut steps: &'b [usize]) -> Vec<&'b [usize]> {
         let mut parts = vec![];
         while !steps.is_empty() {
@@ -289,7 +289,7 @@ impl<'a> Joiner<'a> {
         parts
     }
 
-    /// The cells that steps of a chain use, but for those that they make.
+    /// The cells that steps of a chain use and do not compute.
     fn inputs(&self, steps: &[usize]) -> Vec<usize> {
         let mut inputs: Vec<usize> = vec![];
         for cell in steps.iter().flat_map(|&i| self.steps[i].action.operands()) {
@@ -337,7 +337,7 @@ impl<'a> Joiner<'a> {
             _ => Input::Cell(cell),
         };
         let inputs = inputs.into_iter().map(input).collect();
-        let mut chain = Chain { dtype, inputs, code, outputs, folds: vec![], made: 0, file: 0, asks: vec![] };
+        let mut chain = Chain { dtype, inputs, code, outputs, folds: vec![], made: 0, file: 0, prefetches: vec![] };
         chain.file = file(dtype, chain.values() * FEW);
         Step { action: Action::Chain(Box::new(chain)), to: None, direct: None }
     }

@@ -135,7 +135,7 @@ pub(crate) struct Output {
     pub value: usize,
     /// Its cell.
     pub cell: usize,
-    /// A view that it is written to at once, where a block of it lies in one piece.
+    /// A view that it is written to at once, where a block of it is contiguous.
     pub direct: Option<usize>,
     /// True if the old contents are not needed once the value is computed.
     pub alone: bool,
@@ -180,18 +180,18 @@ impl Input {
     }
 }
 
-/// The most that a chain asks for.
-pub(crate) const ASKS: usize = 8;
+/// The most prefetches of a chain.
+pub(crate) const PREFETCHES: usize = 8;
 
-/// Memory that a chain asks for, in step with its elements.
+/// Memory that a chain prefetches while it computes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct Prefetch {
     pub view: usize,
     /// True if the next tile's is meant.
     pub next: bool,
 }
 
-/// Instructions on their way through a block side by side.
+/// A list of instructions that run side by side over a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
     /// The type of its arithmetic: f32 or f64.
@@ -200,16 +200,16 @@ pub(crate) struct Chain {
     pub code: Vec<Instruction>,
     pub outputs: Vec<Output>,
     pub folds: Vec<Fold>,
-    /// The instructions that sums make up for, as bits.
+    /// The instructions that sums compute themselves, as bits.
     pub made: u32,
     /// The register in which it keeps a few elements of each value.
     pub file: usize,
-    /// Memory that is asked for meanwhile.
-    pub asks: Vec<Ask>,
+    /// The prefetches while it computes.
+    pub prefetches: Vec<Prefetch>,
 }
 
 impl Chain {
-    /// True if it computes so much that memory has time to spare.
+    /// True if it computes so much that memory is idle.
     pub fn is_slow(&self) -> bool {
         self.code.iter().any(|of| matches!(of.code, Code::Function(_) | Code::ExpSub))
     }

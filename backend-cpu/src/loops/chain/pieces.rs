@@ -1,5 +1,5 @@
-//! Operands that lie in pieces, as a channel does of which each image has a part: chains read and write them where they are.
-//! Elements among which one piece ends and another begins go by way of the chain's file.
+//! Operands of several contiguous pieces, such as a channel, of which each image has one: chains read and write them in place.
+//! A few elements that cross from one piece into the next are copied through the chain's file.
 
 use super::{Input, compute::FEW};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     memory::elements::{Source, prefetch},
 };
 
-/// Finds the views of a walk that nothing but chains need, and that they may meet in pieces of at least so many elements.
+/// Finds the views of a walk that only chains use, and whose contiguous pieces have at least so many elements.
 pub(super) fn in_pieces(steps: &[Step], cells: &[Cell], views: &mut [View], least: usize) {
     let mut whole = vec![false; cells.len()];
     let mut made = vec![];
@@ -48,7 +48,7 @@ pub(crate) struct Area {
     pub len: usize,
 }
 
-/// A block's elements in memory, on the way through them.
+/// An iterator over a block's elements in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pieces<'a, T> {
     /// Their pieces; none if they are contiguous.
@@ -56,7 +56,7 @@ pub(crate) struct Pieces<'a, T> {
     area: Area,
     memory: *mut T,
     len: usize,
-    /// The line and the column behind the next piece, and where that line lies.
+    /// The line and column after the next piece, and the place of that line.
     line: usize,
     column: usize,
     base: isize,
@@ -65,7 +65,7 @@ pub(crate) struct Pieces<'a, T> {
     left: usize,
     /// The piece after that.
     next: (*mut T, usize),
-    /// The distance of a prefetch in elements, within these two.
+    /// The distance of a prefetch in elements, which stays within these two pieces.
     ahead: usize,
 }
 
@@ -132,8 +132,8 @@ impl<'a, T> Pieces<'a, T> {
         Some(at)
     }
 
-    /// Goes through the next `few` elements piece by piece: which of these each begins with, where it is, and how many it
-    /// has.
+    /// Goes through the next `few` elements piece by piece. For each piece it gives the position of its first element among
+    /// these, its place in memory, and its length.
     #[inline]
     pub fn each(&mut self, few: usize, mut f: impl FnMut(usize, *mut T, usize)) {
         let mut done = 0;

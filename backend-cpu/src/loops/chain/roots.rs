@@ -1,6 +1,6 @@
-//! Square roots by multiplications, which take less time than the machine's own where vectors have 512 bits, and leave its
-//! divider to what is divided by them. Each is the nearest float, as the machine's own is: the tests ask for every number of
-//! two binades, and all others are those times a power of 4.
+//! Square roots by multiplications. With vectors of 512 bits they take less time than the machine's square root, and leave the
+//! divider free for divisions. Each is correctly rounded, as the machine's is: the tests check every number of two binades, and
+//! all others are those times a power of 4.
 
 #[cfg(target_arch = "x86_64")]
 use super::groups::wide;
@@ -19,8 +19,8 @@ pub(super) fn of_f32s<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     simd.sqrt_f32s(x)
 }
 
-/// By one step of Newton's and Goldschmidt's method from what the machine guesses, and one by what the square of that is
-/// short of the number (P. Markstein, "IA-64 and elementary functions", 2000, chapter 9).
+/// One step of Newton's and Goldschmidt's method from the machine's estimate, and one correction by the number less the square
+/// of that (P. Markstein, "IA-64 and elementary functions", 2000, chapter 9).
 ///
 /// # Safety
 /// The machine has AVX-512.
@@ -28,11 +28,11 @@ pub(super) fn of_f32s<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn wide_roots(x: __m512) -> __m512 {
-    /// The least number whose root is made: what its square is short of is no subnormal number.
+    /// The least number whose root is computed so: for it the correction is no subnormal number.
     const LEAST: i32 = 0x0d80_0000; // 2^-100
     const INFINITE: i32 = 0x7f80_0000;
     let bits = _mm512_sub_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(LEAST));
-    // Of what is less, 0, negative, infinite or no number, the machine knows the root.
+    // The machine's instruction computes the others: smaller, 0, negative, infinite, NaN.
     if _mm512_cmpge_epu32_mask(bits, _mm512_set1_epi32(INFINITE - LEAST)) != 0 {
         return _mm512_sqrt_ps(x);
     }

@@ -1,6 +1,6 @@
 //! The loop of a chain, compiled for the vector instructions that the machine has.
 
-use super::ASKS;
+use super::PREFETCHES;
 use super::{
     Code, Instruction, Question,
     compute::{FEW, Lane},
@@ -55,7 +55,7 @@ pub(crate) struct To<'a, T> {
     pub alone: bool,
 }
 
-/// A chain on its way through a block.
+/// A chain, and the block that it runs over.
 pub(crate) struct Run<'a, 'b, T> {
     pub code: &'a [Instruction],
     pub inputs: &'a [From<'b, T>],
@@ -70,10 +70,10 @@ pub(crate) struct Run<'a, 'b, T> {
     pub file: &'a mut [T],
     /// The number of elements of each input and output.
     pub len: usize,
-    /// True if inputs in memory may not have been read or asked for before.
+    /// True if inputs in memory may not have been read or prefetched before.
     pub fresh: bool,
     /// Further prefetches, in step with the elements.
-    pub asks: &'a [*const T],
+    pub prefetches: &'a [*const T],
 }
 
 impl<T: Lane> WithSimd for Run<'_, '_, T> {
@@ -81,13 +81,13 @@ impl<T: Lane> WithSimd for Run<'_, '_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { code, inputs, pieces, conditions, outputs, folds, rows, file, len, fresh, asks } = self;
+        let Self { code, inputs, pieces, conditions, outputs, folds, rows, file, len, fresh, prefetches } = self;
         let values = inputs.len() + code.len();
         assert!(inputs.len() <= INPUTS && code.len() <= LONGEST && file.len() >= values * FEW);
         // Arrays with room for the longest chain are not written before they are needed: chains are often short.
         let mut memory = ArrayVec::<(usize, *const T), INPUTS>::new();
-        let mut ahead = ArrayVec::<*const T, { INPUTS + ASKS }>::new();
-        ahead.extend(asks.iter().copied());
+        let mut ahead = ArrayVec::<*const T, { INPUTS + PREFETCHES }>::new();
+        ahead.extend(prefetches.iter().copied());
         let mut in_pieces = ArrayVec::<(usize, usize), INPUTS>::new();
         let mut of_conditions = ArrayVec::<(usize, usize), INPUTS>::new();
         let mut lines = ArrayVec::<(usize, Line<T>), INPUTS>::new();
@@ -147,8 +147,8 @@ impl<T: Lane> WithSimd for Run<'_, '_, T> {
                 }
             }
             let (at_once, between) = ahead.split_at(ahead.len().saturating_sub(code.len()));
-            let ask = |ask: &*const T| prefetch(ask.wrapping_add(start), FEW);
-            at_once.iter().for_each(ask);
+            let fetch = |x: &*const T| prefetch(x.wrapping_add(start), FEW);
+            at_once.iter().for_each(fetch);
             for &(i, which) in &of_conditions {
                 let conditions = &mut conditions[which];
                 let show = |first: usize, x: *mut bool, len: usize| {
@@ -195,7 +195,7 @@ impl<T: Lane> WithSimd for Run<'_, '_, T> {
             }
             let made = if few == FEW && T::folds_made(simd, folds.lines) { folds.made } else { 0 };
             for (i, &Instruction { code, of }) in code.iter().enumerate() {
-                between.get(i).map(ask);
+                between.get(i).map(fetch);
                 if made & (1 << i) != 0 {
                     continue;
                 }
@@ -254,7 +254,7 @@ impl<T: Lane> WithSimd for Run<'_, '_, T> {
     }
 }
 
-/// The values of lines, on their way to the elements.
+/// An input with one value for each line, or one line for all.
 #[derive(Clone, Copy)]
 enum Line<'a, T> {
     /// One for each line of so many elements, and the line that a row of the file shows.
@@ -306,7 +306,7 @@ impl<T: Lane> Line<'_, T> {
     }
 }
 
-/// The values of rows, on their way to the elements.
+/// Inputs with one value for each row, where rows are segments.
 struct Spread<'a> {
     runs: Runs<'a>,
     /// The beginning of the block, and the first of its rows.
@@ -321,7 +321,7 @@ impl Spread<'_> {
     #[inline(always)]
     fn fill<T: Lane>(&mut self, inputs: &[From<T>], elements: Range<usize>, file: &mut [T]) {
         let (start, end) = (self.at + elements.start, self.at + elements.end);
-        // The contents of the last round will do.
+        // The row still holds these values.
         if self.run.0.start + FEW <= start && end <= self.run.0.end {
             return;
         }

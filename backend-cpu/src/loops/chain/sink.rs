@@ -1,5 +1,5 @@
-//! Reductions of what chains compute, made by the chains themselves: a few elements at a time, while they are near. What is
-//! needed for nothing else is never written.
+//! Reductions of values that chains compute, done by the chains themselves: a few elements at a time, while they are in the
+//! cache. Values that nothing else needs are never written.
 
 use super::{Chain, Code, Fold, Input, Instruction, Question};
 use crate::{
@@ -44,7 +44,8 @@ pub(super) fn sink(mut steps: Vec<Step>, cells: &[Cell], accs: &[Acc]) -> Vec<St
     steps
 }
 
-/// True if a step is a chain that computes or meets a cell, and has taken over to reduce it, alone or not.
+/// Lets a chain that computes or reads a cell reduce it; `alone` tells that nothing else needs the cell. False if the step is no
+/// such chain.
 fn takes(step: &mut Step, (from, alone): (usize, bool), (fold, dtype): (Fold, DType)) -> bool {
     let Action::Chain(chain) = &mut step.action else { return false };
     if chain.folds.len() == FOLDS || chain.dtype != dtype {
@@ -69,7 +70,7 @@ fn takes(step: &mut Step, (from, alone): (usize, bool), (fold, dtype): (Fold, DT
     fits
 }
 
-/// Has sums compute what they sum up, where that is one short instruction whose result nothing else needs.
+/// Lets sums compute their own summands, where these are results of one short instruction that nothing else needs.
 pub(super) fn make(chain: &mut Chain) {
     let inputs = chain.inputs.len();
     let mut uses = vec![0; chain.values()];

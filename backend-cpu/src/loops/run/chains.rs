@@ -3,7 +3,9 @@
 use super::Machine;
 use crate::{
     loops::{
-        chain::{ASKS, Area, Ask, Chain, FOLDS, Folds, From, INPUTS, Input, LONGEST, Lane, Lines, Pieces, Run, To},
+        chain::{
+            Area, Chain, FOLDS, Folds, From, INPUTS, Input, LONGEST, Lane, Lines, PREFETCHES, Pieces, Prefetch, Run, To,
+        },
         program::{Extent, Home},
         segments::Runs,
     },
@@ -48,7 +50,7 @@ impl<'a> Machine<'a> {
         for fold in &chain.folds {
             accs.push(self.take(self.schedule.accs[fold.acc].chunk));
         }
-        // Nothing is collected: that would be moved, with all the room that it has.
+        // Nothing is collected: a collected array would be moved with all its capacity.
         let mut inputs = ArrayVec::<_, INPUTS>::new();
         let mut pieces = ArrayVec::<_, INPUTS>::new();
         let mut conditions = ArrayVec::<_, INPUTS>::new();
@@ -68,9 +70,9 @@ impl<'a> Machine<'a> {
         let transposed = self.schedule.cut.transposed;
         let width = if transposed { self.rows.len() } else { self.columns.len() };
         let folds = Folds { of: &chain.folds, made: chain.made, accs: &mut accs, lines: Lines { width, transposed } };
-        let mut asks = ArrayVec::<_, ASKS>::new();
-        for &ask in &chain.asks {
-            asks.extend(self.asked::<T>(ask));
+        let mut prefetches = ArrayVec::<_, PREFETCHES>::new();
+        for &prefetch in &chain.prefetches {
+            prefetches.extend(self.prefetched::<T>(prefetch));
         }
         // SAFETY: inputs and outputs are `len` elements each, of this thread's registers and block; outputs have registers
         // of their own. In memory an output may be what an input shows, and is then the same operand: what is read and
@@ -78,10 +80,10 @@ impl<'a> Machine<'a> {
         // the kernel reads only if nothing comes after it but stores of its own results.
         unsafe {
             let file = aligned_mut(T::slice_mut(&mut file));
-            let (code, asks, fresh) = (&chain.code[..], &asks[..], self.fresh);
+            let (code, prefetches, fresh) = (&chain.code[..], &prefetches[..], self.fresh);
             let (inputs, pieces, conditions) = (&inputs[..], &mut pieces[..], &mut conditions[..]);
             let outputs = &mut outputs[..];
-            Run { code, inputs, pieces, conditions, outputs, folds, rows, file, len, fresh, asks }.run();
+            Run { code, inputs, pieces, conditions, outputs, folds, rows, file, len, fresh, prefetches }.run();
         }
         drop((inputs, pieces, conditions, outputs));
         for (fold, acc) in chain.folds.iter().zip(accs) {
@@ -106,15 +108,15 @@ impl<'a> Machine<'a> {
     }
 
     /// The beginning of memory that is prefetched: it is not touched.
-    fn asked<T: Element>(&self, ask: Ask) -> Option<*const T> {
-        let view = &self.schedule.views[ask.view];
+    fn prefetched<T: Element>(&self, prefetch: Prefetch) -> Option<*const T> {
+        let view = &self.schedule.views[prefetch.view];
         let (outer, inner) = self.ranges(Extent::Block);
         let at = view.direct(outer, inner)? as usize;
         let start = match view.source {
             Source::Target(target) => self.env.targets[target].all::<T>().0.cast_const(),
             source => T::slice(self.env.data(source)).as_ptr(),
         };
-        Some(start.wrapping_add(at + if ask.next { self.size } else { 0 }))
+        Some(start.wrapping_add(at + if prefetch.next { self.size } else { 0 }))
     }
 
     /// The place of one of a chain's inputs, among these if it lies in pieces or is made of conditions.

@@ -39,7 +39,7 @@ pub(crate) struct Machine<'a> {
     first: usize,
     /// The number of elements that the result of the step at hand has.
     extent: Extent,
-    /// True if the walk at hand meets memory that nothing has read or asked for.
+    /// True if the walk at hand reads memory that nothing has read or prefetched.
     fresh: bool,
     /// The number of elements that the tile has.
     size: usize,

@@ -95,7 +95,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         fault: "overflow",
-        signal: "halves: steps that are not taken, activations beyond 65504",
+        signal: "f16: steps that are not taken, activations beyond 65504",
         bound: "> half of the steps; any, and the run does not learn",
         source: "Micikevicius et al. 2018",
         remedies: &["dynamic-scale", "norm", "full-precision", "init"],
@@ -103,7 +103,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         fault: "underflow",
-        signal: "halves without a loss scale: share of gradients that are 0 at the inputs of activations",
+        signal: "f16 without a loss scale: share of gradients that are 0 at the inputs of activations",
         bound: "> 0.5, and the run does not learn",
         source: "Micikevicius et al. 2018",
         remedies: &["loss-scale"],
