@@ -1,5 +1,5 @@
-//! Errors that only values can show. Nobody waits for the device to find out: it skips the step at once, and the error
-//! arrives with the taps of the run, one or two runs later.
+//! Errors that only values show. The host does not wait for them: the device skips the step at once, and the error arrives with the
+//! taps of the run, one or two runs later.
 
 use crate::{
     Pitfall, Site, Tensor,

@@ -1,10 +1,10 @@
 //! Coefficients of passes and optimizers: bounds, factors, rates and scales. A number out of its range is refused while it
-//! is recorded. Of a tensor only a run can tell: the step is not taken then, and the run says so.
+//! is recorded. A tensor is checked by each run: if it is out of range, the step is not taken, and the run gives an error.
 
 use crate::{DType, Operand, Tape, Tensor, grads::Grads, range::Range};
 
 impl Range {
-    /// Bool scalar: whether a scalar is within.
+    /// True (a bool scalar) if a scalar is within.
     #[track_caller]
     pub fn has_on_tape(self, x: Tensor<'_>) -> Tensor<'_> {
         let (closed, least, infinite) = self.bounds();

@@ -1,5 +1,5 @@
-//! Lowering: what a device is given instead of the program as recorded. Fused ops that it has no kernel for become their
-//! decompositions, or, of f16, the same op over f32; what nothing depends on is left out; arithmetic that changes nothing is dropped.
+//! Lowering: the program that a device is given. Fused ops that it has no kernel for become their decompositions, or, of f16, the
+//! same op over f32. Nodes that nothing depends on, and arithmetic that changes nothing, are left out.
 
 use crate::{
     DType, Program, Tape, Tensor,
@@ -9,7 +9,7 @@ use crate::{
     simplify::simplified,
 };
 
-/// A program on its way from one tape to another, node by node.
+/// The state of a copy of a program to another tape, node by node.
 struct Lowering<'p, 't, F> {
     program: &'p Program,
     tape: &'t Tape,

@@ -34,10 +34,10 @@ const TAP_RING: usize = 64;
 /// The number of programs that [`Session::run_cached`] keeps; beyond that the one unused for longest is forgotten.
 const CACHED_PROGRAMS: usize = 64;
 
-/// The number of them that it keeps whatever memory they take: a loop that runs no more different ones compiles each once.
+/// The number of programs that it keeps at any size: a loop that runs no more than these compiles each once.
 const CACHED_ANYWAY: usize = 8;
 
-/// The most bytes that the programs it keeps beyond these may bring all of them to, if nobody says otherwise.
+/// The default limit in bytes of all kept programs, above which only those are kept.
 const CACHED_BYTES: u64 = 1 << 30;
 
 /// A program compiled for a session. It reads as the [`Program`] it was made from. When its last copy is dropped, the
@@ -51,7 +51,7 @@ pub struct Step {
     session: u64,
 }
 
-/// Executables that nobody can run any more.
+/// Executables whose steps have been dropped.
 type Dropped = Arc<Mutex<Vec<ExecutableId>>>;
 
 /// Reports itself when it is dropped.
@@ -271,8 +271,8 @@ impl Session {
         Ok(Step { program: Arc::new(program), executable, calls, session: self.id })
     }
 
-    /// Doubts about the session's programs beside one another, those of [`Session::eval`] too, and about its rank
-    /// beside others: [`Pitfall::SharedDraws`], [`Pitfall::SameDrawsOnRanks`]. Each line is told of once.
+    /// Lints of the session's programs together, those of [`Session::eval`] too, and of its rank beside
+    /// others: [`Pitfall::SharedDraws`], [`Pitfall::SameDrawsOnRanks`]. Each line is told of once.
     pub fn lints(&self) -> &[Lint] {
         &self.lints
     }
@@ -428,7 +428,7 @@ impl Session {
         }
         let program = &*step.program;
         let mut own = program.drawing.generators();
-        // A program that exchanges nothing may be one rank's alone: nobody would answer.
+        // A program that exchanges nothing may be one rank's alone: no other rank would answer.
         own.retain(|key, _| step.calls > 0 && !program.shared.contains(key));
         let noise = self.hash_of(FNV_OFFSET, &program.shared)?;
         let mut words = vec![];
@@ -531,8 +531,8 @@ impl Session {
         self.late()
     }
 
-    /// The tapped values that have arrived, oldest run first. Those of a run may arrive one or two runs later. Who does
-    /// not fetch them loses all but the last 64 runs' values.
+    /// The tapped values that have arrived, oldest run first. Those of a run may arrive one or two runs later. Of runs whose
+    /// taps are not fetched, the values of the last 64 are kept.
     ///
     /// # Errors
     /// If a run has failed on the device. [`Error::Late`], once, if a run has shown that something is wrong: its taps are
@@ -559,8 +559,8 @@ impl Session {
         Ok(taps.get(RESULT).expect("tapped above").clone())
     }
 
-    /// Runs a program without commits beside what else happens: its taps are taken at once, and errors of earlier runs stay for who
-    /// asks.
+    /// Runs a program without commits outside the sequence of runs: its taps are taken at once, and errors of earlier runs stay until
+    /// the next call reports them.
     pub(crate) fn run_aside(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<Taps> {
         // Faults that are known stay in front of those that this run may show.
         self.backend.wait()?;
@@ -571,7 +571,7 @@ impl Session {
         taps
     }
 
-    /// Runs a program, waits for it, and takes what it taps. The taps of other runs stay for who fetches them.
+    /// Runs a program, waits for it, and takes its taps. The taps of other runs stay until they are fetched.
     ///
     /// # Errors
     /// As [`Session::run`] and [`Session::wait`].

@@ -1,5 +1,5 @@
-//! Algebra that changes no bit, but the last one of some squares (`x * x` is rounded correctly, a power need not be):
-//! constants folded, identities dropped. What could change a NaN or the sign of a zero (`x * 0`, `x + 0`) stays.
+//! Algebra that changes no bit, except the last one of some squares (`x * x` is correctly rounded, a power need not be):
+//! constants are folded, identities dropped. Rules that could change a NaN or the sign of a zero (`x * 0`, `x + 0`) are not used.
 
 use crate::{
     Array, DType, Tensor,
@@ -75,7 +75,7 @@ pub(crate) fn uniform(x: Tensor<'_>) -> Option<f64> {
     }
 }
 
-/// Arithmetic of constants. Only that which every device rounds alike: correctly, from f64 for f32.
+/// Arithmetic of constants that every device rounds alike: correctly, for f32 from f64.
 fn folded<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
     let dtype = x[0].dtype();
     if !matches!(dtype, DType::F32 | DType::F64) {

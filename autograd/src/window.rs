@@ -1,4 +1,4 @@
-//! Windows over runs: what programs do to accumulators, and what a session remembers of it.
+//! Windows over runs: the effects of programs on accumulators, and a session's record of them.
 //!
 //! An accumulator is filled by the runs of one program and emptied by those of another, so whether a run is right
 //! depends on the runs before it. A program carries what it does to accumulators, in order; a session keeps one
@@ -15,7 +15,7 @@ use crate::{
 use std::{collections::BTreeMap, sync::Arc};
 
 impl Tape {
-    /// Notes what runs of the program will do to a window.
+    /// Notes an effect that each run of the program has on a window.
     #[track_caller]
     pub(crate) fn event(&self, event: Event) {
         let site = self.site();
@@ -42,7 +42,7 @@ struct Known {
 pub(crate) struct Windows(BTreeMap<StateId, Known>);
 
 impl Windows {
-    /// Gets to know the accumulators of a program.
+    /// Registers the accumulators of a program.
     pub fn meet(&mut self, events: &Events) {
         for (event, _) in events {
             if let Event::Window(window, _) = event {
@@ -52,7 +52,7 @@ impl Windows {
         }
     }
 
-    /// Somebody has written a state: if windows are counted in it, what was known is out of date.
+    /// A state has been written: if it counts a window, the record of that window is out of date.
     pub fn forget(&mut self, state: StateId) {
         if let Some(known) = self.0.get_mut(&state) {
             known.state = None;
@@ -66,7 +66,7 @@ impl Windows {
         unknown.map(|(counter, _)| *counter).collect()
     }
 
-    /// A counter holds this number.
+    /// Records that a counter holds this number.
     pub fn learn(&mut self, counter: StateId, value: usize, ranks: usize) {
         if let Some(known) = self.0.get_mut(&counter) {
             let window = if known.window.micro_batches.is_some() { value } else { value.min(1) };
@@ -74,10 +74,10 @@ impl Windows {
         }
     }
 
-    /// The windows after a run that does this.
+    /// The windows after a run with these events.
     ///
     /// # Errors
-    /// [`Error::Pitfall`] if it must not.
+    /// [`Error::Pitfall`] if the rules forbid it.
     pub fn after(&self, events: &Events) -> Result<Self, Error> {
         let mut after = self.clone();
         for (event, site) in events {

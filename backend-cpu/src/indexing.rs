@@ -105,7 +105,7 @@ impl Single {
         let (x, write) = (&kernel.reads, &kernel.writes[0]);
         let out_strides = write.shape.strides();
         let action = match op {
-            // Of an exchange, what this rank brings to it.
+            // This rank's part of an exchange.
             Op::Reshape(_) | Op::AllReduce(..) => Action::Copy(View::new(source(&x[0]), &x[0], 0, false)),
             Op::ArgMax(axis) => {
                 let without = |v: &[isize]| [&v[..*axis], &v[axis + 1..]].concat();
@@ -358,7 +358,7 @@ fn argmax<T: Number>(kept: &Nest<1>, axis: Axis, x: &[T], start: usize, out: &mu
     kept.visit(start..start + out.len(), |point, len, [base]| {
         for (i, o) in out[point - start..][..len].iter_mut().enumerate() {
             let value = |j: usize| x[at(base + i as isize * stride, j, axis.stride)];
-            // `a != a` is how NaN shows itself in any ordered type.
+            // `a != a` tells NaN in any ordered type.
             let nan = |a: T| a.partial_cmp(&a).is_none();
             let beats = |a: T, b: T| a > b || (nan(a) && !nan(b));
             *o = (1..axis.extent).fold(0, |best, j| if beats(value(j), value(best)) { j } else { best }) as u32;

@@ -14,8 +14,8 @@ use crate::{
     session::Session,
 };
 
-/// The measures of a value: how many elements are numbers and not NaN, how many of these are finite, the smallest of them with its
-/// sign turned, and the largest.
+/// The measures of a value: the number of elements that are not NaN, the number of finite ones, the smallest of these negated, and
+/// the largest.
 const MEASURES: usize = 4;
 
 impl Rewriting {
@@ -26,7 +26,7 @@ impl Rewriting {
             DType::F32 => value,
             _ => self.push(Op::Cast(dtype), &[value], shape, dtype, like),
         };
-        // It is finite of an infinity, and NaN of NaN.
+        // The tanh of an infinity is finite, and that of NaN is NaN.
         let tanh = self.push(Op::Unary(Unary::Tanh), &[value], shape, dtype, like);
         let number = self.push(Op::Unary(Unary::IsFinite), &[tanh], shape, DType::Bool, like);
         let finite = self.push(Op::Unary(Unary::IsFinite), &[value], shape, DType::Bool, like);
@@ -82,7 +82,7 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// As [`Session::compile`] and [`Session::run`], but for errors of earlier runs, which stay for who asks.
+    /// As [`Session::compile`] and [`Session::run`], but for errors of earlier runs, which the next run reports.
     pub fn ranges(&mut self, program: &Program, inputs: &[(&str, &Array)]) -> Result<Vec<Option<ValueRange>>> {
         let (measuring, of) = measured(program);
         let step = self.compile(measuring)?;

@@ -74,7 +74,7 @@ impl Instr {
         used.into_iter().flatten()
     }
 
-    /// The same of other values.
+    /// The same instruction over other values.
     pub(super) fn renumbered(&self, to: impl Fn(usize) -> usize) -> Self {
         match self {
             Instr::Load(_) | Instr::Const(_) | Instr::Product | Instr::Lookup { .. } => self.clone(),
@@ -107,7 +107,7 @@ pub struct Value {
 pub enum Form {
     /// Nothing is reduced.
     Map,
-    /// A reduction, and what follows from its results row by row; elements are computed without it.
+    /// A reduction, and values of rows that depend on it; no element depends on it.
     Reduce,
     /// Elements that depend on a reduction of their row: the row is walked more than once.
     Row,
@@ -172,7 +172,7 @@ impl Body {
         reduced.chain(stored).max().unwrap_or(0) + 1
     }
 
-    /// Without values that nothing stored follows from.
+    /// The body without values that no stored value depends on.
     pub(super) fn without_unused(mut self) -> Self {
         let mut used = vec![false; self.values.len()];
         self.stores.iter().for_each(|&v| used[v] = true);
@@ -196,7 +196,7 @@ impl Body {
         if self.values.iter().all(|value| !matches!(value.instr, Instr::Reduce(..))) {
             return Form::Map;
         }
-        // The values that follow from a reduction.
+        // The values that depend on a reduction.
         let mut after = vec![false; self.values.len()];
         for (i, value) in self.values.iter().enumerate() {
             after[i] = matches!(value.instr, Instr::Reduce(..)) || value.instr.operands().any(|o| after[o]);
@@ -209,7 +209,7 @@ impl Body {
         }
     }
 
-    /// True if a reduction is over elements that follow from another.
+    /// True if a reduction is over elements that depend on another reduction.
     fn two_passes(&self, after: &[bool]) -> bool {
         self.values.iter().any(|value| matches!(value.instr, Instr::Reduce(_, x) if after[x]))
     }

@@ -1,4 +1,4 @@
-//! From groups to a plan: kernels in an order that their reads allow, over buffers of which some are parts of others.
+//! From groups to a plan: kernels in an order that their reads allow, over buffers, some of which are parts of others.
 
 use super::{
     Body, Grouping, Home, Instr, Kernel, Kind, Level, MatMul, Operand, Plan, Value,
@@ -26,7 +26,7 @@ impl Plan {
 
     /// Plans a program.
     pub fn with(program: &Program, options: &Grouping) -> Self {
-        // The slots of a kernel are known only when all are planned. If they are more than was reckoned, and too
+        // The slots of a kernel are known only when all are planned. If they are more than estimated, and too
         // many, nodes in the middle of the kernel open groups of their own, or what the kernel computes again is stored
         // instead; and the nodes are grouped anew.
         let mut groups = Groups::new(program, options);
@@ -76,7 +76,7 @@ impl Plan {
     }
 }
 
-/// Values that kernels compute again, by the last of the nodes that they are there for: no other kernel ends with it.
+/// The values that kernels compute again, by the last node of the kernel, which no other kernel ends with.
 type Again = HashMap<NodeId, Vec<NodeId>>;
 
 /// Kernels under construction. Until memory is assigned, an operand's slot is the root whose elements it shows.
@@ -103,7 +103,7 @@ impl Builder<'_> {
         self.kernels.push(Kernel { kind, reads, writes, nodes, scope, site });
     }
 
-    /// Emits a group's kernel, if anything of it is stored. Groups come deepest first: all consumers have been here.
+    /// Emits a group's kernel, if any of its values is stored. Groups come deepest first, after all of their consumers.
     fn group(&mut self, g: usize) {
         let group = &self.groups.groups[g];
         let at_home = |id: &&NodeId| self.groups.home[id.index()] == Some(g) && self.stored[id.index()];
@@ -177,7 +177,7 @@ impl Builder<'_> {
             }
         }
         if let Op::Reshape(_) = node.op {
-            // Movement that no look can show: a copy in the order of what it reads.
+            // Movement that no view can express: a copy in the order of its read.
             let write = Operand::contiguous(members[0].index(), &reads[0].shape);
             return self.push(copy(&reads[0].shape, node.dtype), reads, vec![write], members);
         }
@@ -193,8 +193,8 @@ impl Builder<'_> {
         copied
     }
 
-    /// The places of the parts of an assembly without gaps in its memory, if gradients of attention are all of them and
-    /// nobody else reads these: they need not lie one after another.
+    /// The places of the parts of an assembly without gaps, if all parts are gradients of attention that nothing else reads: they need
+    /// not be contiguous.
     fn side_by_side(&self, id: NodeId, axis: usize, places: &[Place]) -> Option<Vec<(NodeId, Operand)>> {
         let Groups { program, options, views, uses, .. } = self.groups;
         let whole = &program.node(id).shape;
@@ -284,7 +284,7 @@ impl Builder<'_> {
             let value = if transient {
                 read.clone()
             } else {
-                // Commits are copied one after the other, so none may read a state.
+                // Commits are copied one after another, so no copy may read a state.
                 let slot = plan.slot(node.dtype, node.shape.numel(), Home::Transient);
                 Operand::contiguous(slot, &node.shape)
             };

@@ -1,7 +1,7 @@
 //! Sums that need not wait for other sums of their row.
 //!
 //! The mean's gradient in a normalisation is the sum of `r g + c d` over a row, where `r` and `c` follow from sums of `g` and
-//! `d` themselves. Written as `r sum(g) + c sum(d)` it waits for nothing, and the row is walked once less. What that rounds is
+//! `d` themselves. Written as `r sum(g) + c sum(d)` it waits for nothing, and the row is walked once less. The rounding error is
 //! bounded as before: by some units in the last place of the sum of the summands' magnitudes, `|r| sum(|g|) + |c| sum(|d|)`.
 
 use super::{Body, Instr, Level, Value};
@@ -13,7 +13,7 @@ use crate::{
 /// The most sums that one becomes.
 const MOST: usize = 3;
 
-/// A body with sums over what is there earlier, if rows are then walked less often; else the body as it is.
+/// A body with sums over values that are ready earlier, if rows are then walked less often; else the body as it is.
 pub(super) fn earlier(body: Body) -> Body {
     let passes = body.passes();
     if passes < 2 {
@@ -37,7 +37,7 @@ pub(super) fn earlier(body: Body) -> Body {
     if rewritten.passes() < passes { rewritten } else { body }
 }
 
-/// Has values that follow from rows' values alone be rows' values, save those that are summed up or stored.
+/// Makes values of elements that depend on values of rows alone into values of rows, except those that are summed or stored.
 fn with_rows_apart(mut body: Body) -> Body {
     if body.segments.is_some() {
         return body;
@@ -63,7 +63,7 @@ struct Term {
     negative: bool,
 }
 
-/// A value of elements as a sum of others that are there before it.
+/// A value of elements as a sum of values that are ready before it.
 struct Linear<'a> {
     body: &'a Body,
     depths: &'a [usize],
@@ -146,7 +146,7 @@ mod tests {
         plan::{Kernel, Kind, Plan},
     };
 
-    /// The most walks of a program's kernels over the rows of a matrix.
+    /// The greatest number of walks of a program's kernels over the rows of a matrix.
     fn passes(dtype: DType, record: fn(Tensor<'_>) -> Tensor<'_>) -> usize {
         let t = Tape::default();
         t.tap("y", record(t.input("x", [6, 5], dtype)));

@@ -1,5 +1,5 @@
-//! The scalar programs of groups: what a group computes, what it loads for that, and what it computes again because that
-//! is cheaper than to store it.
+//! The scalar programs of groups: the values that a group computes, those that it loads, and those that it computes again
+//! because that is cheaper than to store them.
 
 use super::{
     Body, Instr, Level, Operand, Value,
@@ -25,10 +25,10 @@ const fn limit(work: usize, loads: usize, repeated: usize) -> Limit {
     Limit { work, loads, repeated }
 }
 
-/// The limits of a value with one consumer, and of one with several. To store an element and to load it takes as long as
-/// some twenty additions.
+/// The limits of a value with one consumer, and of one with several. A store and a load of an element take as long as about twenty
+/// additions.
 const AGAIN: [&[Limit]; 2] = [&[limit(32, 4, usize::MAX)], &[limit(16, 1, 0), limit(6, 2, usize::MAX)]];
-/// Those of a scalar, which takes a kernel to be stored and hardly anything to be read.
+/// The limits of a scalar: its store takes a kernel, its load takes almost no time.
 const SCALAR: &[Limit] = &[limit(8, 2, usize::MAX)];
 
 impl Limit {
@@ -49,10 +49,10 @@ impl Limit {
 pub(super) struct Emitter<'a> {
     groups: &'a Groups<'a>,
     group: &'a Group,
-    /// Values that are stored in any case: loading it costs no more than computing it again.
+    /// Values that are stored in any case: a load costs no more than a second computation.
     stored: &'a [bool],
     values: Vec<Value>,
-    /// Values by root and, for what is not a member of the group, the look at it.
+    /// Values by root and, outside the group, by the view of it.
     known: BTreeMap<(NodeId, Option<Look>), usize>,
     /// The loads: roots and operands, in the order of the nodes' dimensions.
     pub loads: Vec<(NodeId, Operand)>,
@@ -62,21 +62,21 @@ pub(super) struct Emitter<'a> {
     first_load: usize,
 }
 
-/// The nodes on the way to a root's inputs. Each counts once; but scalars, which had better be stored than
-/// computed for each element, as often as they are met.
+/// The nodes on the way to a root's inputs. Each counts once. Scalars count at every use, because a stored scalar is better than
+/// one that is computed for each element.
 #[derive(Default)]
 struct Met {
     computed: Vec<NodeId>,
     loads: Vec<NodeId>,
     repeated: usize,
-    /// True if the work was more than there may be.
+    /// True if the work exceeds its limit.
     too_much: bool,
 }
 
-/// The difference between two looks at one root: level, offset and strides.
+/// The properties that tell two views of one root apart: level, offset and strides.
 type Look = (Level, usize, Vec<isize>);
 
-/// Values by root and look.
+/// Values by root and view.
 fn key(root: NodeId, level: Level, operand: &Operand) -> (NodeId, Option<Look>) {
     (root, Some((level, operand.offset, operand.strides.clone())))
 }
@@ -163,7 +163,7 @@ impl<'a> Emitter<'a> {
         self.push(instr, node.dtype, level)
     }
 
-    /// Random words: which ones follows from how the node is looked at.
+    /// Random words: the view of the node decides which.
     fn random(&mut self, id: NodeId, stream: u64, frame: Level, chain: &[NodeId]) -> usize {
         let node = self.groups.program.node(id);
         let all = Operand::contiguous(id.index(), &node.shape);
@@ -188,7 +188,7 @@ impl<'a> Emitter<'a> {
         self.push(Instr::Lookup { load, segments: segments.clone(), index }, node.dtype, level)
     }
 
-    /// At which level there is what is the same all over the space, for a value of some level.
+    /// The level of a value that is constant over the space, for use by a value of some level.
     fn uniform(&self, level: Level) -> Level {
         match (&self.group.segments, &self.group.axes) {
             (Some(_), _) => level,
@@ -266,14 +266,14 @@ impl<'a> Emitter<'a> {
         value
     }
 
-    /// Facts about a look, for the frame of a level.
+    /// The properties of a view, for the frame of a level.
     fn known(&self, key: &(NodeId, Option<Look>), frame: Level) -> Option<usize> {
-        // A row of one element makes members' values of elements look like values of rows, which they are not.
+        // With rows of one element, members' values of elements seem to be values of rows, which they are not.
         let fits = |value: &usize| frame == Level::Element || self.values[*value].level == Level::Row;
         self.known.get(key).copied().filter(fits)
     }
 
-    /// A look through further movement in the frame of a level: of level `Row` where nothing varies within rows.
+    /// A view through further movement in the frame of a level: of level `Row` where nothing varies within rows.
     fn look(&self, operand: &Operand, level: Level, chain: &[NodeId]) -> Option<(Level, Operand)> {
         let mut seen = operand.clone();
         for id in chain {
@@ -292,8 +292,8 @@ impl<'a> Emitter<'a> {
         Some((Level::Row, Operand { shape: self.group.kept(), strides, ..seen }))
     }
 
-    /// True if a root is there before this group, to be loaded. What other groups compute for themselves may not be: its home
-    /// may be a later group, which this one must not read.
+    /// True if a root exists before this group, and can be loaded. A root that other groups compute for themselves may not: its home may
+    /// be a later group, which this one must not read.
     fn is_before(&self, root: NodeId) -> bool {
         self.groups.depth(root).is_none_or(|depth| depth < self.group.depth)
     }
@@ -307,8 +307,8 @@ impl<'a> Emitter<'a> {
         !met.too_much && cost.is_some_and(fits)
     }
 
-    /// The work to compute a root again beside what has been met and what this body knows already; `None` if it is to be
-    /// loaded itself, or if that is more than `most`, so that the walk ends.
+    /// The work to compute a root again, beyond the nodes already visited and those of this body; `None` if the root is to be loaded,
+    /// or if the work exceeds `most`, which ends the walk.
     fn cost(
         &self,
         root: NodeId,
@@ -322,7 +322,7 @@ impl<'a> Emitter<'a> {
             return Some(0);
         }
         let movable = self.groups.class[root.index()] == Class::Map && self.groups.is_cheap(root);
-        // Repeated values are small, and better kept; save a scalar, which is at hand wherever it is wanted.
+        // Repeated values are small, and better stored; but a scalar can be read anywhere.
         let repeats = node.shape.numel() != 1 && (0..operand.shape.rank()).any(|d| repeated(operand, d));
         if !movable || self.stored[root.index()] || repeats {
             return None;
@@ -333,7 +333,7 @@ impl<'a> Emitter<'a> {
             return Some(work); // Its key and counter are scalars.
         }
         if let Op::SegmentBroadcast(_) = node.op {
-            return self.is_before(self.groups.input(root, 0).root).then_some(work); // What it looks up is small.
+            return self.is_before(self.groups.input(root, 0).root).then_some(work); // The vector that it reads is small.
         }
         for input in &node.inputs {
             let view = &self.groups.views[input.index()];

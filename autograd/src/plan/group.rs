@@ -1,9 +1,9 @@
 //! The nodes that become one kernel.
 //!
 //! Every compute node belongs to a group, and every group has a depth that exceeds the depths of all groups it reads:
-//! that no grouping makes a cycle follows from it. A node joins the deepest group among its producers if it lives on the
-//! same index space, else it opens a group one deeper than its producers. Nothing is stored because of that: which
-//! values a group stores follows from what later groups ask of it, and they may recompute what is cheap instead.
+//! so no grouping makes a cycle. A node joins the deepest group among its producers if it has the same index space, else it
+//! opens a group one deeper than its producers. That alone stores nothing: a group stores the values that later groups read and
+//! do not compute again.
 
 use super::{Grouping, Level, Operand, merge::Links, width::Ingredients};
 use crate::{
@@ -21,9 +21,9 @@ pub(super) enum Class {
     Const,
     /// Memory that exists before the program runs.
     Leaf,
-    /// Another look at its root.
+    /// A view of its root.
     View,
-    /// Elementwise. (What is repeated over segments, too: which element follows from the position.)
+    /// Elementwise. (Values that are repeated over segments, too: the position decides the element.)
     Map,
     /// A reduction.
     Reduce,
@@ -33,8 +33,8 @@ pub(super) enum Class {
     Single,
 }
 
-/// The place of a node's value: a root, which is a leaf or is computed, and a look at the root's elements as they would
-/// lie in contiguous memory. (The operand's slot is the root's position on the tape.)
+/// The place of a node's value: a root, which is a leaf or is computed, and a view of the root's elements as if they were
+/// contiguous. (The operand's slot is the root's position on the tape.)
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub root: NodeId,
@@ -56,7 +56,7 @@ pub(super) struct Group {
     /// The nodes, in the order in which they joined, which is an order to compute them in.
     pub members: Vec<NodeId>,
     pub levels: BTreeMap<NodeId, Level>,
-    /// The members that follow from a reduction of this group.
+    /// The members that depend on a reduction of this group.
     pub after: BTreeMap<NodeId, bool>,
 }
 
@@ -108,7 +108,7 @@ impl Group {
         self.axes.iter().flatten().map(|&d| self.space[d]).product()
     }
 
-    /// True if an operand over the whole space looks at each row's element of a contiguous value of level `Row`.
+    /// True if an operand over the whole space shows each row's element of a contiguous value of level `Row`.
     fn repeats_rows(&self, operand: &Operand) -> bool {
         if self.segments.is_some() {
             return false; // No strides say so.
@@ -122,8 +122,8 @@ impl Group {
         operand.offset == 0 && (0..want.len()).all(|d| self.space[d] == 1 || operand.strides[d] == want[d])
     }
 
-    /// True if what is seen of a root in the frame of a level is the group's own value of it. Two groups that have merged may
-    /// look at one root in two ways: one computes it, the other reads it turned.
+    /// True if a view of a root in the frame of a level is the group's own value. In two merged groups there may be two views of one
+    /// root: one group computes it, the other reads it transposed.
     pub fn shows(&self, root: NodeId, operand: &Operand, frame: Level) -> bool {
         let same = |level: Level| is_identity(operand, self.frame(level).numel());
         match (self.levels.get(&root), frame) {
@@ -139,7 +139,7 @@ pub(super) fn is_identity(operand: &Operand, numel: usize) -> bool {
     operand.offset == 0 && operand.shape.numel() == numel && operand.is_contiguous()
 }
 
-/// A reduction's index space up to what does not matter: runs of dimensions that are all kept, or all reduced.
+/// A reduction's index space with neighbouring dimensions merged that are all kept, or all reduced.
 fn pattern(space: &Shape, axes: &[usize]) -> Vec<(bool, usize)> {
     let mut runs: Vec<(bool, usize)> = vec![];
     for d in (0..space.rank()).filter(|&d| space[d] != 1) {
@@ -161,7 +161,7 @@ fn rows(op: &Op) -> Option<(&[usize], Option<&Arc<Segments>>)> {
     }
 }
 
-/// True if a map's elements follow from their positions: its inputs are no elements of its space.
+/// True if a map's elements depend on their positions only: its inputs are no elements of its space.
 pub(super) fn is_placed(op: &Op) -> bool {
     matches!(op, Op::Random { .. } | Op::SegmentBroadcast(_))
 }
@@ -270,7 +270,7 @@ impl<'a> Groups<'a> {
         &self.views[self.program.node(id).inputs[i].index()]
     }
 
-    /// The depth of what a root needs to be computed before; `None` for what exists from the start.
+    /// The depth of the group that computes a root; `None` for a root that exists from the start.
     pub fn depth(&self, root: NodeId) -> Option<usize> {
         self.home[root.index()].map(|g| self.groups[g].depth)
     }
@@ -387,7 +387,7 @@ impl<'a> Groups<'a> {
             Class::MatMul => self.options.epilogues,
             _ => false,
         };
-        // Of an empty space, rows and elements are as many: nothing tells them apart, and nothing is to be gained.
+        // An empty space has equally many rows and elements, which cannot be told apart, and no work to save.
         if !allowed || group.members.len() >= self.options.values || group.space.numel() == 0 {
             return None;
         }
@@ -432,7 +432,7 @@ impl<'a> Groups<'a> {
         let numel = |view: &View| self.program.node(view.root).shape.numel();
         let is_row = |(view, level): &(&View, Level)| *level == Level::Row && is_identity(&view.operand, numel(view));
         let level = match () {
-            // Nothing of the group is read: a node that is absorbed for another's sake.
+            // Nothing of the group is read: the node is absorbed for another's sake.
             _ if inside.is_empty() && node.shape.numel() == group.space.numel() => Level::Element,
             _ if inside.is_empty() && node.shape.numel() == group.kept().numel() => Level::Row,
             _ if inside.is_empty() => return None,
@@ -462,7 +462,7 @@ impl<'a> Groups<'a> {
         Some(absorbed)
     }
 
-    /// True if a member of a group, or what it may compute as well, follows from one of its reductions.
+    /// True if a member of a group, or a value that it computes again, depends on one of its reductions.
     fn follows(&self, root: NodeId, g: usize) -> bool {
         let group = &self.groups[g];
         group.after.get(&root).copied().unwrap_or_else(|| {
@@ -478,7 +478,7 @@ impl<'a> Groups<'a> {
         self.options.recompute && !self.apart[root.index()] && weight(&self.program.node(root).op) <= most
     }
 
-    /// True if a node repeats over its segment a value that a group has for each of the same segments, and if that follows from
+    /// True if a node repeats over its segment a value that a group has for each of the same segments, and if that depends on
     /// the segment's elements, these can be walked twice.
     pub fn spreads_row(&self, id: NodeId, group: &Group, segments: &Arc<Segments>) -> bool {
         let View { root, operand } = self.input(id, 0);
@@ -512,7 +512,7 @@ impl<'a> Groups<'a> {
             };
             return (same && !again).then_some(g);
         }
-        // The group's first reduction: whatever it reads must be seen in the reduction's shape.
+        // The group's first reduction: its reads must be views of the reduction's shape.
         let space = operand.shape;
         let members = group.members.iter().map(|member| self.program.node(*member));
         let elementwise = members.filter(|node| !is_placed(&node.op));

@@ -17,8 +17,8 @@ impl Plan {
         self.slots.len() - 1
     }
 
-    /// Drops copies of whole values into larger ones (of gradients into the flat gradient): what computes such a value
-    /// writes it there. A kernel may not read other elements of what it writes, so what reads a part must not write a
+    /// Drops copies of whole values into larger ones (of gradients into the flat gradient): the kernel that computes such a value writes
+    /// it there. A kernel must not read other elements of a slot that it writes, so a reader of one part must not write another
     /// part of the same whole.
     fn place_parts(&mut self, options: &Grouping) {
         if !options.direct {
@@ -88,7 +88,7 @@ impl Plan {
                 .find(|level| (*level == Level::Element || body.reduced > 0) && body.shape(*level).numel() == numel),
             _ => None,
         };
-        // The first that may: later ones find the old value gone from the cache.
+        // The first kernel that may do it: later ones would miss the old value in the cache.
         let found = (last..self.kernels.len()).find_map(|k| Some((k, level(&self.kernels[k])?)));
         let Some((k, level)) = found else { return false };
         let dtype = self.slots[write.slot].dtype;
@@ -140,8 +140,8 @@ impl Plan {
         only.filter(|&k| k >= safe_from)
     }
 
-    /// True if kernel `k` may write a value over a state: nobody reads the old value later, and it reads it itself only element
-    /// by element, as it writes.
+    /// True if kernel `k` may write a value over a state: nothing reads the old value later, and the kernel itself reads each element
+    /// only before it writes that element.
     fn may_overwrite(&self, state: StateId, value: &Operand, k: usize) -> bool {
         let Some(old) = self.slots.iter().position(|slot| slot.home == Home::State(state)) else { return true };
         let kernel = &self.kernels[k];
@@ -226,7 +226,7 @@ impl Plan {
         self.operands().for_each(|operand| operand.slot = place[operand.slot]);
     }
 
-    /// A slot that dies in a kernel and that the kernel reads only as it writes this result.
+    /// A slot whose last reader is a kernel that reads each element only before it writes this result's.
     fn overwritten(&self, kernel: &Kernel, w: usize, dead: &[usize]) -> Option<usize> {
         let write = &kernel.writes[w];
         let (len, dtype) = (self.slots[write.slot].len, self.slots[write.slot].dtype);

@@ -37,7 +37,7 @@ impl Links {
         links
     }
 
-    /// The changes when a group has taken in another, and reads these by now.
+    /// Updates the relations after a group has taken in another.
     fn merge(&mut self, from: usize, to: usize, reads: Vec<usize>) {
         for g in [from, to] {
             for home in std::mem::take(&mut self.reads[g]) {
@@ -99,7 +99,7 @@ impl Groups<'_> {
                         && comes_before(to)
                         && self.bindable(from, to)
                 };
-                // The nearest in depth: nothing is kept for longer than it must be.
+                // The nearest in depth, so that values are kept no longer than necessary.
                 let mut later: Vec<usize> = sources[i].iter().flat_map(|source| &found[source]).copied().collect();
                 later.retain(|&j| j > i);
                 later.sort_unstable();
@@ -194,7 +194,7 @@ impl Groups<'_> {
         false
     }
 
-    /// Sees to it that what reads a group is deeper.
+    /// Makes the readers of a group deeper than it.
     fn deepen(&mut self, links: &Links, g: usize) {
         let mut open = vec![g];
         while let Some(g) = open.pop() {
@@ -207,8 +207,8 @@ impl Groups<'_> {
         }
     }
 
-    /// The values of the size of its space that a group reads, also by way of what it may compute again, and such parts of larger
-    /// ones.
+    /// The values of its space's size that a group reads, also through values that it computes again, and such parts of larger
+    /// values.
     fn sources(&self, g: usize) -> Vec<Source> {
         let group = &self.groups[g];
         let mut found = vec![];

@@ -1,8 +1,8 @@
-//! Strided looks at a slot, and what becomes of them through movement ops.
+//! Strided views of a slot, and the effect of movement ops on them.
 
 use crate::{Shape, op::Op};
 
-/// A strided look at a slot: what a kernel reads, or where it writes.
+/// A strided view of a slot: the elements that a kernel reads, or those that it writes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Operand {
     /// The slot.
@@ -37,7 +37,7 @@ impl Operand {
             || r > 0 && (one(r - 1) || self.strides[r - 1] == 1) && (r < 2 || one(r - 2) || self.strides[r - 2] >= 0)
     }
 
-    /// True if it looks at no element twice by a stride of 0.
+    /// True if no stride of 0 repeats an element.
     pub(super) fn is_part(&self) -> bool {
         self.shape.iter().zip(&self.strides).all(|(&extent, &stride)| extent <= 1 || stride != 0)
     }
@@ -48,8 +48,8 @@ impl Operand {
         self.shape.numel() == 0 || (0..self.shape.rank()).all(|d| self.shape[d] == 1 || self.strides[d] == unit[d])
     }
 
-    /// The same elements where each `width` of the slot's have moved apart: from the beginning of one to that of the next there
-    /// are `pitch` now. `None` if no strides lead there.
+    /// The same elements after each `width` of the slot's elements have moved apart, to a distance of `pitch`. `None` if no strides
+    /// describe that.
     pub(super) fn spread(&self, width: usize, pitch: usize) -> Option<Self> {
         let (mut strides, mut reach) = (vec![], self.offset % width.max(1));
         for (&extent, &stride) in self.shape.iter().zip(&self.strides) {
@@ -65,7 +65,7 @@ impl Operand {
         (reach < width || self.shape.numel() == 0).then_some(Self { offset, strides, ..self.clone() })
     }
 
-    /// The read that results from looking at this one through a movement op; `None` if that takes a copy.
+    /// The effect of a movement op on this read; `None` if it takes a copy.
     pub(crate) fn through(&self, op: &Op, shape: &Shape) -> Option<Self> {
         let mut view = Operand { shape: shape.clone(), ..self.clone() };
         match op {
@@ -87,7 +87,7 @@ impl Operand {
         Some(view)
     }
 
-    /// The same elements in another shape of as many, if that takes no copy.
+    /// The same elements in another shape of equally many elements, if that takes no copy.
     pub(crate) fn reshaped(&self, to: &Shape) -> Option<Self> {
         let strides = if self.shape == *to { self.strides.clone() } else { self.strides_in(to)? };
         Some(Operand { shape: to.clone(), strides, ..self.clone() })

@@ -1,11 +1,11 @@
-//! Plans as text: a line per kernel, with what repeats folded, then memory and work.
+//! Plans as text: a line per kernel, repeated stretches folded, then memory and work.
 
 use super::{Body, Form, Home, Instr, Kernel, Kind, Level, Operand, Plan};
 use crate::{Shape, op::Op, program::Program};
 use std::{cmp::Reverse, collections::BTreeMap, fmt};
 
-/// The widest that the lists of one line may be: what a kernel writes, what it reads, what it computes. What does not
-/// fit is left out.
+/// The greatest widths of the lists of one line: a kernel's writes, its reads, its operations. Names that do not fit are left
+/// out.
 const WRITES: usize = 16;
 const READS: usize = 32;
 const COMPUTES: usize = 28;
@@ -138,7 +138,7 @@ impl Described<'_> {
                 let shown = params.find(|p| p.offset == operand.offset && p.shape.numel() == elements);
                 shown.map_or_else(|| layout.state(state).name.clone(), |param| param.path.clone())
             }
-            // As the type of its slot has it: f32 shows 0.1 as 0.1.
+            // In the type of its slot: f32 shows 0.1 as 0.1.
             Home::Const(value) if f64::from(value as f32) == value => format!("{}", value as f32),
             Home::Const(value) => format!("{value}"),
             Home::Iota => "iota".into(),

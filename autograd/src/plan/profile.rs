@@ -1,9 +1,9 @@
-//! The times of a plan's kernels, those that do the same added up.
+//! The times of a plan's kernels; kernels that do the same count as one.
 
 use super::{Plan, print::Line};
 use crate::program::Program;
 
-/// Kernels that do the same to other memory, and what they take together. The texts are those of [`Plan::describe`].
+/// Kernels that do the same to different memory, and their time together. The texts are those of [`Plan::describe`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct Cost {
     /// Their positions in the plan, ascending.

@@ -1,5 +1,5 @@
-//! The number of buffers that a kernel will need, as far as that can be told while its group grows. What it comes to in the end
-//! is known when memory has been assigned: see [`super::Plan::buffers`].
+//! An estimate of the number of buffers that a kernel will need, while its group grows. The number itself is known when memory has
+//! been assigned: see [`super::Plan::buffers`].
 
 use super::{
     emit::Limit,
@@ -17,8 +17,8 @@ pub(super) struct Ingredients {
 }
 
 impl Groups<'_> {
-    /// For each root, the one in whose memory it will lie if all goes well: a part in the whole that is assembled of it, a
-    /// state's next value in the state.
+    /// For each root, the one in whose memory it will probably lie: a part lies in the whole that is assembled of it, a state's next
+    /// value in the state.
     pub fn homes_to_be(&self) -> Vec<NodeId> {
         let ids = || (0..self.program.nodes().len() as u32).map(NodeId);
         let mut lies: Vec<NodeId> = ids().collect();
@@ -40,7 +40,7 @@ impl Groups<'_> {
                 }
             }
         }
-        // From the last to the first: what is a part of a part lies where that does.
+        // From the last to the first: a part of a part lies in the whole.
         for id in ids().rev().filter(|_| self.options.direct) {
             if let Op::Assemble { .. } = self.program.node(id).op {
                 let parts = self.program.node(id).inputs.iter().filter_map(|input| whole(*input));
@@ -50,8 +50,8 @@ impl Groups<'_> {
         lies
     }
 
-    /// The inputs from which each root can be computed again. The kernels that read it will decide that by the same limits, but
-    /// know what they compute and read besides.
+    /// The inputs from which each root can be computed again. The kernels that read it decide by the same limits later, when they know
+    /// their other values and reads.
     pub fn computable_again(&self) -> Vec<Option<Ingredients>> {
         let mut all: Vec<Option<Ingredients>> = vec![];
         for i in 0..self.class.len() {

@@ -1,4 +1,4 @@
-//! Snapshots: what all states of a session were at some time, kept on its device.
+//! Snapshots: the values of all states of a session at some time, kept on its device.
 
 use super::Session;
 use crate::{backend::SnapshotId, error::Result, window::Windows};
@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Snapshots that nobody can go back to any more.
+/// Snapshots that have been dropped.
 pub(super) type Dropped = Arc<Mutex<Vec<SnapshotId>>>;
 
 /// The values that all parameters and states of a session had: see [`Session::snapshot`]. Its memory is free again once it is
@@ -99,7 +99,7 @@ impl Session {
         let present = self.snapshot()?;
         let (late, taps) = (mem::take(&mut self.late), mem::take(&mut self.taps));
         let result = self.restore(to).map_err(E::from).and_then(|()| f(self));
-        // Runs that are still on their way belong to the past that is left behind.
+        // Runs that have not finished belong to the past that is left.
         let settled = self.backend.wait().and_then(|()| self.collect_taps());
         (self.late, self.taps) = (late, taps);
         let returned = self.restore(&present);

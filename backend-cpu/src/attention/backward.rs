@@ -1,4 +1,4 @@
-//! The gradient of attention: the scores of some queries and keys once more, and what follows from them.
+//! The gradient of attention: the scores of some queries and keys are computed again, and the gradients from them.
 
 use super::{
     Extents, FEW, Memory, ROWS,
@@ -28,7 +28,7 @@ pub(super) struct Task {
 
 /// The tasks of a head of keys and values.
 pub(super) fn tasks(x: &Extents) -> Vec<Task> {
-    /// So few blocks of queries are not worth computing scores twice.
+    /// With so few blocks of queries, a second computation of the scores does not pay.
     const SMALL: usize = 4;
     let blocks = x.group * x.blocks();
     if x.shared >= FEW || blocks < SMALL {

@@ -9,7 +9,7 @@ use crate::simd::float::Real;
 use pulp::Simd;
 use std::ops::Range;
 
-/// A number for each query of a block. Where there are fewer queries, the rest is of no meaning.
+/// A number for each query of a block. Beyond the block's queries it has no meaning.
 pub(super) type Row<T> = [T; ROWS];
 
 /// Rows of a block, as the right side of a product.
@@ -22,7 +22,7 @@ pub(super) fn queries<T>(scores: &[Row<T>]) -> Matrix<'_, T> {
     Matrix { data: scores.as_flattened(), start: 0, strides: [1, ROWS as isize] }
 }
 
-/// Turns a matrix of few rows round, and multiplies it.
+/// Transposes a matrix of few rows, and multiplies it.
 #[inline(always)]
 pub(super) fn transposed<T: Real>(from: Rows<T>, [rows, columns]: [usize; 2], factor: T, to: &mut [Row<T>]) {
     for row in 0..rows {

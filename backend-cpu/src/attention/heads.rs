@@ -10,7 +10,7 @@ use crate::{
 };
 use wgrad::plan::Operand;
 
-/// An operand `[.., heads, rows, columns]`, each row in one piece; or `[.., heads, rows]`, a number for each row.
+/// An operand `[.., heads, rows, columns]`, each row contiguous; or `[.., heads, rows]`, a number for each row.
 #[derive(Debug)]
 pub(super) struct Heads {
     source: Source,
@@ -24,7 +24,7 @@ impl Heads {
     /// An operand's, of which so many dimensions tell the heads.
     ///
     /// # Panics
-    /// If the elements of a row do not follow one another.
+    /// If the elements of a row are not contiguous.
     pub fn new(source: Source, operand: &Operand, split: usize) -> Self {
         assert!(operand.is_in_rows(), "attention reads and writes rows that lie in one piece");
         let (heads, matrix) = operand.shape.split_at(split);

@@ -2,10 +2,10 @@
 //!
 //! Scores lie with their keys as rows and their queries as columns: the largest score of each query, and the sum of its
 //! exponentials, are then sums of vectors, and no matrix but the few queries of a block has to be transposed for a
-//! product. What a causal mask takes away from all queries of a block is not computed.
+//! product. Keys that a causal mask hides from all queries of a block are skipped.
 //!
 //! One task is some queries of a head forwards, and backwards all heads that share keys and values, so that each gradient
-//! is added up by one task, in a fixed order. Where there are few such heads, some tasks compute the gradients of some
+//! is summed by one task, in a fixed order. Where there are few such heads, some tasks compute the gradients of some
 //! queries, and others those of some keys.
 
 mod backward;

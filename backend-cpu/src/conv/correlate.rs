@@ -1,5 +1,5 @@
 //! Convolutions, and the gradients of their images, which are convolutions of cotangents: one task for each block of each
-//! group of each image. Every sum is over channels, then over the kernel, in that order, whoever computes it.
+//! group of each image. Every sum is over channels, then over the kernel, in that order, on any thread.
 
 use super::{
     Geometry,
@@ -18,7 +18,7 @@ use crate::{
 };
 use pulp::{Arch, Simd, WithSimd};
 
-/// Results that are every so manyth along each axis, and what they are summed from.
+/// Results at a constant stride along each axis, and the taps that they are summed from.
 #[derive(Debug)]
 struct Phase {
     at: [usize; 2],
@@ -100,7 +100,7 @@ impl Correlation {
                 let from = &source[first * height * width..][..ins * height * width];
                 let channel = self.blocks.channel;
                 pack::channels(&self.axes, &self.blocks, block, from, (&mut to[..ins * channel], channel));
-                // Vectors look beyond the last position.
+                // Vectors read beyond the last position.
                 to[ins * channel..][..self.machine.lanes].fill(Element::from_f64(0.0));
                 let plane: usize = self.geometry.plane(self.backward);
                 let result = start + (image * groups + group) * outs * plane;

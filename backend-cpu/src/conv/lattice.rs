@@ -96,8 +96,8 @@ impl Axis {
         Self { source, result, positions, spread, stride, phases, residues, low, reach: (high - low) as usize }
     }
 
-    /// For a row of the source as it is packed for positions from `first` on: which elements of it exist, and where in
-    /// the source the first of these is.
+    /// The elements of a row, packed for positions from `first` on, that exist in the source, and the place of the first of
+    /// these there.
     pub fn present(&self, residue: usize, first: usize, len: usize) -> (Range<usize>, usize) {
         let start = (first as isize + self.low) * self.stride as isize + self.residues[residue] as isize;
         let stride = self.stride as isize;
@@ -140,7 +140,7 @@ pub(super) const TASKS: usize = 8;
 impl Blocks {
     /// `channels` are packed at a time; `tasks` are done for each block, all of them together costing `work`.
     pub fn new(axes: &[Axis; 2], channels: usize, tasks: usize, work: usize, lanes: usize, sizes: Sizes) -> Self {
-        // Multiplications that are not worth splitting, sixteen of them being an addition's worth.
+        // Work below this many multiplications is not split; sixteen of them cost as much as one addition of a loop.
         let small = sizes.serial * 16;
         let positions = [axes[0].positions, axes[1].positions];
         let planes = axes[0].residues.len() * axes[1].residues.len();

@@ -2,11 +2,11 @@
 //! ([`winograd`]).
 //!
 //! A block of an image is copied once, with zeros around it, into scratch that fits into a cache. There every element of
-//! the kernel reads at a fixed distance from the position at hand, so that a vector of neighbouring positions is one
-//! load: nothing is laid out once for each element of the kernel, as for a matrix product. Tiles of sums stay in
+//! the kernel reads at a fixed distance from the current position, so a vector of neighbouring positions is one load. Nothing
+//! is copied once for each element of the kernel, as a matrix product would need. Tiles of sums stay in
 //! registers: some channels by a few vectors of positions; for a weight gradient, some channels by a few elements of
 //! the kernel. Strides are taken out by taking images apart ([`lattice`]). f16 values are widened as they are copied, and
-//! what they sum to is rounded once.
+//! their sums are rounded once.
 //!
 //! Padding takes part as zeros: beside it, a weight that is infinite gives NaN.
 

@@ -4,7 +4,8 @@ use super::lattice::{Axis, Blocks};
 use crate::memory::elements::Element;
 use crate::simd::float::Stored;
 
-/// Packs what a block reads of some channels, one after another in `from`; in `to` they begin `every` so many elements.
+/// Packs the elements that a block reads of some channels. The channels are contiguous in `from`, and `every` elements apart in
+/// `to`.
 pub(super) fn channels<T: Stored>(
     axes: &[Axis; 2],
     blocks: &Blocks,
@@ -48,7 +49,7 @@ pub(super) fn channels<T: Stored>(
     }
 }
 
-/// Every so manyth element. Where the stride is known here, the loop becomes vector instructions.
+/// Copies with a stride. A constant stride lets the compiler vectorize the loop.
 #[inline(always)]
 fn spaced<T: Stored>(from: &[T], stride: usize, to: &mut [T::Sum]) {
     let from = &from[..(to.len() - 1) * stride + 1];
@@ -57,8 +58,8 @@ fn spaced<T: Stored>(from: &[T], stride: usize, to: &mut [T::Sum]) {
     }
 }
 
-/// Packs a block of some planes of cotangents, `len` elements of each, as vectors go over its positions: zeros where
-/// there is no position. In `to` they begin `every` so many elements.
+/// Packs a block of some planes of cotangents, `len` elements of each, in the order of vectors over its positions, with zeros where
+/// there is no position. In `to` planes are `every` elements apart.
 pub(super) fn positions<T: Stored>(
     axes: &[Axis; 2],
     blocks: &Blocks,

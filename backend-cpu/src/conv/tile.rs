@@ -24,7 +24,7 @@ impl Machine {
         Arch::new().dispatch(Ask::<A>(std::marker::PhantomData))
     }
 
-    /// The results that a tile has, and the vectors of each: what the registers hold beside what is multiplied.
+    /// The results of a tile, and the vectors of each: as many as the registers hold beside the operands.
     pub fn tile(&self, results: usize) -> [usize; 2] {
         match (self.registers, results) {
             (32.., 8..) => [8, 3],
@@ -35,7 +35,7 @@ impl Machine {
         }
     }
 
-    /// The results that one tile after the other has, of so many.
+    /// The numbers of results of the tiles that so many results are cut into.
     pub fn tiles(self, results: usize) -> impl Iterator<Item = (usize, usize)> {
         let mut first = 0;
         std::iter::from_fn(move || {
@@ -118,7 +118,7 @@ pub(super) struct Products<'a, A> {
 }
 
 impl<A: Real> Products<'_, A> {
-    /// The sums of a tile of `results` results; how many vectors, at most as many as there are, it was done for.
+    /// The sums of a tile of `results` results. Gives the number of vectors that it has computed, at most as many as there are.
     #[inline(always)]
     pub fn sums<S: Simd>(&self, simd: S, results: usize, vectors: usize, out: &mut [A]) -> usize {
         macro_rules! run {

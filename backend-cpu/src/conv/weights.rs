@@ -26,8 +26,8 @@ use std::ops::Range;
 /// Channels of results, and of images, that a task has at most: each is packed for each part of the others.
 const CHANNELS: [usize; 2] = [64, 32];
 
-/// Vectors of products that are added up before their elements are, at least, if a task can have as many; and about how
-/// many at most, of several blocks: the cotangents of a tile then stay in the first cache.
+/// The least number of vectors of products that are summed before their elements are, if a task has so many; and about the most,
+/// of several blocks: the cotangents of a tile then stay in the first cache.
 const VECTORS: [usize; 2] = [64, 96];
 
 /// The gradient of a convolution's weights.
@@ -40,7 +40,7 @@ pub(super) struct Weights {
     channels: [usize; 2],
     /// The number of parts that those of a group are so cut into.
     parts: [usize; 2],
-    /// Images of a task, and how many parts all images are so cut into.
+    /// Images of a task, and the number of such parts in all images.
     images: [usize; 2],
     /// Blocks that are packed at a time.
     units: usize,
@@ -60,7 +60,7 @@ impl Weights {
         let machine = Machine::new::<T::Sum>();
         let parts = [0, 1].map(|d| geometry.channels[d].div_ceil(CHANNELS[d]));
         let channels = [0, 1].map(|d| geometry.channels[d].div_ceil(parts[d].max(1)).max(1));
-        // Blocks are there to fit into a cache only.
+        // The only purpose of blocks here is to fit into a cache.
         let blocks = Blocks::new(&axes, channels[0] + channels[1], usize::MAX, 0, machine.lanes, sizes);
         let vectors = blocks.vectors.len();
         let tasks = TASKS.div_ceil((geometry.groups * parts[0] * parts[1]).max(1));
@@ -138,7 +138,7 @@ impl Weights {
         Part { group, channels, units }
     }
 
-    /// Adds up what a task does.
+    /// Sums the products of a task.
     fn sum<T: Stored>(&self, part: &Part, from: [&[T]; 2], workers: &Workers, sums: &mut [T::Sum]) {
         let mut scratch = workers.mine();
         let [images, cotangents] =
@@ -165,7 +165,7 @@ impl Weights {
             move |group: usize| &from[side][group * geometry.channels[side] * plane + first..][..len]
         });
         let [cotangents, packed] = to;
-        // Vectors look beyond the last position, and what they find there is multiplied by 0.
+        // Vectors read beyond the last position; those elements are multiplied by 0.
         for channel in 0..part.channels[1].len() {
             let end = channel * every[1] + units.len() * blocks.channel;
             packed[end..][..self.machine.lanes].fill(Element::from_f64(0.0));

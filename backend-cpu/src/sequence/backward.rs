@@ -1,5 +1,5 @@
-//! A chunk of rows back through all time steps. What a step sends to the one before it is kept where the gradients of
-//! the first states end up: `dh0` and `dc0`.
+//! A chunk of rows back through all time steps. The gradients of a step's states lie where those of the first
+//! states end up: in `dh0` and `dc0`.
 
 use super::{
     Sequence,
@@ -12,7 +12,7 @@ use pulp::{Simd, WithSimd};
 use std::ops::Range;
 use wgrad::Cell;
 
-/// Elements of a row whose gates are kept aside together: some vectors of any machine.
+/// The elements of a row whose gates are saved together: some vectors of any machine.
 const BLOCK: usize = 64;
 
 /// The rows of one chunk: what is read, and the part of each output that is written.
@@ -94,7 +94,7 @@ impl<'a, T: Real> Backward<'a, T> {
         }
     }
 
-    /// The gradients take the gates' places: those of some elements are kept aside meanwhile.
+    /// The gradients overwrite the gates, so the gates of some elements are saved first.
     #[inline(always)]
     fn lstm<S: Simd>(mut self, simd: S) {
         let hidden = self.shape.hidden;

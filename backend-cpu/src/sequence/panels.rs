@@ -1,5 +1,5 @@
-//! Recurrent weights, and products with them on one thread. Every time step multiplies by the same matrix, and so it is
-//! copied once into panels of a few columns, in the order in which a product meets them.
+//! Recurrent weights, and products with them on one thread. Every time step multiplies by the same matrix, so it is
+//! copied once into panels of a few columns, in the order in which a product reads them.
 
 use super::rows::Output;
 use crate::simd::float::Real;

@@ -40,7 +40,7 @@ impl<'a, T> Output<'a, T> {
     }
 }
 
-/// Rows that hold an input: they are copied, unless the input, then empty here, lies where they are.
+/// Fills rows with an input. An empty input lies there already.
 #[inline(always)]
 pub(super) fn hold<T: Copy>(rows: &mut [T], input: &[T]) {
     if !input.is_empty() {

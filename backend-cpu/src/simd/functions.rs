@@ -36,12 +36,12 @@ pub(crate) fn compare<T: Number>(op: Binary, a: Lanes<T>, b: Lanes<T>, out: &mut
     }
 }
 
-/// Calls a function of one float for each of some.
+/// Values that a function is applied to, each by itself.
 pub(crate) trait Each<T> {
     type Out;
 
     fn each(self, f: impl Fn(T) -> T) -> Self::Out;
-    /// As [`Each::each`], with another function for the few that are so large.
+    /// As [`Each::each`], with another function for large values, which are rare.
     fn each_but(self, f: impl Fn(T) -> T, large: impl Fn(T) -> bool, other: impl Fn(T) -> T) -> Self::Out;
 }
 

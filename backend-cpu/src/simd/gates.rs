@@ -1,8 +1,8 @@
 //! Functions of f64 that neither the standard library nor `libm` has, relative to which small results keep their digits.
 //!
-//! An exponential amplifies the rounding of its argument by the argument: where that is a square, a product or a sum, what
-//! rounding took from it is carried along. And an exponential may leave the range of normal numbers where its product with
-//! something does not: such a one is computed `e^512` larger, and that is taken off last.
+//! An exponential amplifies the rounding error of its argument by the argument: where that is a square, a product or a sum, the
+//! rounding error is carried along. And an exponential may leave the range of normal numbers where its product with another
+//! number does not: it is then computed `e^512` times larger, and scaled back last.
 
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -26,7 +26,7 @@ fn within(x: f64, far: f64) -> f64 {
     if x > far { far } else { x }
 }
 
-/// `e^x` as a number and what that is yet to be multiplied with.
+/// `e^x` as a number and a factor.
 fn exp_scaled(x: f64) -> (f64, f64) {
     // Exact: the sum loses nothing.
     if x < -600.0 { ((x + 512.0).exp(), (-512f64).exp()) } else { (x.exp(), 1.0) }
@@ -43,8 +43,7 @@ pub(crate) fn sigmoid(x: f64) -> f64 {
     (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
 }
 
-/// The density of the normal distribution, `e^(-x^2 / 2) / sqrt(2 pi)`, as a number and what that is yet to be multiplied
-/// with.
+/// The density of the normal distribution, `e^(-x^2 / 2) / sqrt(2 pi)`, as a number and a factor.
 fn density(x: f64) -> (f64, f64) {
     let x = within(x, NORMAL_FAR);
     // So few digits that the square is exact.
@@ -75,7 +74,7 @@ fn mills(x: f64) -> f64 {
     [10_395.0, -945.0, 105.0, -15.0, 3.0, -1.0, 1.0].into_iter().fold(0.0, |sum, term| sum * z + term)
 }
 
-/// `x (A + B x^2)`, and what rounding took from it.
+/// `x (A + B x^2)`, and its rounding error.
 fn cubic(x: f64) -> (f64, f64) {
     let square = x * x;
     let square_lost = x.mul_add(x, -square);

@@ -2,10 +2,10 @@
 //! results instead of 36: Winograd's F(2x2, 3x3), by Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks"
 //! (2016).
 //!
-//! Of each **square** of 4x4 elements of an image, 16 sums are made, and 16 of the weights of each pair of channels; what
-//! is left is, for each of the 16, a product of a matrix of weights by one of squares. The 16 products are made back into
-//! 2x2 results. A task takes a few rows of squares, those of small images one after another. An element that is not finite
-//! makes all results of its squares so. Every sum is over channels, in their order, whoever computes it.
+//! Each **square** of 4x4 elements of an image gives 16 sums, and so do the weights of each pair of channels. For each of the
+//! 16 there is a product of a matrix of weights and one of squares. The 16 products give 2x2 results. A task takes a few rows of
+//! squares, those of small images one after another. A non-finite element makes all results of its squares non-finite. Every
+//! sum is over channels, in their order, on any thread.
 
 mod weights;
 
@@ -35,7 +35,7 @@ const SIXTEEN: usize = 16;
 /// The most vectors of each result of a tile.
 const VECTORS: usize = 6;
 
-/// True if a convolution is one whose squares are worth it, of which there are so many in a column and in a row.
+/// True if this pays for a convolution with so many squares in a column and in a row.
 fn suits(geometry: &Geometry, squares: [usize; 2], least: usize, sizes: Sizes) -> bool {
     let plain = geometry.walks.iter().all(|walk| (walk.stride, walk.dilation, walk.kernel) == (1, 1, 3));
     let short = sizes.winograd[2];
@@ -307,8 +307,8 @@ impl<T: Stored> Task<'_, T> {
         }
     }
 
-    /// Takes the lines of some rows of squares apart, with zeros where there are none: by where in its square an element
-    /// is, those of all squares one behind the other.
+    /// Sorts the lines of some rows of squares by an element's position in its square: the elements of one position of all squares
+    /// become contiguous. Outside the image there are zeros.
     #[inline(always)]
     fn lines(&mut self, from: &[T], first: usize, count: usize) {
         let Winograd {
@@ -321,7 +321,7 @@ impl<T: Stored> Task<'_, T> {
         padded.fill(Element::from_f64(0.0));
         for i in 0..2 * count + 2 {
             let y = (2 * first + i) as isize - top;
-            // Of the squares of one row it is line 0 or 1, of those of the row before 2 or 3.
+            // It is line 0 or 1 of the squares of one row, and line 2 or 3 of those of the row before.
             let to = &mut lines[i % 2 * 4 * every + i / 2 * width..];
             if y < 0 || y >= rows as isize {
                 (0..4).for_each(|j| to[j * every..][..width].fill(Element::from_f64(0.0)));
@@ -329,7 +329,7 @@ impl<T: Stored> Task<'_, T> {
             }
             let from = &from[y as usize * columns..][..columns];
             T::read(&from[skipped..][..end - begin], &mut padded[begin..end]);
-            // By sixteen, the last ones of which go where something else is written later.
+            // Sixteen at a time: the last of them land where something else is written later.
             for some in (0..width).step_by(SIXTEEN) {
                 let from = padded[2 * some..].first_chunk::<{ 2 * SIXTEEN + 2 }>().expect("there are zeros");
                 for j in 0..4 {
@@ -362,7 +362,7 @@ impl<T: Stored> Task<'_, T> {
             let sums = of_square::<S, A<T>>(simd, elements);
             for i in 0..4 {
                 for j in 0..4 {
-                    // Elements behind the last square are written later, or never read.
+                    // Elements after the last square are overwritten later, or never read.
                     // SAFETY: within the squares, by the assertion.
                     unsafe {
                         let to = self.squares.as_mut_ptr().add((4 * i + j) * each + place + first);

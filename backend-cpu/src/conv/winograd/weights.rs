@@ -1,11 +1,11 @@
-//! The gradient of 3x3 weights, with 16 multiplications for each 2x2 cotangents instead of 36: F(3x3, 2x2), the transpose of
-//! what results are made by.
+//! The gradient of 3x3 weights, with 16 multiplications for each 2x2 cotangents instead of 36: F(3x3, 2x2), the transpose of the
+//! forward pass.
 //!
 //! For each of the 16, a product of matrices sums over squares: the channels of results by squares, times squares by the
 //! channels of images. Rows of images are transposed first, so that vectors go over channels. A task takes some channels
 //! of a group and some of the rows of squares of all images; it adds up its products a few rows at a time. The sums of the
-//! tasks are added in the order of the images, and the 16 are made back into 9 weights. An element that is not finite makes
-//! all 9 weights of its channels so.
+//! tasks are added in the order of the images, and the 16 become 9 weights. A non-finite element makes all 9 weights of its
+//! channels non-finite.
 
 use super::{A, Geometry, SUMS, TASKS, load, of_square, suits};
 use crate::{
@@ -29,7 +29,7 @@ use std::ops::Range;
 /// Channels of results, and of images, that a task has at most.
 const CHANNELS: usize = 64;
 
-/// Cotangents, and images: how many elements of a square they are, each way.
+/// The extents of a square of cotangents, and of one of images.
 const REACH: [usize; 2] = [2, 4];
 
 /// The gradient of a convolution's weights.
@@ -38,10 +38,10 @@ pub(in crate::conv) struct Weights {
     geometry: Geometry,
     /// Rows of squares of an image, and squares of a row.
     squares: [usize; 2],
-    /// Channels of results and of images that a task has, and how many parts those of a group are so cut into.
+    /// Channels of results and of images of a task, and the number of such parts in a group.
     channels: [usize; 2],
     parts: [usize; 2],
-    /// Rows of squares of a task, and how many parts all rows are so cut into.
+    /// Rows of squares of a task, and the number of such parts in all rows.
     rows: usize,
     chunks: usize,
     /// Rows of squares that are multiplied at a time.
@@ -192,7 +192,7 @@ impl<T: Stored> Task<'_, T> {
         }
     }
 
-    /// Turns what some rows of squares of an image read round, with zeros behind it.
+    /// Transposes the lines that some rows of squares read of an image, followed by zeros.
     fn transpose(&mut self, side: usize, image: usize, rows: Range<usize>) -> Plane {
         let Weights { geometry, pitch, .. } = self.of;
         let [height, columns] = [geometry.result, geometry.image][side];
@@ -315,7 +315,7 @@ struct Plane {
 }
 
 impl Plane {
-    /// The beginnings of the lines of a row of squares; of those that are nowhere, zeros.
+    /// The beginnings of the lines of a row of squares; lines outside the image are zeros.
     fn lines<const N: usize>(&self, row: usize) -> [usize; N] {
         std::array::from_fn(|i| {
             // A place before the first one wraps around, and is too large.
