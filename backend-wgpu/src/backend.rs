@@ -1,4 +1,4 @@
-//! The device as wgrad sees it: buffers, compiled plans, runs that are only enqueued, and what comes back of them.
+//! The device as wgrad sees it: buffers, compiled plans, enqueued runs, and their results.
 
 use crate::{
     device::{Arrival, Choice, Gpu, Options},
@@ -70,7 +70,7 @@ pub struct WgpuBackend {
     /// The faults that finished runs have shown.
     errors: VecDeque<wgrad::Error>,
     counters: Counters,
-    /// The place where `read` has things copied to.
+    /// The buffer that `read` copies to.
     staging: Option<Buffer>,
     /// Words on their way to the device.
     words: Vec<u32>,
@@ -235,7 +235,7 @@ impl WgpuBackend {
         write(&self.gpu.inner, to, start, whole.as_ref().unwrap_or(data), form, &mut self.words)
     }
 
-    /// Takes in what has arrived.
+    /// Takes the results that have arrived.
     fn collect(&mut self) -> Result<()> {
         while self.flights.front().is_some_and(|flight| flight.arrival.is_known()) {
             let flight = self.flights.pop_front().expect("seen above");
@@ -526,7 +526,7 @@ impl Backend for WgpuBackend {
     ) -> wgrad::Result<()> {
         self.gpu.inner.check()?;
         self.wait_for(IN_FLIGHT - 1)?;
-        // Taken out, so that it and what it runs on can both be changed.
+        // Taken out, so that the program and the device can both be changed.
         let mut compiled = self.executables[executable.0].take().expect("a session runs what it has not released");
         let result = self.enqueue(executable, &mut compiled, inputs, run, collective);
         self.executables[executable.0] = Some(compiled);

@@ -19,9 +19,9 @@
 //!
 //! Products of f16 are made by the adapter's matrix units where wgpu offers some that multiply squares of f16 and add in
 //! f32 (Vulkan with `VK_KHR_cooperative_matrix`, Metal), and a self-test at opening finds them exact: subnormal f16 values
-//! count, and sums are singles. How the sums of a few products are rounded is the hardware's own affair, so results differ from
-//! other kernels' by as much as another order of summands does. Nothing else is made by them: of singles they would drop
-//! digits. [`Gpu::matrix_units`] tells what has become of them. **They have not been run on hardware yet**: their kernels are
+//! count, and sums are in f32. How the sums of a few products are rounded is the hardware's own affair, so results differ from
+//! other kernels' by as much as another order of summands does. Other products do not use them: of f32 they would drop
+//! digits. [`Gpu::matrix_units`] tells if they are used. **They have not been run on hardware yet**: their kernels are
 //! held to naga and spirv-val, and run in tests with loops in place of the units.
 
 mod backend;

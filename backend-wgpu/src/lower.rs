@@ -102,7 +102,7 @@ impl Lowering<'_> {
             _ => unreachable!("no op"),
         };
         Ok(match op {
-            // Of an exchange, what this rank brings to it.
+            // This rank's part of an exchange.
             Op::Reshape(_) | Op::AllReduce(..) => {
                 copy(&reads[0], &write.contiguous(&reads[0].shape), None, tables)?.into_iter().collect()
             }
@@ -157,7 +157,7 @@ impl Lowering<'_> {
         self.checks.len() - 1
     }
 
-    /// Adds what tells whether the run has failed.
+    /// Adds the kernels that record a failure of the run.
     fn reported(
         &self,
         mut launches: Vec<Launch>,

@@ -3,8 +3,8 @@
 
 use crate::wgsl::launch::{Launch, Most};
 
-/// Launches that do the same as these, in this order. A launch of one workgroup waits for the next, as long as nothing in
-/// between has to do with what it writes, or writes what it reads.
+/// Launches with the same effect as these, in this order. A launch of one workgroup is deferred to the next such launch, as long as
+/// no launch in between reads or writes what it writes, or writes what it reads.
 pub(crate) fn merged(launches: Vec<Launch>, most: Most) -> Vec<Launch> {
     let (mut all, mut waiting): (Vec<Launch>, Option<Launch>) = (vec![], None);
     for launch in launches {

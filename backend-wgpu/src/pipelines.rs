@@ -1,4 +1,4 @@
-//! Compiled kernels, one for each text, for as long as a program uses it; and of the others as many as some bytes hold.
+//! Compiled kernels, one for each text. A kernel stays as long as a program uses it; unused ones stay up to a limit in bytes.
 
 use crate::{
     device::Inner,
@@ -13,7 +13,7 @@ use std::{
 /// The kernels of a device, by their WGSL.
 pub(crate) struct Pipelines {
     known: Mutex<Known>,
-    /// Beyond how many bytes those that no program uses are dropped.
+    /// The limit in bytes, above which unused kernels are dropped.
     most: u64,
 }
 
@@ -35,8 +35,8 @@ struct Kernel {
 /// The bytes of kernels that are kept by default.
 const KEPT: u64 = 256 << 20;
 
-/// The bytes of a kernel of this text: no interface tells, so by what wgpu and Mesa's software renderer were seen to take.
-/// Other drivers take less.
+/// An estimate of the bytes of a kernel of this text. No interface tells them; this is what wgpu and Mesa's software renderer
+/// were seen to take. Other drivers take less.
 fn bytes(text: &str) -> u64 {
     const EACH: u64 = 256 << 10;
     const LETTER: u64 = 96;
@@ -44,8 +44,8 @@ fn bytes(text: &str) -> u64 {
 }
 
 impl Known {
-    /// Drops kernels that no program uses, those first that have not been asked for for longest, until three quarters of
-    /// what may be kept are left: so it is not each new kernel that looks for one to drop.
+    /// Drops unused kernels, the least recently requested first, until three quarters of the limit are left, so that not every new
+    /// kernel has to drop one.
     fn shrink(&mut self, most: u64) {
         if self.bytes <= most {
             return;

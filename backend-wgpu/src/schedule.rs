@@ -1,5 +1,5 @@
 //! From a plan to the device's kernels in their order: what runs before each exchange with other ranks, what is shown, and
-//! what commits. No device is asked: only where memory is must be known.
+//! what commits. It needs no device, only the places of memory.
 
 use crate::{
     error::{Error, Result},
@@ -28,7 +28,7 @@ pub(crate) struct Stretch {
     pub dtype: DType,
 }
 
-/// Values that are exchanged with other ranks after a stage: how each is reduced, and what must be equal on all.
+/// Values that are exchanged with other ranks after a stage, the reduction of each, and the words that must be equal on all.
 #[derive(Debug)]
 pub(crate) struct Stop {
     pub values: Vec<(Stretch, Reduce, u64)>,
@@ -89,7 +89,7 @@ impl Schedule {
         let mut lowering = Lowering { plan, places: layout.places, failed: layout.failed, checks: vec![] };
         let most = Most { buffers: layout.buffers, shared: layout.shared };
         let mut dispatches: Vec<Dispatch> = vec![];
-        // Ends a stage: between two of them, others may look at what memory holds.
+        // Ends a stage. Between two stages, the host may read memory.
         let mut end_stage = |launches: &mut Vec<Launch>| {
             let launches = std::mem::take(launches);
             let launches = if layout.separate { launches } else { merged(launches, most) };

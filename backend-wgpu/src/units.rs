@@ -1,7 +1,7 @@
-//! Matrix units: whether an adapter has some that kernels can use, and whether they compute what they should.
+//! Matrix units: the search for some that kernels can use, and a test that they compute correctly.
 //!
-//! wgpu has them as an experiment. So nothing requires them; a device that is opened with them makes two small products
-//! first, whose every figure is known, and is opened again without if one is wrong.
+//! wgpu has them as an experiment, so nothing requires them. A device that is opened with them first makes two small products
+//! with known results, and is opened again without them if one is wrong.
 
 use crate::{
     backend::WgpuBackend,
@@ -128,7 +128,7 @@ impl Offer {
 const PRODUCTS: [([usize; 3], bool); 2] = [([70, 45, 39], false), ([68, 72, 44], true)];
 
 /// Makes products of known figures, and compares them all. They are exact whatever the order of summands, as long as f16 values
-/// are multiplied as they are, subnormal and infinite ones too, and singles added up.
+/// are multiplied as they are, subnormal and infinite ones too, and added in f32.
 pub(crate) fn test(gpu: &Gpu) -> Result<(), String> {
     let backend = WgpuBackend::on(gpu).map_err(sentence)?.poisoned();
     let mut session = Session::new(Box::new(backend), Store::new()).map_err(sentence)?;
@@ -169,8 +169,8 @@ fn sentence(error: impl fmt::Display) -> String {
 /// The most characters of what is wrong.
 const MOST_TEXT: usize = 300;
 
-/// Element `i` of summand `t` of `k`: a small whole number. The first product and the last one are larger, and cancel: if
-/// f16 values were added up, what lies between would be lost.
+/// Element `i` of summand `t` of `k`: a small whole number. The first and the last product are larger, and cancel: a sum in
+/// f16 would lose the others.
 fn whole(i: usize, t: usize, k: usize, last: f64) -> f64 {
     match t {
         0 => 64.0,

@@ -1,5 +1,5 @@
-//! Waiting for the device. A thread sleeps. In a browser there is none that may: the program's stack is put aside instead, by
-//! JavaScript Promise Integration, so that a session is called as anywhere else.
+//! Waiting for the device. A thread sleeps. In a browser no thread may sleep: JavaScript Promise Integration suspends the
+//! program's stack instead, so a session is used there as anywhere else.
 
 /// The value of a promise.
 #[cfg(not(target_arch = "wasm32"))]
@@ -7,7 +7,7 @@ pub(crate) fn block_on<T>(promise: impl Future<Output = T>) -> T {
     pollster::block_on(promise)
 }
 
-/// Lets others run before it is looked again whether something has arrived.
+/// Lets other work run before the next look for results.
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn pause() {
     std::thread::sleep(std::time::Duration::from_micros(50));
@@ -25,7 +25,7 @@ mod browser {
 
     #[link(wasm_import_module = "wgrad")]
     unsafe extern "C" {
-        /// Given by the page: puts the program aside until the browser has done what it had to do.
+        /// Given by the page: suspends the program until the browser has done its other work.
         #[link_name = "pause"]
         safe fn suspend();
     }

@@ -303,7 +303,7 @@ impl<'a> Attention<'a> {
         self.finish(source, self.keys, kv_heads, self.iterations(true), tables)
     }
 
-    /// A kernel that has nothing yet but what all share.
+    /// The beginning that all kernels share.
     fn source(&self) -> Source {
         let mut source = Source::default();
         source.part(Part::Exp);
@@ -416,7 +416,7 @@ impl Side<'_> {
     }
 
     /// Statements that bring `rows` by `columns` elements, from row `first` and column `from` on, to shared memory from
-    /// word `to` on; what lies outside of the matrix is 0. Turned, columns become rows there.
+    /// word `to` on; what lies outside of the matrix is 0. Transposed, columns become rows there.
     fn stage(
         &self,
         source: &mut Source,

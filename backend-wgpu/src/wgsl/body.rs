@@ -19,13 +19,13 @@ pub(crate) const ALONE: u32 = 256;
 /// The most points of a map that one workgroup runs through.
 const FEW: usize = 1024;
 
-/// A strided look of a body: its offset, and strides for each block of dimensions that have coordinates of their own.
+/// A strided view of a body: its offset, and strides for each block of dimensions that have coordinates of their own.
 struct Look {
     offset: String,
     strides: Vec<Vec<isize>>,
 }
 
-/// The purpose of a look.
+/// The purpose of a view.
 #[derive(Clone, Copy, PartialEq)]
 enum Use {
     /// The value that loads by it, or whose position it is.
@@ -71,7 +71,7 @@ impl<'a> Emit<'a> {
                 (Some(_), Level::Element) => vec![vec![0], all.to_vec()],
                 (None, Level::Row) => vec![all.to_vec(), vec![]],
                 (None, Level::Element) => {
-                    // A row of one element may be looked at without the dimensions that are reduced.
+                    // A row of one element may be viewed without the dimensions that are reduced.
                     let mut all = all.to_vec();
                     all.resize(body.space.rank(), 0);
                     let mut rest = &all[..];
@@ -198,7 +198,7 @@ impl<'a> Emit<'a> {
         format!("let v{i}: {} = {expression};\n", type_name(dtype))
     }
 
-    /// A float as it is; where compilers take liberties, nothing is known to them of how it came about.
+    /// A float unchanged. For compilers that rearrange arithmetic its origin is hidden.
     fn hidden(&self, source: &mut Source, float: String) -> String {
         match &self.none {
             None => float,
@@ -321,7 +321,7 @@ fn unary(source: &mut Source, op: Unary, from: DType, a: &str) -> String {
     };
     source.part(part);
     match op {
-        // These add up what rounding has lost.
+        // These sum their rounding errors.
         Unary::Log1p | Unary::Gated(Gate::NormalTanh) | Unary::GatedSlope(Gate::NormalTanh) => {
             format!("{name}({a}, {})", source.param(0))
         }
@@ -329,8 +329,8 @@ fn unary(source: &mut Source, op: Unary, from: DType, a: &str) -> String {
     }
 }
 
-/// A float with its sign turned, in integer arithmetic by a bit that compilers do not know: they take the difference of what they
-/// know to be equal for 0, even where it is infinite or NaN.
+/// A float negated, in integer arithmetic with a bit that compilers do not know. Otherwise they replace the difference of two equal
+/// values by 0, even where these are infinite or NaN.
 fn negative(source: &mut Source, a: &str) -> String {
     format!("bitcast<f32>(bitcast<u32>({a}) ^ {})", source.sign())
 }
@@ -426,7 +426,7 @@ pub(crate) fn elementwise(space: &Shape, values: Vec<Value>) -> Body {
     Body { space: space.clone(), reduced: 0, segments: None, values, stores }
 }
 
-/// A copy of what one view shows to where another does.
+/// A copy from one view to another.
 pub(crate) fn copy(from: &View, to: &View, guard: Option<usize>, tables: &mut Tables<'_>) -> Result<Option<Launch>> {
     let load = Value { instr: Instr::Load(0), dtype: from.dtype, level: Level::Element };
     let body = elementwise(&from.shape, vec![load]);

@@ -1,7 +1,7 @@
 //! Sums up to each position of an axis. A line is walked by one invocation; few long lines are cut into parts, whose sums come
 //! first, and then what is before each part.
 //!
-//! Sums of floats remember what rounding takes from them, so that the last of many millions is as good as the first.
+//! Sums of floats carry their rounding errors along, so that the last of many millions is as exact as the first.
 
 use super::{
     MOST_ITERATIONS, Memory, Part, Scratch, Source, Tables, View,
@@ -14,7 +14,7 @@ use super::{
 use crate::error::Result;
 use wgrad::{DType, Shape, op::Binary};
 
-/// Lines of up to so many elements are in one piece.
+/// Lines of up to so many elements are not cut.
 const LONG: usize = 512;
 /// So many lines give a GPU enough to do.
 const MANY: usize = 4096;

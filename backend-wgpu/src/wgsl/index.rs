@@ -122,7 +122,7 @@ pub(crate) fn report(index: &View, flag: usize, failed: usize, first: bool, tabl
     source.finish("a report", 1, 1, 1, tables)
 }
 
-/// `out[.., index[i], ..] += x[i]`: each element of the result walks along the axis, and adds up what is meant for it, in
+/// `out[.., index[i], ..] += x[i]`: each element of the result walks along the axis, and adds the elements with its index, in
 /// order. Long axes are walked in several kernels.
 pub(crate) fn scatter_add(
     axis: usize,

@@ -1,5 +1,5 @@
-//! WGSL: what kernels are written of. Texts hold shapes and strides, but no positions in memory: kernels that differ in
-//! those alone are one.
+//! WGSL: the parts of kernels' texts. Texts hold shapes and strides, but no positions in memory, so kernels that differ only in
+//! positions are one.
 
 pub(crate) mod attention;
 pub(crate) mod body;
@@ -69,7 +69,7 @@ pub(crate) enum F16Storage {
     Packed,
 }
 
-/// A strided look at memory.
+/// A strided view of memory.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub memory: Memory,
