@@ -15,7 +15,7 @@ fn a_gradient_by_two_values_of_a_parameter_is_refused_with_their_lines() {
     let new = t.param(a).cos().sum();
     let message = refused(|| (old + new).grad(&store.params()));
     for line in [read, stepped, again] {
-        assert!(message.contains(&format!("versions.rs:{line}:")), "{message} without line {line}");
+        assert!(message.contains(&format!("reads.rs:{line}:")), "{message} without line {line}");
     }
     assert!(message.contains("\"a\"") && !message.contains("P13"), "{message}");
     // Each alone is right, and so is the gradient by what has not changed.
@@ -41,7 +41,7 @@ fn a_user_who_writes_the_arena_changes_every_parameter() {
     let mixed = old * t.param(a).sum();
     tap_all(&t, "mixed", &mixed.grad(&store.params()));
     let message = refused(|| (mixed + t.param(b).sum()).grad(&only(b)));
-    assert!(message.contains(&format!("given at tests/tests/versions.rs:{given}:")), "{message}");
+    assert!(message.contains(&format!("given at tests/tests/versions/reads.rs:{given}:")), "{message}");
     let out = taps(store, t.finish());
     let sum = 0.5 * 0.8 - 1.5 * 0.8;
     compare("b", &out.tap("mixed b").to_f64(), &[2f64.cos() * sum, 0.25f64.cos() * sum], Tolerance::F64).unwrap();
