@@ -119,13 +119,13 @@ pub enum Error {
     /// Another rank has left.
     #[error("rank {rank} has left: the others cannot go on without it")]
     RankLost {
-        /// Which.
+        /// The rank.
         rank: usize,
     },
     /// Another rank took no part in an exchange. Nothing has changed on this one.
     #[error("the run failed on rank {rank}")]
     RankFailed {
-        /// Which.
+        /// The rank.
         rank: usize,
     },
     /// The ranks are not at the same place of the same program.

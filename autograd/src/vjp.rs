@@ -139,9 +139,9 @@ pub(crate) fn vjp<'t>(
             cotangents
         }
         Op::Slice { .. } => unreachable!("the sweep deals with slices: disjoint ones become one assembly"),
-        Op::Custom { .. } | Op::Sequence { .. } | Op::SequenceGrad { .. } => {
-            unreachable!("handled above: the rule may want a cotangent of any output")
+        Op::Custom { .. } => unreachable!("handled above: the rule may want a cotangent of any output"),
+        Op::Sequence { .. } | Op::SequenceGrad { .. } | Op::Attention(..) | Op::AttentionGrad(..) => {
+            unreachable!("fused: the sweep asks their own rules")
         }
-        Op::Attention(..) | Op::AttentionGrad(..) => unreachable!("handled above, too"),
     }
 }

@@ -14,7 +14,7 @@ use std::{
 /// A pitfall that a program, or a run, may have met.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lint {
-    /// Which.
+    /// The pitfall.
     pub pitfall: Pitfall,
     /// Its severity here.
     pub severity: Severity,

@@ -45,7 +45,7 @@ struct Adapter {
     limits: BTreeMap<&'static str, u64>,
     /// What wgrad asks for, and whether it is there.
     features: BTreeMap<String, bool>,
-    /// Whether kernels store f16 as integers of 16 bits.
+    /// True if kernels store f16 as integers of 16 bits.
     native_halves: bool,
     /// The products that its matrix units make.
     matrix_units: Vec<String>,

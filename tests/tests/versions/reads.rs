@@ -37,7 +37,7 @@ fn a_user_who_writes_the_arena_changes_every_parameter() {
     let grads = t.param(a).square().sum().grad(&only(a));
     let given = line!() + 1;
     t.assign(arena, t.state(arena) - grads.flat().tensors()[0] * 0.1);
-    // What is read of b was read before; a, after.
+    // The loss has read b before the step, and a after it.
     let mixed = old * t.param(a).sum();
     tap_all(&t, "mixed", &mixed.grad(&store.params()));
     let message = refused(|| (mixed + t.param(b).sum()).grad(&only(b)));
