@@ -1,5 +1,5 @@
-//! Errors that only values show. The host does not wait for them: the device skips the step at once, and the error arrives with the
-//! taps of the run, one or two runs later.
+//! Errors that show only in values. The host does not wait for them: the device skips the step at once, and the error
+//! arrives with the taps of the run, one or two runs later.
 
 use crate::{
     Pitfall, Site, Tensor,
@@ -15,7 +15,7 @@ impl Tape {
         self.blame(name, value, bad, what, None, self.site());
     }
 
-    /// Taps a coefficient that is an error where it is out of its range; `<pass>/<name>` names it. Once is enough.
+    /// Taps a coefficient as `<pass>/<name>`, unless it is tapped already. A value out of its range is an error.
     #[track_caller]
     pub(crate) fn alarm_of_coefficient(&self, name: &str, value: Tensor<'_>, range: Range) {
         let bad = Bad::Outside(range);

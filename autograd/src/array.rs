@@ -120,7 +120,7 @@ impl Data {
         true
     }
 
-    /// The hash of what has this hash so far, and the bits of these elements.
+    /// Extends a hash by the bits of these elements.
     pub(crate) fn hashed(&self, hash: u64) -> u64 {
         match self {
             Data::F64(v) => fnv1a_bytes(hash, v.iter().flat_map(|x| x.to_le_bytes())),

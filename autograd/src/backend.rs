@@ -38,8 +38,8 @@ pub trait Backend: Send {
     /// The device's name, such as `cpu (2 threads)`.
     fn name(&self) -> String;
 
-    /// True if the device has a kernel for a fused op over inputs of these shapes and types, which fit it. One that it does not
-    /// claim is decomposed into primitives before a program is planned: see [`crate::Program::lowered`].
+    /// True if the device has a kernel for a fused op over inputs of these shapes and types, which fit it. An op that
+    /// it does not claim is decomposed into primitives before a program is planned: see [`crate::Program::lowered`].
     fn claims(&self, op: &Op, inputs: &[Typed]) -> bool {
         let _ = (op, inputs);
         false
@@ -50,7 +50,8 @@ pub trait Backend: Send {
         Grouping::default()
     }
 
-    /// Told of all values of a store before the first is allocated: what has no room as a whole is refused as a whole.
+    /// Called with all values of a store before the first is allocated, so that a store that does not fit is refused as
+    /// a whole.
     ///
     /// # Errors
     /// If the device has no room for them.
@@ -77,13 +78,14 @@ pub trait Backend: Send {
     /// If the device is lost, or a run so far has failed.
     fn read(&mut self, buffer: BufferId) -> Result<Data>;
 
-    /// Copies what buffers hold after all runs so far, in memory of the device. It need not wait for them.
+    /// Copies buffers within the device's memory, as they are after all runs so far. It need not wait for the runs.
     ///
     /// # Errors
     /// If the device has no room for the copies, or is lost.
     fn keep(&mut self, buffers: &[BufferId]) -> Result<SnapshotId>;
 
-    /// Overwrites the buffers of a snapshot with what it holds, after all runs so far; `buffers` are those it was made of.
+    /// Overwrites buffers with their contents in a snapshot, after all runs so far; `buffers` are those that the
+    /// snapshot was made of.
     ///
     /// # Errors
     /// If the device is lost.
@@ -98,8 +100,8 @@ pub trait Backend: Send {
     /// If the device cannot run one of the plan's kernels.
     fn compile(&mut self, plan: &Plan, states: &[BufferId]) -> Result<ExecutableId>;
 
-    /// The bytes that a compiled plan has for itself, which are free when it is released. 0 of a device that does not tell:
-    /// sessions then keep programs by their number alone.
+    /// The bytes that a compiled plan occupies until it is released. 0 if the device cannot tell: sessions then limit
+    /// the programs that they keep by number alone.
     fn bytes(&self, executable: ExecutableId) -> u64 {
         let _ = executable;
         0
@@ -114,8 +116,8 @@ pub trait Backend: Send {
     /// If a run so far has failed, or the device is lost.
     fn wait(&mut self) -> Result<()>;
 
-    /// Enqueues a run. `inputs` are in the program's order, with the declared types and lengths. What the plan exchanges
-    /// with other ranks ([`Plan::exchanges`]) goes through `collective`, by [`crate::collective::exchange`].
+    /// Enqueues a run. `inputs` are in the program's order, with the declared types and lengths. Values that the plan
+    /// exchanges with other ranks ([`Plan::exchanges`]) go through `collective`, by [`crate::collective::exchange`].
     ///
     /// # Errors
     /// If the run fails at once (an index out of range, on the CPU; an exchange), in which case no state has changed.
@@ -127,19 +129,19 @@ pub trait Backend: Send {
         collective: &mut dyn Collective,
     ) -> Result<()>;
 
-    /// Measures from now on what each kernel of an executable takes, whenever it runs. It computes the same bits. True if the
-    /// device can tell.
+    /// Measures from now on the time of each kernel of an executable, whenever it runs. Results stay bitwise the same.
+    /// True if the device can measure.
     ///
     /// # Errors
-    /// If the device has no room for what that takes, or is lost.
+    /// If the device has no room for the measurements, or is lost.
     fn watch(&mut self, executable: ExecutableId) -> Result<bool> {
         let _ = executable;
         Ok(false)
     }
 
-    /// The times of a watched executable's runs that have finished since the last call, oldest first: the seconds of each
-    /// kernel, in the order of the plan. A run that has failed is not among them. What a device does by one dispatch for
-    /// several kernels, they take in equal parts.
+    /// The times of a watched executable's runs that have finished since the last call, oldest first: the seconds of
+    /// each kernel, in the order of the plan. Runs that have failed are left out. Kernels that the device runs by one
+    /// dispatch share its time equally.
     fn times(&mut self, executable: ExecutableId) -> Vec<Vec<f64>> {
         let _ = executable;
         vec![]

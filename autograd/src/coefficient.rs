@@ -1,10 +1,11 @@
-//! Coefficients of passes and optimizers: bounds, factors, rates and scales. A number out of its range is refused while it
-//! is recorded. A tensor is checked by each run: if it is out of range, the step is not taken, and the run gives an error.
+//! Coefficients of passes and optimizers: bounds, factors, rates and scales. A number out of its range is refused while
+//! it is recorded. A tensor is checked by each run: if it is out of range, the step is not taken, and the run gives an
+//! error.
 
 use crate::{DType, Operand, Tape, Tensor, grads::Grads, range::Range};
 
 impl Range {
-    /// True (a bool scalar) if a scalar is within.
+    /// Bool scalar: true if a scalar is within the range.
     #[track_caller]
     pub fn has_on_tape(self, x: Tensor<'_>) -> Tensor<'_> {
         let (closed, least, infinite) = self.bounds();
@@ -24,11 +25,12 @@ impl Tape {
 }
 
 impl<'t, S> Grads<'t, S> {
-    /// Takes a coefficient: every one that may be a tensor goes through here. Refuses a number out of its range. Of a scalar
-    /// tensor, joins to the verdict that it is within, and taps it as `<pass>/<name>`, so that a run says where it was not.
+    /// Checks a coefficient; every coefficient that may be a tensor goes through here. A number out of its range is
+    /// refused. For a scalar tensor, the check becomes part of the verdict on the step, and the tap `<pass>/<name>`
+    /// lets the run report a value out of range.
     ///
     /// # Panics
-    /// If a number is out of its range, or a tensor no scalar.
+    /// If a number is out of its range, or a tensor is not a scalar.
     #[track_caller]
     pub(crate) fn coefficient(&mut self, pass: &str, name: &str, value: Operand<'t>, range: Range) {
         let tape = self.tape;

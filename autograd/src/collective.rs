@@ -1,8 +1,9 @@
-//! Replicas that train together: what an engine that connects them must offer, and what is exchanged through it.
+//! Replicas that train together: the interface of an engine that connects them, and the exchange of values through it.
 //!
 //! Each replica, a *rank*, is a session of its own, with its own device, that runs the same programs at the same time.
-//! [`crate::Session::with_collective`] makes one of it. Where a program all-reduces, its plan is cut: the kernels before run,
-//! the values meet those of the other ranks, and the kernels after run ([`crate::plan::Plan::exchanges`]).
+//! [`crate::Session::with_collective`] makes a session a rank. At an all-reduce, the plan of a program is cut: the
+//! kernels before run, the values meet those of the other ranks, and the kernels after run
+//! ([`crate::plan::Plan::exchanges`]).
 
 use crate::{
     DType, Data, Error, Pitfall, Result,
@@ -20,19 +21,19 @@ pub trait Collective: Send {
     /// The number of ranks.
     fn ranks(&self) -> usize;
 
-    /// Replaces the data by that of all ranks, reduced element by element: the sum (of f16: rounded once), or the
-    /// largest. It has the same type and length on all of them, and the same bits afterwards.
+    /// Replaces the data by its elementwise reduction over all ranks: the sum (f16 is rounded once), or the maximum.
+    /// The data has the same type and length on all ranks, and the same bits afterwards.
     ///
     /// # Errors
     /// If a rank is lost, or has failed ([`Collective::abort`]); on all ranks that take part.
     fn all_reduce(&mut self, reduce: Reduce, data: &mut Data) -> Result<()>;
 
-    /// Says that this rank does not take part in the exchange that is due, because its run has failed: that of the others
-    /// fails then. After that all can go on.
+    /// Says that this rank does not take part in the exchange that is due, because its run has failed: the exchange
+    /// then fails on the other ranks. After that all ranks can go on.
     fn abort(&mut self);
 }
 
-/// A rank without others: what a session is, unless it is said.
+/// A rank without others: the default of a session.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Alone;
 
@@ -57,20 +58,20 @@ impl Collective for Alone {
 pub struct Exchange {
     /// The way it is reduced.
     pub reduce: Reduce,
-    /// A hash of what must be equal on all ranks: which parameters have a gradient.
+    /// A hash of the set of parameters with a gradient, which must be equal on all ranks.
     pub tag: u64,
     /// The value.
     pub data: Data,
 }
 
-/// Exchanges values that are due together: what a backend calls between the kernels before and those after.
+/// Exchanges values that are due together. A backend calls it between the kernels before the exchange and those after.
 ///
-/// The ranks first compare what they are about to exchange, so that a program or a set of gradients that differs between
-/// them is an error on all, and never a sum of unlike things.
+/// The ranks first compare what they are about to exchange, so that a program or a set of gradients that differs
+/// between them is an error on all, and never a sum of unlike things.
 ///
 /// # Errors
-/// [`Error::RanksDiffer`] if the ranks are about to exchange different things; [`Pitfall::MissingGradient`] if different parameters
-/// have gradients on them; as [`Collective::all_reduce`].
+/// [`Error::RanksDiffer`] if the ranks are about to exchange different things; [`Pitfall::MissingGradient`] if
+/// different parameters have gradients on them; as [`Collective::all_reduce`].
 pub fn exchange(collective: &mut dyn Collective, parts: &mut [Exchange]) -> Result<()> {
     let layout = |part: &Exchange| format!("{:?} {} {};", part.reduce, part.data.dtype(), part.data.len());
     let layout = fnv1a(&parts.iter().map(layout).collect::<String>());
@@ -86,12 +87,12 @@ pub fn exchange(collective: &mut dyn Collective, parts: &mut [Exchange]) -> Resu
     parts.iter_mut().try_for_each(|part| collective.all_reduce(part.reduce, &mut part.data))
 }
 
-/// The number of calls that an exchange of so many values makes.
+/// The number of calls that an exchange of `parts` values makes.
 pub(crate) fn calls(parts: usize) -> usize {
     parts + 1
 }
 
-/// True if words are the same on all ranks, each: the largest and the smallest are.
+/// For each word, true if it is the same on all ranks: the largest and the smallest are this rank's.
 ///
 /// # Errors
 /// As [`Collective::all_reduce`].
@@ -141,20 +142,20 @@ impl Tape {
 }
 
 impl<'t> Tensor<'t> {
-    /// The sum over all ranks, the same on each; of a single one, this tensor. Its gradient is the sum of all ranks'
+    /// The sum over all ranks, the same on each; with a single rank, this tensor. Its gradient is the sum of all ranks'
     /// cotangents.
     ///
     /// # Panics
-    /// If the elements are truth values.
+    /// If the elements are bools.
     #[track_caller]
     pub fn sum_over_ranks(self) -> Self {
         self.over_ranks(Reduce::Sum, 0)
     }
 
-    /// Of truth values: whether one is true on any rank.
+    /// For bools, element by element: true if it is true on any rank.
     ///
     /// # Panics
-    /// If the elements are none.
+    /// If the elements are not bools.
     #[track_caller]
     pub fn any_over_ranks(self) -> Self {
         let dtype = self.dtype();
@@ -162,7 +163,7 @@ impl<'t> Tensor<'t> {
         self.over_ranks(Reduce::Max, 0)
     }
 
-    /// As the two above, where what the tag is a hash of must be equal on all ranks.
+    /// The reduction over all ranks, which must agree on the tag.
     #[track_caller]
     pub(crate) fn over_ranks(self, reduce: Reduce, tag: u64) -> Self {
         if self.tape.ranks == 1 {

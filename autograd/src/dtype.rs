@@ -10,9 +10,9 @@ pub enum DType {
     F64,
     /// IEEE 754 binary32, the type that models train in.
     F32,
-    /// IEEE 754 binary16, for storage: arithmetic is done in f32, and each node's value is rounded to the nearest half (ties
-    /// to even, from 65520 on to infinity, subnormals kept). So the reference defines it; a backend may keep more
-    /// precision between nodes that it fuses into one kernel. Parameters, and what an optimizer keeps of them, stay wider.
+    /// IEEE 754 binary16, for storage: arithmetic is done in f32, and each node's value is rounded to the nearest f16
+    /// (ties to even, from 65520 on to infinity, subnormals kept). The reference defines it so; a backend may keep more
+    /// precision between nodes that it fuses into one kernel. Parameters and the states of optimizers stay wider.
     F16,
     /// Unsigned 32-bit integers: tokens, class labels, indices.
     U32,

@@ -46,7 +46,7 @@ pub enum Error {
         have_dtype: DType,
         /// The shape given.
         have: Shape,
-        /// The line that recorded it, of an input.
+        /// The line that recorded it, if it is an input.
         site: Option<Site>,
     },
     /// An i64 that does not fit into u32.
@@ -98,7 +98,7 @@ pub enum Error {
         site: Option<Site>,
     },
     /// A fault of a run that is over. Its step was skipped: parameters, optimizer states and counters are as they were.
-    /// Said once; after that the session goes on.
+    /// The error comes once; after that the session goes on.
     #[error("run {run}: {what} (recorded at {site})")]
     Late {
         /// The run's number.
@@ -110,7 +110,7 @@ pub enum Error {
         /// The line to blame.
         site: Site,
     },
-    /// The content of a file that is no program.
+    /// A file whose content is not a program.
     #[error("this is no program that a tape has recorded: {why}")]
     NoProgram {
         /// The reason.
@@ -134,7 +134,7 @@ pub enum Error {
     /// A program recorded for another number of ranks.
     #[error("this program was recorded for {recorded} ranks, and there are {ranks}")]
     OtherRanks {
-        /// For how many it was recorded.
+        /// The number of ranks that it was recorded for.
         recorded: usize,
         /// The number of ranks.
         ranks: usize,

@@ -1,4 +1,4 @@
-//! The end of a recording: the tape becomes a program, with what its lints have found.
+//! The end of a recording: the tape becomes a program, with the findings of its lints.
 
 use crate::{lints::facts::Drawing, program::Program, tape::Tape};
 

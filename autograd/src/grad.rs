@@ -1,7 +1,8 @@
 //! The reverse sweep: records the gradient of a tensor on the tape that the tensor lives on.
 //!
-//! One pass over the nodes in falling order. When a node is reached, all its consumers have been visited, so the sum of
-//! what they sent is its total cotangent; its rule turns that into cotangents of its inputs.
+//! It is one pass over the nodes, from the last to the first. When it reaches a node, it has visited all consumers, so
+//! the sum of their contributions is the node's total cotangent. The node's rule turns that into cotangents of the
+//! inputs.
 
 use crate::{
     DType, Tensor,
@@ -52,10 +53,10 @@ impl<'t> Cotangent<'t> {
 struct Sweep<'p, 't> {
     tape: &'t Tape,
     paths: &'p Paths,
-    /// True if a gradient is wanted of a node, or of something it was computed from.
+    /// True if a gradient is wanted with respect to a node, or to something that it was computed from.
     needed: Vec<bool>,
     cotangents: HashMap<NodeId, Cotangent<'t>>,
-    /// The nodes of checkpoints as recomputed: rules read these in place of the originals.
+    /// The recomputed nodes of checkpoints, which rules read in place of the originals.
     recomputed: HashMap<NodeId, Tensor<'t>>,
     /// The scopes of the gradient nodes of each forward scope.
     scopes: HashMap<ScopeId, ScopeId>,
@@ -89,7 +90,7 @@ pub(crate) fn sweep<'t>(
     checkpoints.retain(|range| range.end <= top);
     checkpoints.sort_by_key(|range| (range.end, std::cmp::Reverse(range.start)));
     let mut found = HashMap::new();
-    // A contraction's precision decides about its gradient, not the place where the sweep is recorded.
+    // The gradient of a contraction has the contraction's precision, not that of the place where the sweep is recorded.
     let policy = tape.inner.borrow_mut().here.autocast.take();
     for index in (0..top).rev() {
         let id = NodeId(index);
@@ -118,7 +119,7 @@ fn needed(tape: &Tape, wrt: &[Tensor<'_>], top: u32, paths: &Paths) -> Vec<bool>
     }
     for (i, node) in nodes[..top as usize].iter().enumerate() {
         let (id, flows) = (NodeId(i as u32), node.differentiated().iter().any(|input| needed[input.index()]));
-        // One of several outputs is visited for the sake of the others.
+        // A node with several outputs is visited even where a path ends, for the sake of the other outputs.
         let ends = paths.end_at(id) && node.op.outputs().0 == 1;
         needed[i] |= node.carries() && flows && !ends || needed[paths.gathering(id).index()];
     }
@@ -126,14 +127,15 @@ fn needed(tape: &Tape, wrt: &[Tensor<'_>], top: u32, paths: &Paths) -> Vec<bool>
 }
 
 impl<'t> Sweep<'_, 't> {
-    /// Sends the total cotangent of a node to its inputs, and returns it; of a hooked node, what its hooks made of it.
+    /// Sends the total cotangent of a node to its inputs, and returns it. For a hook, returns what its closures gave
+    /// back.
     fn visit(&mut self, id: NodeId) -> Option<Tensor<'t>> {
         let tape = self.tape;
         let node = tape.node(id);
         let scope = self.backward_scope(node.scope);
         tape.in_scope(scope, || {
             tape.at_site(node.site, || {
-                // A node with several outputs waits until the first of them, which comes last, has been reached.
+                // The cotangents of several outputs wait for the first output, which the sweep reaches last.
                 let (outputs, out) = node.op.outputs();
                 let first = NodeId(id.0 - out as u32);
                 let like = |k: usize| Tensor { tape, id: NodeId(first.0 + k as u32) };
@@ -160,8 +162,8 @@ impl<'t> Sweep<'_, 't> {
         })
     }
 
-    /// Applies the rule of `op` and adds what it gives to the cotangents of the inputs that need it. Returns what the
-    /// first input is sent.
+    /// Applies the rule of `op`, and adds the results to the cotangents of the inputs that need them. Returns the
+    /// result for the first input.
     fn send(
         &mut self,
         op: &Op,
@@ -204,7 +206,7 @@ impl<'t> Sweep<'_, 't> {
         self.cotangents.entry(self.paths.gathering(id)).or_default()
     }
 
-    /// Records the nodes of a checkpoint once more, reading what enters it from behind a barrier.
+    /// Records the nodes of a checkpoint once more. They read the values that enter the checkpoint through barriers.
     fn recompute(&mut self, range: Range<u32>) {
         let tape = self.tape;
         let mut copies: HashMap<NodeId, Tensor<'t>> = HashMap::new();
@@ -219,7 +221,8 @@ impl<'t> Sweep<'_, 't> {
                 .map(|&id| {
                     *copies.entry(id).or_insert_with(|| {
                         let original = self.recomputed.get(&id).copied().unwrap_or(Tensor { tape, id });
-                        // Leaves too: what reads only leaves would be found equal to the original, and kept after all.
+                        // Leaves too: a copy that reads only leaves would be merged with the original, which would then
+                        // be kept.
                         let constant = matches!(tape.node(id).op, Op::Const(_) | Op::Iota(_) | Op::Table(_));
                         if constant { original } else { tape.at_site(node.site, || original.barrier()) }
                     })
@@ -257,8 +260,8 @@ impl<'t> Sweep<'_, 't> {
     }
 }
 
-/// The cotangents of the inputs by way of the decomposition, recorded behind barriers: there the inputs do not depend on
-/// one another, and nothing is found equal to what the forward pass keeps.
+/// The cotangents of the inputs, by the gradient of the decomposition. It reads the inputs through barriers: then they
+/// do not depend on one another, and no node is merged with one that the forward pass keeps.
 fn by_decomposition<'t>(op: &Op, x: &[Tensor<'t>], g: &[Option<Tensor<'t>>]) -> Vec<Option<Tensor<'t>>> {
     let mut inputs = Vec::with_capacity(x.len());
     for x in x {

@@ -1,7 +1,7 @@
 //! Gradients of parameters on their way from the loss to the optimizer.
 //!
-//! A [`Grads`] holds one flat vector per arena and the set of parameters that are present in it. Whether it still
-//! carries a loss scale is part of its type: passes with thresholds exist only for [`Unscaled`] ones.
+//! A [`Grads`] holds one flat vector per arena and the set of parameters that are present in it. Its type says if it
+//! still carries a loss scale: passes with thresholds exist only for [`Unscaled`] gradients.
 
 use crate::{
     DType, Tensor,
@@ -76,20 +76,20 @@ pub enum Unscaled {}
 pub struct Grads<'t, S = Unscaled> {
     pub(crate) tape: &'t Tape,
     pub(crate) flat: Flat<'t>,
-    /// The arenas, with the parameters that are present as the loss has read them.
+    /// The arenas, in which the present parameters have the values that the loss read.
     pub(crate) values: Flat<'t>,
     pub(crate) present: ParamSet,
     pub(crate) absent: ParamSet,
-    /// Bool scalar: whether the step may be taken.
+    /// Bool scalar: true if the step may be taken.
     pub(crate) verdict: Option<Tensor<'t>>,
     pub(crate) scaler: LossScaler,
-    /// Their state: passes that have been made.
+    /// The passes that the gradients have been through.
     pub(crate) history: RefCell<History>,
-    /// States of the caller's own that a step gives these values.
+    /// States of the caller, with the values that a step assigns to them.
     pub(crate) assigned: Vec<(StateId, Tensor<'t>)>,
-    /// The number of tokens that the gradient is a mean over (scalar), where it is weighted by them.
+    /// The number of tokens that the gradient is a mean over (scalar), if it is weighted by tokens.
     pub(crate) weight: Option<Tensor<'t>>,
-    /// The generators that a step moves on, each with the counter's value that was drawn by (u32 scalar).
+    /// The generators that a step advances, each with the counter at which its numbers were drawn (u32 scalar).
     pub(crate) generators: Vec<(Rng, Tensor<'t>)>,
     pub(crate) scale: PhantomData<S>,
 }
@@ -98,24 +98,24 @@ pub struct Grads<'t, S = Unscaled> {
 #[derive(Clone, Debug)]
 pub(crate) struct History {
     pub state: PassState,
-    /// Everything, in order: where gradients come together, the rules for all are asked about what each has been through.
+    /// All actions, in order. When gradients are added up, the rules check the actions of each.
     pub done: Vec<Action>,
-    /// The loss, if they are of one.
+    /// The loss, if the gradients are of a single one.
     pub loss: Option<NodeId>,
-    /// True if half precision had a part in them.
+    /// True if f16 took part in them.
     pub half: bool,
-    /// True if the verdict is about their values.
+    /// True if the verdict includes a check of their values.
     pub judged: bool,
     /// The dynamic scale that they were divided by, and its value then.
     pub unscaled_by: Option<(StateId, NodeId)>,
     /// The coefficients that the verdict is about.
     pub coefficients: Vec<(NodeId, Range)>,
-    /// A bound of all magnitudes, valid where the verdict is true.
+    /// A bound of all magnitudes, valid if the verdict is true.
     pub largest: f64,
 }
 
 impl History {
-    /// That of new gradients; there is no backward if the loss reaches nothing.
+    /// The history of new gradients. It has a backward unless the loss reaches no parameter.
     pub fn born(tape: &Tape, scaler: LossScaler, present: &ParamSet) -> RefCell<Self> {
         let scaler = scaler != LossScaler::none();
         let config = PassConfig { micro_batches: 1, ranks: tape.ranks(), scaler, weighting: Some(Weighting::Mean) };
@@ -136,7 +136,7 @@ impl History {
 }
 
 impl<'t, S> Grads<'t, S> {
-    /// Sweeps from a loss to the parameters of a set, and gathers what arrives into flat vectors.
+    /// Sweeps from a loss to the parameters of a set, and gathers their gradients into flat vectors.
     #[track_caller]
     pub(crate) fn of(loss: Tensor<'t>, params: &ParamSet) -> Self {
         let tape = loss.tape();
@@ -144,7 +144,7 @@ impl<'t, S> Grads<'t, S> {
         let paths = tape.paths_to_params(loss);
         let reads = tape.reads(loss, params, &paths);
         let found = loss.grad_along(&reads.iter().map(|read| read.stand).collect::<Vec<_>>(), &paths);
-        // A loss that reads an arena through several of its values has a part of its gradient by each.
+        // If a loss reads an arena through several of its values, each of them has a part of the gradient.
         let mut parts: BTreeMap<Param, Vec<(&Read<'t>, Tensor<'t>)>> = BTreeMap::new();
         for (read, part) in reads.iter().zip(found).filter_map(|(read, part)| Some((read, part?))) {
             let known = parts.entry(read.param).or_default();
@@ -216,7 +216,7 @@ impl<'t, S> Grads<'t, S> {
         &self.absent
     }
 
-    /// Bool scalar: whether the step may be taken; `None` before any check.
+    /// Bool scalar: true if the step may be taken; `None` before any check.
     pub fn verdict(&self) -> Option<Tensor<'t>> {
         self.verdict
     }
@@ -237,7 +237,7 @@ impl<'t, S> Grads<'t, S> {
     #[track_caller]
     pub(crate) fn norms_of(&self, flat: &Flat<'t>) -> Tensor<'t> {
         let layout = &self.tape.layout;
-        // Arena by arena; then in the order of declaration, where that is another.
+        // Arena by arena; then gathered in the order of declaration, if that differs.
         let (mut norms, mut order) = (vec![], vec![]);
         for &(arena, g) in flat.parts() {
             let members = layout.members(arena).into_iter().filter(|param| self.present.contains(*param));
@@ -260,25 +260,25 @@ impl<'t, S> Grads<'t, S> {
         all.gather(self.tape.table(&places, DType::U32), 0)
     }
 
-    /// Says that nonlinear passes are meant to work on this micro-batch alone, before it is accumulated: clipping of parts,
-    /// as in differentially private training, is another thing than clipping the whole. Without this such gradients cannot
-    /// be accumulated ([`Pitfall::PassOnPartialWindow`]).
+    /// Declares that nonlinear passes are meant to work on this micro-batch alone, before it is accumulated: to clip
+    /// each part, as in differentially private training, is not to clip the whole. Without this declaration such
+    /// gradients cannot be accumulated ([`Pitfall::PassOnPartialWindow`]).
     pub fn per_micro_batch(self) -> Self {
         self.allow(|allowed| allowed.per_micro_batch = true)
     }
 
-    /// Says that clips before the all-reduce are meant to work on this replica's gradients alone: a mean of clips is another
-    /// thing than the clip of the mean. Without this they are refused ([`Pitfall::ClipBeforeAllReduce`]).
+    /// Declares that clips before the all-reduce are meant to work on this replica's gradients alone: a mean of clips
+    /// is not the clip of the mean. Without this declaration they are refused ([`Pitfall::ClipBeforeAllReduce`]).
     pub fn local_clip(self) -> Self {
         self.allow(|allowed| allowed.local_clip = true)
     }
 
-    /// Says that the loss may reach none of the parameters: passes change nothing then, and optimizers leave everything
-    /// alone. Without this they are refused ([`Pitfall::PassBeforeBackward`]).
+    /// Declares that the loss may reach none of the parameters: then passes change nothing, and optimizers leave
+    /// everything alone. Without this declaration both are refused ([`Pitfall::PassBeforeBackward`]).
     pub fn even_if_absent(self) -> Self {
         if self.present.is_empty() {
             let mut history = self.history.borrow_mut();
-            // There was one, if only in name.
+            // The rules ask for a backward.
             if history.done.is_empty() {
                 history.apply(Action::Backward).expect("the first backward is in order");
             }
@@ -294,10 +294,10 @@ impl<'t, S> Grads<'t, S> {
         self
     }
 
-    /// Notes what is done to the gradients.
+    /// Notes an action on the gradients.
     ///
     /// # Panics
-    /// If that is a mistake.
+    /// If the action is a known mistake.
     #[track_caller]
     pub(crate) fn apply(&self, action: Action) {
         let before = self.history.borrow().state.found();
@@ -308,22 +308,22 @@ impl<'t, S> Grads<'t, S> {
         self.note_found(&before);
     }
 
-    /// Joins to the verdict that their values are in order.
+    /// Adds a check of the gradients' values to the verdict.
     #[track_caller]
     pub(crate) fn judge(&mut self, finite: Tensor<'t>) {
         self.history.get_mut().judged = true;
         self.and_verdict(finite);
     }
 
-    /// Joins another condition to the verdict.
+    /// Adds another condition to the verdict.
     #[track_caller]
     pub(crate) fn and_verdict(&mut self, condition: Tensor<'t>) {
         self.verdict = Some(self.verdict.map_or(condition, |verdict| verdict.and(condition)));
     }
 
-    /// Gives a state of one's own a value with the step: where the step is taken, and not where it is skipped, whatever the
-    /// verdict comes to be about until then. Until the step, a read gives the value before. An average that is assigned by
-    /// [`Tape::assign`] instead takes in the NaN of a step that is skipped, and keeps it ([`Pitfall::StateOfSkippedStep`]).
+    /// Assigns a value to a state of the caller together with the step: the assignment is skipped if the step is, by
+    /// its final verdict. Until the step, reads give the old value. An average that is assigned by [`Tape::assign`]
+    /// instead takes in the NaN of a skipped step, and keeps it ([`Pitfall::StateOfSkippedStep`]).
     ///
     /// ```
     /// # use wgrad::{Grads, Optimizer, StateId};
@@ -350,7 +350,7 @@ impl<'t, S> Grads<'t, S> {
         Self { flat, ..self }
     }
 
-    /// The same gradients, of which no element exceeds this in magnitude.
+    /// The same gradients, with a bound of all magnitudes.
     pub(crate) fn within(mut self, largest: f64) -> Self {
         self.history.get_mut().largest = largest;
         self

@@ -1,13 +1,13 @@
-//! Rounding to half precision, in one place: the reference, host data and device code are held to this function.
+//! Rounding to f16, in one place: the reference, host data and device code must agree with this function.
 
 use ::half::f16;
 
-/// The half nearest to `value`: ties go to the even one, magnitudes from 65520 on to infinity, subnormals are kept.
+/// The f16 nearest to `value`: ties go to the even one, magnitudes from 65520 on to infinity, subnormals are kept.
 ///
-/// Rounds once. `half::f16::from_f64` does not: it takes what lies just beside a tie for the tie itself. Here the value
-/// is first cut to f32 with its last bit set if anything was cut off (rounding to odd), which leaves it on its side of
-/// every tie between f16 numbers; f32 has the two spare bits that this takes (Boldo and Melquiond 2008, "Emulation of FMA and
-/// correctly rounded sums: proved algorithms using rounding to odd").
+/// It rounds once. `half::f16::from_f64` does not: it takes a value just beside a tie for the tie itself. Here the
+/// value is first truncated to f32, with the last bit set if anything was cut off (rounding to odd). That keeps it on
+/// its side of every tie between f16 numbers; f32 has the two spare bits that this needs (Boldo and Melquiond 2008,
+/// "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd").
 pub fn f16_from_f64(value: f64) -> f16 {
     let near = value as f32;
     let wide = near as f64;
@@ -23,14 +23,13 @@ pub fn f16_from_f64(value: f64) -> f16 {
 mod tests {
     use super::*;
 
-    /// The magnitude of a half's bits, from the definition of the format; infinity counts as 2^16, where rounding
-    /// sees it.
+    /// The magnitude of an f16's bits, from the definition of the format. Infinity counts as 2^16, as in rounding.
     fn magnitude(bits: u16) -> f64 {
         let (exponent, fraction) = ((bits >> 10 & 31) as i32, (bits & 1023) as f64);
         if exponent == 0 { fraction * 2f64.powi(-24) } else { (1.0 + fraction / 1024.0) * 2f64.powi(exponent - 15) }
     }
 
-    /// The nearest half by search.
+    /// The nearest f16, by search.
     fn nearest(value: f64) -> u16 {
         let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
         let value = value.abs();

@@ -1,5 +1,5 @@
-//! Handles: what the declarations of a store are named by. Each carries the identity of its store, and is never taken for
-//! what another store has at the same place.
+//! Handles: names for the declarations of a store. Each carries the identity of its store, so that it is never taken
+//! for the declaration at the same position of another store.
 
 use std::{
     collections::BTreeSet,
@@ -11,16 +11,16 @@ use std::{
     },
 };
 
-/// The identity of a store: no two of a process are the same.
+/// The identity of a store, unique in the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct StoreId {
     number: u64,
-    /// The place where it was made.
+    /// The line that made the store.
     site: &'static Location<'static>,
 }
 
 impl StoreId {
-    /// A new one, made at the caller's line.
+    /// A new identity, made at the caller's line.
     #[track_caller]
     pub fn fresh() -> Self {
         static STORES: AtomicU64 = AtomicU64::new(1);
@@ -34,7 +34,7 @@ impl fmt::Display for StoreId {
     }
 }
 
-/// A position in the declarations of a store, with the name declared there. In order of position.
+/// A position in the declarations of a store, with the name declared there. Handles are ordered by position.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Handle {
     index: u32,
@@ -48,7 +48,7 @@ impl Handle {
         Self { index: u32::try_from(index).expect("a store has fewer declarations"), store, name: kept(name) }
     }
 
-    /// A position in no store that there is.
+    /// A handle of no existing store.
     pub fn foreign(index: u32) -> Self {
         Self { index, store: StoreId { number: 0, site: Location::caller() }, name: "" }
     }
@@ -57,7 +57,7 @@ impl Handle {
         self.index as usize
     }
 
-    /// Refuses this handle where `store` looks it up and finds `here` at its place.
+    /// Refuses this handle, which `store` has looked up; `here` is the store's own handle at this position.
     #[track_caller]
     #[cold]
     pub fn refuse(self, kind: &str, store: Option<StoreId>, here: Option<Self>) -> ! {

@@ -4,10 +4,11 @@ use crate::{Data, Error, Result, collective::Collective, op::Reduce};
 use ::half::f16;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A rank among the threads of a process. Each goes to one of them, and into a session there.
+/// A rank among the threads of a process. Move each rank to a thread, and into a session there.
 ///
-/// Values are added in the order of the ranks, in their own type (f16 values in f32, rounded once): the same bits on every rank
-/// and in every run. A rank that is dropped makes every further exchange of the others an error.
+/// Values are added in the order of the ranks, in their own type (f16 values in f32, rounded once), so the result has
+/// the same bits on every rank and in every run. A rank that is dropped makes every further exchange of the others an
+/// error.
 ///
 /// ```
 /// use wgrad::{Collective, Data, InProcess, op::Reduce};
@@ -40,23 +41,23 @@ struct Meeting {
 #[derive(Debug)]
 enum Brought {
     Data(Reduce, Data),
-    /// It does not take part.
+    /// The rank does not take part.
     Nothing,
 }
 
 #[derive(Debug)]
 struct Table {
     brought: Vec<Option<Brought>>,
-    /// The result of the exchange that is over, until all who wait for it have it; or the rank that took no part.
+    /// The result of a complete exchange, or the rank that took no part; kept until all waiting ranks have fetched it.
     result: Option<std::result::Result<Data, usize>>,
-    /// The number that have yet to fetch it.
+    /// The number of ranks that have yet to fetch the result.
     waiting: usize,
     /// A rank that has left for good.
     lost: Option<usize>,
 }
 
 impl InProcess {
-    /// As many ranks, connected with each other.
+    /// This many ranks, connected with each other.
     ///
     /// # Panics
     /// If there are none.
@@ -76,7 +77,7 @@ impl InProcess {
         self.meeting.changed.wait(table).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something on the table, when there is room for it; the last to come makes the result.
+    /// Puts this rank's part on the table, once there is room for it; the last rank computes the result.
     fn bring(&self, brought: Brought) -> Result<MutexGuard<'_, Table>> {
         let mut table = self.table();
         while table.result.is_some() || table.brought[self.rank].is_some() {
@@ -141,8 +142,8 @@ impl Drop for InProcess {
     }
 }
 
-/// The parts of all, reduced in the order of the ranks; or the first rank that has brought nothing, or something that
-/// does not fit.
+/// The parts of all ranks, reduced in the order of the ranks; or the first rank that took no part, or whose part does
+/// not fit.
 fn reduced(all: Vec<Brought>) -> std::result::Result<Data, usize> {
     let mut total: Option<(Reduce, Wide)> = None;
     let mut dtype = None;
@@ -197,14 +198,14 @@ impl Wide {
         }
     }
 
-    /// Adds another rank's, or takes the larger; false if that does not fit.
+    /// Combines with another rank's data, by sum or maximum; false if it does not fit.
     fn add(&mut self, reduce: Reduce, other: Self) -> bool {
-        /// Element by element, if there are as many.
+        /// Combines element by element; false if the lengths differ.
         fn each<T: Copy>(a: &mut [T], b: &[T], f: impl Fn(T, T) -> T) -> bool {
             a.iter_mut().zip(b).for_each(|(a, b)| *a = f(*a, *b));
             a.len() == b.len()
         }
-        /// NaN if either is.
+        /// The larger of two numbers; NaN if either is.
         macro_rules! larger {
             () => {
                 |a, b| if a >= b || a.is_nan() { a } else { b }

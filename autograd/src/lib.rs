@@ -1,14 +1,15 @@
 //! wgrad: autograd in which **the tape is the program**.
 //!
-//! A training step (forward, backward, gradient hooks, gradient passes, optimizer) is one append-only list of nodes that
-//! can be printed, differentiated, planned, replayed and fuzzed. Nothing that touches a gradient happens outside it.
+//! A training step (forward, backward, gradient hooks, gradient passes, optimizer) is one append-only list of nodes
+//! that can be printed, differentiated, planned, replayed and fuzzed. Nothing that touches a gradient happens outside
+//! it.
 //!
 //! - [`op`], `vjp.rs` and `grad.rs` are the whole of automatic differentiation.
-//! - [`Tape`] and [`Tensor`] record; [`Program`] is what was recorded; [`plan::Plan`] is what a device compiles.
-//! - [`Store`] declares what outlives a step; [`Session`] runs programs over it on a [`Backend`].
+//! - [`Tape`] and [`Tensor`] record a [`Program`]; its [`plan::Plan`] is compiled by a device.
+//! - [`Store`] declares the states that outlive a step; [`Session`] runs programs over them on a [`Backend`].
 //! - [`random`] numbers are a function of seed and position; an [`Rng`] keeps the seed and a counter in the store.
-//! - [`Grads`] carries gradients through the passes to an [`Optimizer`]; [`PassState`] refuses what is known to be wrong,
-//!   by number: [`Pitfall`].
+//! - [`Grads`] carries gradients through the passes to an [`Optimizer`]; [`PassState`] refuses known mistakes, by
+//!   number: [`Pitfall`].
 //! - [`LossScaler`] scales a loss, by a constant or by a scale that adapts itself on the device.
 //!
 //! This crate knows no device. `wgrad-cpu` runs plans on CPU threads.

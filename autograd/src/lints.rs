@@ -1,5 +1,5 @@
-//! Probable mistakes in a recorded program of which nothing is refused: found while it is recorded, or in the
-//! finished list of nodes and passes.
+//! Probable mistakes in a recorded program, which are reported, not refused. They are found while it is recorded, or in
+//! the finished list of nodes and passes.
 
 pub(crate) mod facts;
 mod random;
@@ -41,7 +41,7 @@ impl Tape {
         self.inner.borrow_mut().facts.losses.push(loss.id);
     }
 
-    /// True if any of these tensors is computed from one that is marked so.
+    /// True if any of these tensors is computed from one with this mark.
     pub(crate) fn comes_from(&self, x: &[Tensor<'_>], mark: Mark) -> bool {
         let inner = self.inner.borrow();
         let mut marked = inner.facts.marks.iter().filter(|(_, m)| *m == mark).peekable();
@@ -52,7 +52,7 @@ impl Tape {
         marked.any(|(id, _)| above[id.index()])
     }
 
-    /// Records the gradient of a loss that is scaled.
+    /// Records a gradient, with a lint for each tap in its hooks if the loss is scaled.
     pub(crate) fn in_scaled_sweep<R>(&self, scaled: bool, f: impl FnOnce() -> R) -> R {
         let before = std::mem::replace(&mut self.inner.borrow_mut().facts.scaled_sweep, scaled);
         let result = f();
@@ -60,8 +60,7 @@ impl Tape {
         result
     }
 
-    /// Notes that a value is shown that carries a loss scale, if it does: what a hook shows while a scaled loss is
-    /// differentiated.
+    /// Notes a lint about a tap in a hook, if it is of a gradient that carries a loss scale.
     pub(crate) fn note_scaled_tap(&self, name: &str, site: Site) {
         let facts = &mut self.inner.borrow_mut().facts;
         if facts.scaled_sweep {
@@ -78,11 +77,11 @@ impl Tape {
 }
 
 impl<'t, S> Grads<'t, S> {
-    /// Hands on what was found that is no error.
+    /// Notes new findings that are not errors.
     #[track_caller]
     pub(crate) fn note_found(&self, before: &BTreeMap<Pitfall, Severity>) {
         for (pitfall, severity) in self.history.borrow().state.found() {
-            // The step shows if a clip by value stays alone: the rule on finished programs says so.
+            // Only the step shows if a clip by value stays alone; the rule on finished programs reports it.
             let known = pitfall == Pitfall::ClipByValueAlone || severity == Severity::Error;
             if !known && before.get(&pitfall) != Some(&severity) {
                 self.tape.note(pitfall, severity, format!("{}; {}", pitfall.what(), pitfall.cure()));
@@ -91,7 +90,7 @@ impl<'t, S> Grads<'t, S> {
     }
 }
 
-/// The names of some parameters: the first three, and how many more there are.
+/// The names of some parameters: the first three, and the number of the others.
 pub(crate) fn names(layout: &Layout, params: impl IntoIterator<Item = Param>) -> String {
     let all: Vec<String> = params.into_iter().map(|param| layout.param(param).path.clone()).collect();
     match all.len() {
@@ -114,17 +113,17 @@ fn ancestors(nodes: &[Node], roots: impl IntoIterator<Item = NodeId>) -> Vec<boo
 }
 
 impl Program {
-    /// Its probable mistakes, in the order of the pitfalls' numbers: warnings and lints, since errors have been
-    /// refused while it was recorded. What depends on values, only a run can tell.
+    /// The program's probable mistakes, in the order of the pitfalls' numbers: warnings and lints, since errors have
+    /// been refused while it was recorded. Only a run can show mistakes that depend on values.
     pub fn lints(&self) -> &[Lint] {
         &self.lints
     }
 
-    /// Finds them.
+    /// Finds the program's probable mistakes.
     pub(crate) fn with_lints(mut self, facts: Facts) -> Self {
         let mut walk = Walk { program: &self, facts, found: vec![], steep: vec![] };
         RULES.iter().for_each(|rule| rule(&mut walk));
-        // A rule's finding in the whole is more exact than a note made on the way.
+        // A rule's finding in the finished program is more exact than a note made while recording, so it comes first.
         let mut found = walk.found;
         found.append(&mut walk.facts.notes);
         let (Facts { drawn, losses, marks, .. }, steep) = (walk.facts, walk.steep);
@@ -136,7 +135,7 @@ impl Program {
         self
     }
 
-    /// Adds what has been found. One line has one lint of a kind.
+    /// Adds findings, at most one lint of each pitfall for a line.
     pub(crate) fn note_lints(&mut self, found: Vec<Lint>) {
         for lint in found {
             if self.lints.iter().all(|known| (known.pitfall, known.site) != (lint.pitfall, lint.site)) {
@@ -153,7 +152,7 @@ fn action(pass: &Pass) -> Option<Action> {
         PassKind::Step => Some(Action::Step),
         PassKind::Accumulate => Some(Action::Backward),
         PassKind::AllReduce => Some(Action::AllReduce),
-        // Without a scale it gives what it was given.
+        // Without a scale, the pass returns its inputs.
         PassKind::Unscale => (!pass.outputs.starts_with(&pass.inputs)).then_some(Action::Unscale),
         kind => kind.judged(),
     }
@@ -163,12 +162,12 @@ fn clips(pass: &Pass) -> bool {
     matches!(action(pass), Some(Action::ClipNorm | Action::Agc | Action::ClipValue))
 }
 
-/// A finished program, and what has been found in it.
+/// A finished program, and the findings in it.
 struct Walk<'p> {
     program: &'p Program,
     facts: Facts,
     found: Vec<Lint>,
-    /// Operations without a guard.
+    /// Operations that may have a non-finite gradient, without a guard.
     steep: Vec<NodeId>,
 }
 
@@ -216,12 +215,12 @@ impl<'p> Walk<'p> {
         (passes, flats)
     }
 
-    /// The flat gradients that a value is computed from, through nothing that a pass has computed.
+    /// The flat gradients that a value is computed from, other than by way of a pass.
     fn looks_at(&self, value: NodeId) -> Vec<NodeId> {
         let program = self.program;
         let passes = &program.passes;
         if passes.iter().any(|pass| pass.outputs.contains(&value)) {
-            return vec![]; // A pass shows what it has seen.
+            return vec![]; // A pass taps its own outputs on purpose.
         }
         let is_flat = |id: &NodeId| passes.iter().any(|pass| pass.inputs.contains(id) || pass.outputs.contains(id));
         let inside = |id: NodeId| passes.iter().any(|pass| pass.nodes.contains(&id.0));
@@ -243,7 +242,7 @@ impl<'p> Walk<'p> {
     }
 }
 
-/// P35.
+/// P35: a recurrent or attention model that is trained without a clip.
 fn unclipped_loops(walk: &mut Walk<'_>) {
     for step in walk.steps() {
         let (passes, flats) = walk.history(&step.inputs);
@@ -263,7 +262,7 @@ fn unclipped_loops(walk: &mut Walk<'_>) {
     }
 }
 
-/// P20.
+/// P20: a clip by value without a clip by norm.
 fn value_alone(walk: &mut Walk<'_>) {
     for step in walk.steps() {
         let (passes, _) = walk.history(&step.inputs);
@@ -276,7 +275,7 @@ fn value_alone(walk: &mut Walk<'_>) {
     }
 }
 
-/// P42: what a step updates, and its clip leaves alone.
+/// P42: parameters that a step updates and its clip leaves out.
 fn narrow_clips(walk: &mut Walk<'_>) {
     let steps: Vec<_> = walk.steps().map(|step| (step, walk.history(&step.inputs))).collect();
     let norm = |passes: &[&Pass]| passes.iter().any(|pass| action(pass) == Some(Action::ClipNorm));
@@ -353,7 +352,7 @@ fn early_passes(walk: &mut Walk<'_>) {
     }
 }
 
-/// P24: what is shown of gradients that are not whole yet; by a probe, also of clipped ones.
+/// P24: taps and probes of gradients that are not complete yet, and probes of clipped ones.
 fn probes(walk: &mut Walk<'_>) {
     let program = walk.program;
     let before = |wanted: Action| -> Vec<NodeId> {
@@ -389,14 +388,14 @@ fn probes(walk: &mut Walk<'_>) {
     }
 }
 
-/// True if an op looks at a gradient: what norms, maxima, means and histograms are made of.
+/// True if an op may be part of a look at a gradient, such as a norm, a maximum, a mean or a histogram.
 fn is_look(op: &Op) -> bool {
     let leaf =
         matches!(op, Op::Const(_) | Op::Input(_) | Op::State(_) | Op::Iota(_) | Op::Table(_) | Op::Random { .. });
     !leaf && !matches!(op, Op::MatMul { .. }) && !op.is_fused()
 }
 
-/// P38: compositions whose value is finite where their gradient is not.
+/// P38: compositions that have a point with a finite value and a non-finite gradient.
 fn infinite_slopes(walk: &mut Walk<'_>) {
     let program = walk.program;
     let above = ancestors(program.nodes(), walk.facts.losses.iter().copied());
@@ -448,14 +447,14 @@ fn constant(program: &Program, id: NodeId) -> Option<f64> {
     }
 }
 
-/// True if a value is `x * x`, or `x^2`; a sum or a multiple of such; or that kept from below by 0.
+/// True if a value is `x * x`, or `x^2`; a sum or a multiple of such, or its maximum with 0.
 fn square_of(program: &Program, id: NodeId) -> bool {
     let node = program.node(moved(program, id));
     let x = &node.inputs;
     let is = |k: usize, wanted: fn(f64) -> bool| constant(program, x[k]).is_some_and(wanted);
     match node.op {
         Op::Binary(Binary::Mul) if x[0] == x[1] => {
-            // A function that is never 0 has no such place.
+            // A function that is never 0 does not reach the infinite slope.
             !matches!(program.node(moved(program, x[0])).op, Op::Unary(Unary::Exp) | Op::Const(_))
         }
         Op::Binary(Binary::Pow) => is(1, |p| p == 2.0),
@@ -469,7 +468,7 @@ fn square_of(program: &Program, id: NodeId) -> bool {
     }
 }
 
-/// The value that is kept from above, if it is, as `-max(-x, -c)`.
+/// If a value is `-max(-x, -c)`, which bounds x from above, the x; else the value itself.
 fn kept(program: &Program, id: NodeId) -> NodeId {
     let input = |id: NodeId, wanted: fn(&Op) -> bool| {
         let node = program.node(moved(program, id));
@@ -508,7 +507,7 @@ fn magnitude(program: &Program, id: NodeId) -> bool {
 }
 
 impl Tape {
-    /// The parameters of which rows have been picked by index.
+    /// The parameters whose rows have been picked by index.
     pub(crate) fn looked_up(&self) -> Vec<Param> {
         let inner = self.inner.borrow();
         let mut places = vec![];

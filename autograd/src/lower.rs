@@ -1,5 +1,6 @@
-//! Lowering: the program that a device is given. Fused ops that it has no kernel for become their decompositions, or, of f16, the
-//! same op over f32. Nodes that nothing depends on, and arithmetic that changes nothing, are left out.
+//! Lowering: the program that a device is given. Fused ops that the device has no kernel for become their
+//! decompositions, or, over f16, the same op over f32. Nodes that nothing depends on, and arithmetic that changes
+//! nothing, are left out.
 
 use crate::{
     DType, Program, Tape, Tensor,
@@ -15,16 +16,17 @@ struct Lowering<'p, 't, F> {
     tape: &'t Tape,
     claims: F,
     simplify: bool,
-    /// The new tape's scope of each of the program's.
+    /// For each scope of the program, the scope on the new tape.
     scopes: Vec<ScopeId>,
-    /// The new name of each node; of those that are used, once they have been visited.
+    /// For each node that is used and has been visited, the new tensor.
     made: Vec<Option<Tensor<'t>>>,
 }
 
 impl Program {
-    /// The same program with every fused op that is not claimed replaced by its decomposition, recorded in the scope and
-    /// at the line of the op. Inputs keep their order. Nodes that no commit, tap or pass depends on are left out, but an
-    /// op of several outputs keeps all of them. (In the printed parameters of passes, nodes have their old names.)
+    /// The same program with every fused op that is not claimed replaced by its decomposition, recorded in the scope
+    /// and at the line of the op. Inputs keep their order. Nodes that no commit, tap or pass depends on are left out,
+    /// but an op of several outputs keeps all of them. (In the printed parameters of passes, nodes have their old
+    /// names.)
     ///
     /// With `simplify`, constants are folded and identities dropped, which changes no bit of any result, except that
     /// `x^2` becomes `x * x`, where a device's power may differ in the last place.
@@ -88,10 +90,10 @@ impl<'t, F: Fn(&Op, &[Typed]) -> bool> Lowering<'_, 't, F> {
         (self.claims)(op, &typed)
     }
 
-    /// Records what a node becomes. Its inputs have been visited.
+    /// Records the new form of a node. Its inputs have been visited.
     fn node(&mut self, id: NodeId) {
         if self.made[id.index()].is_some() {
-            return; // With the first output of its op.
+            return; // It was made with the first output of its op.
         }
         let node = self.program.node(id);
         let x: Vec<Tensor<'t>> =

@@ -31,11 +31,11 @@ pub struct Scope {
     pub parent: ScopeId,
     /// The name; empty for the root.
     pub name: String,
-    /// The iteration, where the scope is one turn of a loop.
+    /// The iteration, if the scope is one turn of a loop.
     pub turn: Option<usize>,
 }
 
-/// One operation of a program, with its result's shape and type and where it was recorded.
+/// One operation of a program, with the shape and type of its result, and the place where it was recorded.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// The operation.
@@ -58,7 +58,8 @@ impl Node {
         &self.inputs[..self.op.differentiable_inputs(self.inputs.len())]
     }
 
-    /// True if gradients flow through it. A rule with several outputs runs when the sweep reaches the first, whatever its type.
+    /// True if gradients flow through the node. A custom rule runs when the sweep reaches its first output, whatever
+    /// the type of that output.
     pub(crate) fn carries(&self) -> bool {
         self.dtype.is_float() || matches!(self.op, Op::Custom { .. })
     }

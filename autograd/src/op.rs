@@ -45,17 +45,17 @@ pub enum Unary {
     Sigmoid,
     /// The normal distribution's function, `(1 + erf(x / sqrt 2)) / 2`.
     NormalCdf,
-    /// Its density, `e^(-x^2 / 2) / sqrt(2 pi)`.
+    /// The normal distribution's density, `e^(-x^2 / 2) / sqrt(2 pi)`.
     NormalPdf,
     /// `x gate(x)`
     Gated(Gate),
-    /// The slope of that: a sum that cancels, and a product that leaves the range of numbers on the way.
+    /// The derivative of `x gate(x)`. Written in primitives, its sum would cancel and its product overflow.
     GatedSlope(Gate),
     /// True if an element is neither NaN nor infinite; gives bool.
     IsFinite,
 }
 
-/// Functions that rise from 0 to 1, of activations `x gate(x)`.
+/// The gates of activations `x gate(x)`: functions that rise from 0 to 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Gate {
     /// `1 / (1 + e^-x)`, of SiLU.
@@ -90,13 +90,14 @@ pub enum Binary {
 /// Reductions over a set of axes, which disappear from the shape.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Reduce {
-    /// The sum; 0 over nothing. The CPU accumulates in f64, of long rows of f32 what sums of eight neighbours are.
+    /// The sum; 0 over nothing. The CPU accumulates in f64; in long rows of f32 it first adds up groups of eight in
+    /// f32.
     Sum,
     /// The maximum; NaN if any is NaN; minus infinity (or `false`, or the least integer) over nothing.
     /// Equal maxima share the gradient equally.
     Max,
-    /// The Euclidean norm: 0 over nothing; NaN if any is NaN, else infinite if any is infinite. Scaled by the maximum
-    /// inside, so that it overflows only where the norm itself does. Its gradient at 0 is 0, of any order.
+    /// The Euclidean norm: 0 over nothing; NaN if any is NaN, else infinite if any is infinite. Kernels scale by the
+    /// maximum, so that it overflows only if the norm itself does. Its gradient at 0 is 0, of any order.
     Norm,
 }
 
@@ -126,8 +127,8 @@ pub enum Op {
     Iota(usize),
     /// A constant vector: the bits of f64 values, rounded to the node's dtype. Facts of the layout, one per segment.
     Table(Arc<[u64]>),
-    /// Random words (u32) of this shape: a pure function of the key (`u32[2]`) and the counter (u32), its inputs, of the
-    /// stream and of the position. See [`crate::random`].
+    /// Random words (u32) of this shape: a pure function of the inputs, which are the key (`u32[2]`) and the counter
+    /// (u32), of the stream and of the position. See [`crate::random`].
     Random {
         /// The number of this use of the key.
         stream: u64,
@@ -148,11 +149,11 @@ pub enum Op {
     Reduce(Reduce, Box<[usize]>),
     /// The index (u32) of the first largest element along an axis, which disappears. NaN counts as largest.
     ArgMax(usize),
-    /// The sums of the elements up to each position of an axis, or of those from each position on.
+    /// The sum of the elements up to each position of an axis, or from each position on; the position is included.
     CumSum {
         /// The axis.
         axis: usize,
-        /// True if the sums begin at the end.
+        /// True if the sums run from each position to the end.
         reverse: bool,
     },
     // Movement: no arithmetic.
@@ -198,7 +199,8 @@ pub enum Op {
     /// Repeats element `s` over segment `s` of a flat vector; gaps are 0.
     SegmentBroadcast(Arc<Segments>),
     // Contraction.
-    /// Matrix product over the last two dimensions, either transposed first; leading dimensions are a batch.
+    /// Matrix product over the last two dimensions, of inputs that may be stored transposed; leading dimensions are a
+    /// batch.
     MatMul {
         /// True if the first input is stored as `[.., k, m]`.
         ta: bool,
@@ -208,14 +210,15 @@ pub enum Op {
     // Convolution; the gradient of each is the other two: `conv.rs` has their shapes.
     /// Correlates images `[batch, channels, height, width]` with weights `[out, channels / groups, kh, kw]`.
     Conv2d(Conv2d),
-    /// The gradient of a convolution's images, of this height and width: inputs its result's cotangent and the weights.
+    /// The gradient of a convolution's images, of this height and width. Inputs: the cotangent of its result, and the
+    /// weights.
     ConvInputGrad(Conv2d, [usize; 2]),
-    /// The gradient of a convolution's weights, of this kernel's height and width: inputs its result's cotangent and the
-    /// images.
+    /// The gradient of a convolution's weights, of this kernel height and width. Inputs: the cotangent of its result,
+    /// and the images.
     ConvWeightGrad(Conv2d, [usize; 2]),
     // Fused: `fused.rs` has their shapes, decompositions and gradient rules.
-    /// Output `out` of a recurrent cell over a sequence: the hidden states after each step, and what the gradient needs
-    /// ([`Op::fused_inputs`], [`Op::fused_outputs`]).
+    /// Output `out` of a recurrent cell over a sequence: the hidden states after each step, or a value that the
+    /// gradient needs ([`Op::fused_inputs`], [`Op::fused_outputs`]).
     Sequence {
         /// The kind of cell.
         cell: Cell,
@@ -230,19 +233,20 @@ pub enum Op {
         /// The number of this output.
         out: usize,
     },
-    /// An output of attention by its number: the result of queries, keys and values, and what the gradient needs.
+    /// Output 0 of attention is its result; output 1 is a value per row that the gradient needs.
     Attention(Scores, usize),
-    /// An output of attention's gradient by its number: that of queries, of keys, and of values.
+    /// Outputs 0, 1 and 2 of attention's gradient are those of queries, keys and values.
     AttentionGrad(Scores, usize),
-    /// The sum over all ranks, or of bools the largest, element by element; a hash of what must be equal on all of them.
+    /// The elementwise sum over all ranks (of bools, the maximum), and a hash of the facts that all ranks must agree
+    /// on.
     AllReduce(Reduce, u64),
     // Control: identities that mean something to the reverse sweep.
     /// The input, as a constant.
     Detach,
     /// The input, kept apart from any equal value elsewhere on the tape: recomputation starts here.
     Barrier(u32),
-    /// A value that a checkpoint recomputed: inputs the original and its copy. The value is the copy's; gradients go to the
-    /// original, so that every order of derivative is that of the program without the checkpoint.
+    /// A value that a checkpoint recomputed. Inputs: the original and its copy. The value is the copy's; gradients go
+    /// to the original, so that derivatives of every order are those of the program without the checkpoint.
     Recomputed,
     /// The first input; its cotangent passes through the hook's closures, which may use the other inputs.
     Hook(HookId),
@@ -264,7 +268,7 @@ pub enum Op {
 pub type Typed = (Shape, DType);
 
 impl Op {
-    /// The number of output nodes, and which one this is.
+    /// The number of output nodes, and the index of this one.
     pub fn outputs(&self) -> (usize, usize) {
         match self {
             Op::Custom { outs, out, .. } => (*outs, *out),
@@ -277,7 +281,7 @@ impl Op {
         matches!(self, Op::Conv2d(_) | Op::ConvInputGrad(..) | Op::ConvWeightGrad(..)) || self.is_fused()
     }
 
-    /// The number of leading inputs that gradients flow to. The rest are conditions, indices, constants to this op.
+    /// The number of leading inputs that gradients may flow to. The others are constants to the op.
     pub(crate) fn differentiable_inputs(&self, inputs: usize) -> usize {
         match self {
             Op::Detach => 0,
@@ -463,7 +467,7 @@ impl Op {
 }
 
 impl Reduce {
-    /// True if elements of a type can be reduced.
+    /// Refuses a type whose elements cannot be reduced.
     fn takes(self, dtype: DType) -> Result<(), String> {
         match self {
             Reduce::Norm if !dtype.is_float() => Err(format!("needs floats, not {dtype}")),

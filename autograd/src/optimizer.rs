@@ -1,5 +1,5 @@
-//! The common part of optimizers: a pure update of parameters and state, gated by the verdict and by which parameters have a
-//! gradient; and a step, which is that update plus assignment.
+//! The common part of optimizers: a pure update of parameters and state, gated by the verdict and by the presence of
+//! gradients; and a step, which is that update plus assignment.
 
 use crate::{
     Array, Tensor,
@@ -23,8 +23,8 @@ pub struct Rule<'t> {
     pub params: Tensor<'t>,
     /// Their gradients, flat; zero in the padding.
     pub grads: Tensor<'t>,
-    /// A bound of their magnitudes, valid where the step is taken: a clip's bound, which is a number, else
-    /// infinity. A square of what is larger than the root of a type's largest number overflows.
+    /// A bound of the gradients' magnitudes, valid if the step is taken: that of a clip, if it is a number, else
+    /// infinity. The square of a gradient may overflow if the bound exceeds the root of the type's largest number.
     pub largest: f64,
     /// The optimizer's states for this arena, in the order of [`OptimizerStates::of`].
     pub states: Vec<Tensor<'t>>,
@@ -91,9 +91,9 @@ impl OptimizerStates {
 pub enum Tuning {
     /// All learning rates are multiplied by this.
     Rate(f64),
-    /// All learning rates rise over so many updates, in place of a rise that there is.
+    /// All learning rates rise over this many updates, in place of any other warm-up.
     Warmup(u32),
-    /// Learning rates stay at their highest once they are there.
+    /// Learning rates stay at their peak once they have reached it.
     Hold,
     /// Momentum, or the decay rate of the mean of gradients.
     Momentum(f64),
@@ -103,13 +103,13 @@ pub enum Tuning {
     Epsilon(f64),
 }
 
-/// The way in which an optimizer steps where the loss is a quadratic.
+/// The step of an optimizer on a quadratic loss.
 #[derive(Clone, Debug)]
 pub struct Preconditioner<'t> {
-    /// Of each arena, what its rule divides the elements of a gradient by. Where an arena is missing, 1.
+    /// For each arena, the divisors of the elements of a gradient; 1 for an arena that is missing.
     pub divisors: Flat<'t>,
-    /// The product of the learning rate and an eigenvalue of the Hessian, divided so, beyond which steps along its eigenvector
-    /// grow: 2 of plain gradient descent.
+    /// The limit of stability: the product of the learning rate and an eigenvalue of the Hessian, divided by the
+    /// divisors, beyond which steps along its eigenvector grow. It is 2 for plain gradient descent.
     pub limit: f64,
 }
 
@@ -117,38 +117,39 @@ pub struct Preconditioner<'t> {
 ///
 /// Implement `rule`, the plain mathematics for whole arenas; `update` and `step` follow.
 pub trait Optimizer {
-    /// The optimizer's name, the scope of what it records.
+    /// The optimizer's name, which is the scope of the nodes that it records.
     fn name(&self) -> &'static str;
 
-    /// Its states in the store.
+    /// The optimizer's states in the store.
     fn states(&self) -> &OptimizerStates;
 
     /// The printed hyper-parameters.
     fn parameters(&self) -> Vec<(&'static str, String)>;
 
-    /// Doubts about its settings: noted in each program that steps with it.
+    /// Lints about the settings, noted in each program that steps with the optimizer.
     fn lints(&self) -> Vec<(Pitfall, String)> {
         vec![]
     }
 
-    /// The learning rate of the update after so many; `None` where only a run can tell, or nobody has said.
+    /// The learning rate of the update that follows this many updates; `None` if only a run can tell, or if it is not
+    /// implemented.
     fn rate(&self, _updates: u32) -> Option<f64> {
         None
     }
 
-    /// The way in which it steps where the loss is a quadratic, with its states as they are after at least one update; weight
-    /// decay is left out. `None` where nobody has said.
+    /// The step on a quadratic loss, with the states as they are after at least one update, without weight decay.
+    /// `None` if it is not implemented.
     fn preconditioner<'t>(&self, _tape: &'t Tape) -> Option<Preconditioner<'t>> {
         None
     }
 
-    /// Changes a setting, before anything is recorded: how a run is made again that differs in this alone. True if there is
-    /// such a setting.
+    /// Changes a setting before anything is recorded, to repeat a run with this one difference. True if there is such a
+    /// setting.
     fn tune(&mut self, _tuning: Tuning) -> bool {
         false
     }
 
-    /// The same rule over other parameters, with states of its own; `None` where nobody has said how.
+    /// The same rule over other parameters, with states of its own; `None` if it is not implemented.
     fn over(&self, _store: &mut Store, _params: &ParamSet) -> Option<Box<dyn Optimizer>> {
         None
     }
@@ -158,10 +159,11 @@ pub trait Optimizer {
         vec![]
     }
 
-    /// Joins to the verdict that its [`Optimizer::rates`] are finite and at least 0: one that is not would turn the step
-    /// round, or spoil all parameters. The session says so ([`crate::Error::Late`]). A step does this by itself.
+    /// Adds to the verdict that the [`Optimizer::rates`] are finite and at least 0: any other rate would reverse the
+    /// step, or spoil all parameters. The session reports it ([`crate::Error::Late`]). [`Optimizer::step`] does this by
+    /// itself.
     ///
-    /// Taps: `<optimizer>/lr`, for each of them.
+    /// Taps: `<optimizer>/lr`, for each rate.
     #[track_caller]
     fn judge<'t>(&self, mut grads: Grads<'t, Unscaled>) -> Grads<'t, Unscaled> {
         for rate in self.rates(grads.tape()) {
@@ -181,8 +183,8 @@ pub trait Optimizer {
 
     /// The pure update: parameters, gradients and states in, parameters and states out. Differentiable in all of them.
     ///
-    /// If the verdict is false, everything stays as it was, the counter too. A parameter without a gradient stands
-    /// still, and so does its state; so does one that the optimizer does not step.
+    /// If the verdict is false, everything stays as it was, the counter too. A parameter without a gradient keeps its
+    /// value and its state, and so does one that the optimizer does not step.
     ///
     /// # Panics
     /// If a value is missing for an arena of the gradients, or for one of the optimizer's states.
@@ -227,14 +229,15 @@ pub trait Optimizer {
         (Flat::new(new_params), Flat::new(new_states))
     }
 
-    /// Updates the parameters and the optimizer's state, and consumes the gradients. Generators of gradient noise move on
-    /// with them, and states of one's own that [`Grads::assign`] gives a value. Where a learning rate is not finite, or below
-    /// 0, the step is not taken ([`Optimizer::judge`]).
+    /// Updates the parameters and the optimizer's state, and consumes the gradients. Generators of gradient noise
+    /// advance with the step, and states that [`Grads::assign`] names get their values. If a learning rate is
+    /// non-finite or below 0, the step is skipped ([`Optimizer::judge`]).
     ///
     /// # Panics
-    /// If that is a mistake: [`Pitfall::PassBeforeBackward`] of gradients of which none is present, [`Pitfall::ClipBeforeFiniteCheck`] of gradients that half
-    /// precision had a part in and that nobody has checked, [`Pitfall::ScalerBeforeStep`] if the loss scale has been updated since they
-    /// were unscaled, [`Pitfall::StepBeforeAllReduce`] if they were never all-reduced.
+    /// If the step is a known mistake: [`Pitfall::PassBeforeBackward`] if no gradient is present,
+    /// [`Pitfall::ClipBeforeFiniteCheck`] if f16 took part in the gradients and nothing has checked them,
+    /// [`Pitfall::ScalerBeforeStep`] if the loss scale has been updated since they were unscaled,
+    /// [`Pitfall::StepBeforeAllReduce`] if they were never all-reduced.
     #[track_caller]
     fn step(&self, grads: Grads<'_, Unscaled>) {
         let grads = self.judge(grads);
@@ -322,7 +325,7 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 }
 
 impl Grads<'_, Unscaled> {
-    /// Refuses a step for what only the way here can tell.
+    /// Refuses a step of unchecked f16 gradients, and one after an update of the loss scale that they were divided by.
     #[track_caller]
     fn check_origin(&self) {
         let history = self.history.borrow();
@@ -336,7 +339,7 @@ impl Grads<'_, Unscaled> {
     }
 }
 
-/// The segments of an arena that an optimizer steps: its own, where they have a gradient.
+/// The segments of an arena that an optimizer steps: those of its parameters that have a gradient.
 struct Presence<'t> {
     /// Bool per segment; `None` if all are present.
     mask: Option<Tensor<'t>>,

@@ -1,4 +1,4 @@
-//! The place where two devices part: the first operation of a program that one of them computes otherwise.
+//! The place where two devices part: the first operation of a program that they compute differently.
 
 use crate::{
     Array, DType, NodePlace,
@@ -12,16 +12,15 @@ use crate::{
 };
 use std::fmt;
 
-/// Gives the values that a program taps, in their order, as f64: another device, or a reference.
+/// Computes the values that a program taps, in the order of the taps, as f64: another device, or a reference.
 pub type Judge<'a> = dyn FnMut(&Program, &[(&str, &Array)]) -> Result<Vec<Vec<f64>>> + 'a;
 
 /// The kind of a parting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PartingOf {
-    /// An operation by itself, on operands that both were given.
+    /// An operation by itself, on the same operands.
     Operation,
-    /// The whole program on the device, each of whose operations is right by itself: the way in which kernels
-    /// were put together is to blame.
+    /// The whole program on the device, although each operation is right by itself: the plan of kernels is to blame.
     Plan,
 }
 
@@ -38,7 +37,7 @@ pub struct Parting {
     pub have: f64,
     /// That element as it should be.
     pub want: f64,
-    /// The number of elements that part.
+    /// The number of elements that differ.
     pub count: usize,
     /// The number of elements.
     pub elements: usize,
@@ -60,7 +59,7 @@ impl fmt::Display for Parting {
     }
 }
 
-/// The difference that results may have, as a share of their scale: rounding, and formulas of another order.
+/// The difference that results may have, as a share of their scale, by rounding and by another order of the formulas.
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-9,
@@ -74,12 +73,12 @@ fn tolerance(dtype: DType) -> f64 {
 const SMALLEST: f64 = 1e-37;
 
 impl Session {
-    /// Runs each operation of a program by itself on this device and by a judge, on the operands that it has in a run from the
-    /// states as they are, and finds the first one that differs by more than rounding. If none does, compares what the
-    /// whole program gives with its operations one by one. `None` if all agree. No state changes.
+    /// Runs each operation of a program by itself on this device and by a judge, on the operands that it has in a run
+    /// from the present states, and finds the first one that differs by more than rounding. If none does, compares the
+    /// results of the whole program with its operations one by one. `None` if all agree. No state changes.
     ///
-    /// A judge that is a reference tells a fault of the device from one of the model: a model whose loss is not finite computes
-    /// the same on both.
+    /// A judge that is a reference tells a fault of the device from one of the model: a model with a non-finite loss
+    /// computes the same on both.
     ///
     /// # Errors
     /// As [`Session::compile`] and [`Session::run`]; as the judge.
@@ -109,7 +108,8 @@ impl Session {
             let scale = if is_sum(&node.op) { scales.next() } else { None };
             let (mut have, is_padded) = (have.1.to_f64(), is_padded(&node.op));
             if is_padded && !node.inputs.iter().all(|input| is_finite(&values[input.index()])) {
-                // A device may multiply by the zeros of a padding, which gives NaN, where another leaves them out.
+                // A device may multiply a non-finite value by the zeros of a padding, which gives NaN; another leaves
+                // these products out.
                 let spread = have.iter_mut().zip(want).filter(|(have, _)| !have.is_finite());
                 spread.for_each(|(have, want)| *have = *want);
             }
@@ -121,7 +121,7 @@ impl Session {
         self.plan_parts(program, inputs, &values)
     }
 
-    /// Compares what a run gives with the values of its nodes one by one.
+    /// Compares the results of a run with the values of its nodes one by one.
     fn plan_parts(
         &mut self,
         program: &Program,
@@ -133,7 +133,7 @@ impl Session {
             let step = session.compile(program.clone())?;
             let taps = session.run_now(&step, inputs);
             let taps = match taps {
-                // Others are told of an alarm that the run has raised.
+                // An alarm that the run has raised does not matter here.
                 Err(crate::Error::Late { .. }) => session.taps().unwrap_or_default().pop(),
                 taps => Some(taps?),
             };
@@ -183,7 +183,8 @@ fn computes(op: &Op) -> bool {
     !is_leaf && !is_same
 }
 
-/// True of an operation that adds up products or elements: the same over their magnitudes is the measure of its rounding.
+/// True of an operation that adds up products or elements: the same over their magnitudes is the measure of its
+/// rounding.
 fn is_sum(op: &Op) -> bool {
     matches!(
         op,
@@ -219,7 +220,7 @@ impl Apart {
         Self::with(program, results, |op| op.clone())
     }
 
-    /// The sums alone, as they are over magnitudes: what is subtracted is added.
+    /// The sums alone, for operands that are magnitudes: subtractions become additions.
     fn sums(&self, program: &Program) -> Program {
         let of = self.results.iter().copied().filter(|id| is_sum(&program.node(*id).op)).collect();
         let added = |op: &Op| match op {
@@ -260,7 +261,7 @@ impl Apart {
         Self { program, operands, results }
     }
 
-    /// The program of some of the operands, reading them where they are among all.
+    /// The program of some of the operands, which reads them at their positions among all operands.
     fn renamed(own: Self, all: &[NodeId]) -> Program {
         let mut program = own.program;
         for (node, id) in program.nodes.iter_mut().zip(&own.operands) {
@@ -295,12 +296,12 @@ impl Worst {
     }
 }
 
-/// The worst element of a result that is wrong by more than rounding. `scales` has the size of what was added up to each
-/// element.
+/// The worst element of a result that is wrong by more than rounding. `scales` has, for each element, the sum of the
+/// magnitudes that were added up to it.
 fn difference(node: &Node, have: &[f64], want: &[f64], scales: Option<&[f64]>) -> Option<Worst> {
     let share = tolerance(node.dtype);
     let largest = want.iter().filter(|v| v.is_finite()).fold(0.0, |most: f64, v| most.max(v.abs()));
-    // Inside a fused operation sums cancel that nobody sees.
+    // Inside a fused operation, sums may cancel unseen.
     let (share, floor) = if node.op.is_fused() { (10.0 * share, largest) } else { (share, 0.0) };
     let range = match node.dtype {
         DType::F16 => 60_000.0,
@@ -313,7 +314,7 @@ fn difference(node: &Node, have: &[f64], want: &[f64], scales: Option<&[f64]>) -
     let mut count = 0;
     for (at, (have, want)) in have.iter().zip(want).enumerate() {
         let scale = scales.map_or(want.abs(), |scales| scales[at].abs()).max(floor);
-        // The order decides whether a sum is finite whose terms leave the range of the type.
+        // If terms of a sum leave the range of the type, the order decides whether the sum is finite.
         let (is_finite, is_small) = (have.is_finite() && want.is_finite(), scale < range && want.abs() < range);
         if have == want || (have.is_nan() && want.is_nan()) || !(is_finite || is_small) {
             continue;

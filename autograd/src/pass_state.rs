@@ -1,7 +1,7 @@
-//! The state of a set of gradients: passes that have been made, and those that may follow.
+//! The state of a set of gradients: the passes that have run, and those that may follow.
 //!
-//! A gradient set carries tags: how much of its window is in, whether it is reduced over the replicas, whether it still
-//! carries a loss scale, whether it has been checked, and whether a step has consumed it. Each [`Action`] needs some of
+//! A gradient set carries tags: the number of micro-batches that are in its window, and whether it is reduced over the
+//! replicas, carries a loss scale, has been checked, and has been consumed by a step. Each [`Action`] needs some of
 //! them and changes others; [`PassState::apply`] is the one place that knows the rules.
 
 use crate::pitfall::{Pitfall, Pitfall::*, Severity};
@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 /// The combination of micro-batches' gradients.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Weighting {
-    /// Their mean: `(1/K) sum_k g_k`, K being how many there are, also where a window is cut short.
+    /// The mean: `(1/K) sum_k g_k`, where K is the number of micro-batches, even if the window is cut short.
     #[default]
     Mean,
-    /// `sum_k n_k g_k / sum_k n_k`, for gradients of means over n_k tokens: that of the mean over all tokens.
+    /// `sum_k n_k g_k / sum_k n_k`: for gradients of means over n_k tokens, the gradient of the mean over all tokens.
     TokenWeighted,
-    /// Their sum.
+    /// The sum.
     Sum,
 }
 
@@ -28,11 +28,11 @@ pub struct PassConfig {
     pub ranks: usize,
     /// True if a loss scaler is in use, static or dynamic.
     pub scaler: bool,
-    /// The weighting of micro-batches; `None` if nobody has said.
+    /// The weighting of micro-batches; `None` if it is not specified.
     pub weighting: Option<Weighting>,
 }
 
-/// An action on gradients, or because of them.
+/// An action on gradients, or one that depends on them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Adds the gradient of one micro-batch.
@@ -41,13 +41,13 @@ pub enum Action {
     AllReduce,
     /// Divides by the loss scale.
     Unscale,
-    /// Judges whether every element is finite.
+    /// Checks that every element is finite.
     FiniteCheck,
-    /// Makes the verdict that of all replicas.
+    /// Reduces the verdict over all replicas.
     ReduceVerdict,
     /// Adds noise.
     Noise {
-        /// True if each rank draws its own.
+        /// True if each rank draws its own noise.
         rank_key: bool,
     },
     /// Subtracts means.
@@ -60,10 +60,10 @@ pub enum Action {
     ClipValue,
     /// Takes a window's gradients out of their accumulator, which leaves it empty.
     Take {
-        /// True if the window may be short: the data has ended, or nobody has said how long windows are.
+        /// True if the window may be short: the data has ended, or the length of windows is not specified.
         short: bool,
     },
-    /// Updates the parameters where the verdict allows it.
+    /// Updates the parameters if the verdict allows it.
     Step,
     /// Updates the parameters whatever the verdict.
     RawStep,
@@ -80,7 +80,7 @@ pub enum Action {
     },
     /// Shows the gradients.
     Probe,
-    /// Clips within a hook of a parameter, that is in every backward.
+    /// Clips within a hook of a parameter, and so in every backward.
     LeafHookClip,
 }
 
@@ -113,7 +113,7 @@ struct Tags {
     scaled: bool,
     check: Check,
     consumed: Consumed,
-    /// The number of all-reduces that they went through.
+    /// The number of all-reduces that the gradients went through.
     reduces: usize,
     /// Clipped by norm or adaptively.
     clipped: bool,
@@ -122,7 +122,7 @@ struct Tags {
 }
 
 impl Tags {
-    /// Those of empty gradients.
+    /// The tags of empty gradients.
     fn fresh(config: &PassConfig) -> Self {
         Self {
             window: 0,
@@ -167,7 +167,7 @@ pub struct PassState {
     allowed: Allowed,
 }
 
-/// Deviations that are mistakes unless they are named.
+/// Deviations from the rules, which are mistakes unless they are declared.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Allowed {
     /// Nonlinear passes over a part of a window.
@@ -197,31 +197,31 @@ impl PassState {
         state
     }
 
-    /// The same with what has been named on purpose.
+    /// The same state with these deviations allowed.
     pub(crate) fn allowing(self, allowed: Allowed) -> Self {
         Self { allowed, ..self }
     }
 
-    /// Deviations that are named on purpose.
+    /// The deviations that are allowed.
     pub(crate) fn allowed(&self) -> Allowed {
         self.allowed
     }
 
-    /// The same when so many micro-batches are in the window already.
+    /// The same state with this many micro-batches in the window already.
     pub(crate) fn resumed(mut self, micro_batches: usize) -> Self {
         self.tags.window = micro_batches;
         self
     }
 
-    /// True if somebody has judged that the values are finite.
+    /// True if the values have been checked for non-finite ones.
     pub(crate) fn is_checked(&self) -> bool {
         self.tags.check != Check::Unchecked
     }
 
-    /// Does actions in order.
+    /// Applies actions in order.
     ///
     /// # Errors
-    /// The first that is refused.
+    /// The pitfall of the first action that is refused.
     pub(crate) fn after(mut self, actions: &[Action]) -> Result<Self, Pitfall> {
         actions.iter().try_for_each(|action| self.apply(*action))?;
         Ok(self)
@@ -232,7 +232,7 @@ impl PassState {
         &self.config
     }
 
-    /// Every pitfall met so far, with how grave it was there.
+    /// Every pitfall met so far, with the severity that it had.
     pub fn found(&self) -> BTreeMap<Pitfall, Severity> {
         let mut found = self.found.clone();
         if self.value_clips > 0 && self.norm_clips == 0 {
@@ -241,11 +241,11 @@ impl PassState {
         found
     }
 
-    /// Does an action. A pitfall does not stop it: the state is then what the action really leaves.
+    /// Applies an action. A pitfall does not stop it: the state is then the one that the action really leaves.
     ///
     /// # Errors
-    /// The first pitfall of severity [`Severity::Error`] that the action runs into. Lesser ones are only noted, and
-    /// [`PassState::found`] has them.
+    /// The first pitfall of severity [`Severity::Error`] that the action runs into. Lesser ones are only noted, for
+    /// [`PassState::found`].
     pub fn apply(&mut self, action: Action) -> Result<(), Pitfall> {
         self.refused = None;
         match action {
@@ -269,7 +269,8 @@ impl PassState {
             Action::Tick { gated } => self.tick(gated),
             Action::Probe => self.probe(),
             Action::LeafHookClip => {
-                // A hook runs in each backward: before the window is complete, the replicas reduced, the scale divided out.
+                // A hook runs in each backward: before the window is complete, the replicas reduced, the scale divided
+                // out.
                 self.report_if(self.config.micro_batches > 1, PassOnPartialWindow);
                 self.report_if(self.config.scaler, ClipBeforeUnscale);
                 self.report_if(self.config.ranks > 1, ClipBeforeAllReduce);
@@ -300,7 +301,7 @@ impl PassState {
         self.tags.window < self.config.micro_batches
     }
 
-    /// True if they are those of one replica.
+    /// True if the gradients are those of one replica.
     pub(crate) fn is_local(&self) -> bool {
         self.tags.replica == Replica::Local
     }
@@ -366,7 +367,8 @@ impl PassState {
         self.report_if(self.is_partial() && !self.allowed.per_micro_batch, PassOnPartialWindow);
         match action {
             Action::Noise { rank_key } => {
-                // Noise before the reduce is only weaker than asked for; with a key per rank the replicas drift apart.
+                // Noise before the all-reduce is only weaker than asked for; with a key per rank the replicas drift
+                // apart.
                 self.report_as(self.is_local(), NoiseOfOneReplica, Severity::Warning);
                 self.report_if(!self.is_local() && rank_key && self.config.ranks > 1, NoiseOfOneReplica);
             }
@@ -387,7 +389,7 @@ impl PassState {
         }
     }
 
-    /// The end of a window.
+    /// Ends a window, which must be complete.
     fn close(&mut self) {
         self.report_if(self.is_partial(), ViolatedWindow);
     }

@@ -1,4 +1,4 @@
-//! The known ways to get gradient passes wrong, by number: how grave each is, what it is, and its cure.
+//! The known ways to get gradient passes wrong, by number: the severity, the mistake and the cure of each.
 
 use std::fmt;
 
@@ -25,8 +25,8 @@ impl fmt::Display for Severity {
 
 macro_rules! pitfalls {
     ($($name:ident $number:literal $severity:ident $what:literal => $cure:literal;)*) => {
-        /// A known way to get gradient passes wrong. The numbers up to 50 are those of the guides that the framework answers
-        /// to; those from 51 on are its own.
+        /// A known way to get gradient passes wrong. The numbers up to 50 are those of the guides that the framework
+        /// answers to; those from 51 on are its own.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Pitfall {
             $(#[doc = concat!($what, ". Cure: ", $cure, ".")] $name,)*
@@ -41,7 +41,8 @@ macro_rules! pitfalls {
                 match self { $(Pitfall::$name => $number,)* }
             }
 
-            /// Its severity at worst. If it depends on the case, [`crate::PassState`] says which it was.
+            /// Its severity at worst. If that depends on the case, [`crate::PassState::found`] has the severity of the
+            /// case.
             pub fn severity(self) -> Severity {
                 match self { $(Pitfall::$name => Severity::$severity,)* }
             }

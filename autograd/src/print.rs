@@ -70,7 +70,8 @@ impl Op {
         }
     }
 
-    /// The attributes that tell this op from others of its name; `loose` leaves out what differs from turn to turn.
+    /// The attributes that tell this op from others of its name; `loose` leaves out attributes that differ between
+    /// turns of a loop.
     pub(crate) fn attributes(&self, loose: bool) -> String {
         match self {
             Op::Reduce(_, axes) => format!(" over {axes:?}"),
@@ -164,7 +165,7 @@ impl<'p> Printer<'p> {
         self.inline(id).unwrap_or_else(|| id.to_string())
     }
 
-    /// The operation and what it reads.
+    /// The operation and its operands.
     fn formula(&self, id: NodeId) -> String {
         let node = self.program.node(id);
         let transposed = |i: usize| matches!(node.op, Op::MatMul { ta, tb } if [ta, tb][i]);
@@ -215,7 +216,7 @@ impl<'p> Printer<'p> {
         blocks
     }
 
-    /// The common key of blocks that are turns of one loop and do the same.
+    /// A key that is equal for blocks that are turns of one loop and do the same.
     fn signature(&self, block: &Block) -> String {
         let mut text = self.path(block.scope, true);
         for &id in &block.nodes {
@@ -225,7 +226,7 @@ impl<'p> Printer<'p> {
         text
     }
 
-    /// A scope's path; `loose` leaves out which turn it is.
+    /// A scope's path; `loose` leaves out the numbers of turns.
     fn path(&self, scope: ScopeId, loose: bool) -> String {
         let parts: Vec<String> = self
             .program
@@ -268,8 +269,8 @@ impl fmt::Display for crate::Pass {
 }
 
 impl Program {
-    /// The operation of each node and what it reads, as the printed program has them: a parameter, an input and a constant
-    /// stand by name where they are read.
+    /// The operation and the operands of each node, as in the printed program: parameters, inputs and states by name,
+    /// constants by value.
     pub fn formulas(&self) -> Vec<String> {
         let printer = Printer::new(self);
         self.ids().map(|id| printer.formula(id)).collect()

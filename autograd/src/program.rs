@@ -10,7 +10,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// A recorded program: nodes in the order in which they run, what they commit, and what they show.
+/// A recorded program: nodes in the order in which they run, their commits to states, and their taps.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub(crate) nodes: Vec<Node>,
@@ -39,7 +39,7 @@ impl Program {
         &self.nodes
     }
 
-    /// The names of its nodes, in order.
+    /// The ids of the nodes, in order.
     pub fn ids(&self) -> impl ExactSizeIterator<Item = NodeId> + use<> {
         (0..self.nodes.len()).map(|at| NodeId(at as u32))
     }
@@ -69,13 +69,13 @@ impl Program {
         &self.passes
     }
 
-    /// Parameters of which a gradient was asked though the loss does not reach them. They have no gradient, which is
+    /// Parameters whose gradient was asked for, though the loss does not reach them. They have no gradient, which is
     /// not a gradient of zero: an optimizer leaves them and their state alone.
     pub fn unreached(&self) -> &[Param] {
         &self.unreached
     }
 
-    /// The losses whose gradients were taken, as they were before a loss scale.
+    /// The losses whose gradients were taken, before the multiplication by a loss scale.
     pub fn losses(&self) -> &[NodeId] {
         &self.losses
     }
@@ -85,13 +85,13 @@ impl Program {
         &self.logits
     }
 
-    /// The operations on the way to a loss whose value is finite where their gradient is not, and that nothing keeps from there:
-    /// see [`crate::Pitfall::NonFiniteGradient`].
+    /// The operations on the way to a loss that have a point with a finite value and a non-finite gradient, and whose
+    /// operands nothing keeps from that point: see [`crate::Pitfall::NonFiniteGradient`].
     pub fn steep(&self) -> &[NodeId] {
         &self.steep
     }
 
-    /// The number of ranks that run it together.
+    /// The number of ranks that run the program together.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
@@ -130,7 +130,7 @@ impl Program {
         live
     }
 
-    /// Drops commits that give a state the value it has.
+    /// Drops commits that give a state the value that it has already.
     pub(crate) fn without_idle_commits(mut self) -> Self {
         let nodes = &self.nodes;
         self.commits.retain(|(state, node)| nodes[node.index()].op != Op::State(*state));

@@ -30,8 +30,8 @@ pub fn stream_key(key: [u32; 2], stream: u64) -> [u32; 2] {
     threefry2x32(key, [stream as u32, (stream >> 32) as u32])
 }
 
-/// The word at an index, given the key of its stream. Each scrambling gives two neighbours: word `i` is output `i % 2` of
-/// the counter pair `(i / 2, counter)`.
+/// The word at an index, given the key of its stream. Each scrambling gives two neighbours: word `i` is output `i % 2`
+/// of the counter pair `(i / 2, counter)`.
 pub fn word(stream_key: [u32; 2], counter: u32, index: usize) -> u32 {
     threefry2x32(stream_key, [(index / 2) as u32, counter])[index % 2]
 }
@@ -41,17 +41,17 @@ pub fn fnv1a(name: &str) -> u64 {
     fnv1a_bytes(FNV_OFFSET, name.bytes())
 }
 
-/// The hash of nothing.
+/// The hash of no bytes.
 pub(crate) const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// The hash of what has this hash so far, and more bytes.
+/// Extends a hash by more bytes.
 pub(crate) fn fnv1a_bytes(hash: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(hash, |hash, byte| (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 impl Tape {
-    /// Random words (u32): element `i` is the word at index `i` of the given stream, for a key (`u32[2]`) and a counter (u32
-    /// scalar). [`Rng`] has all three.
+    /// Random words (u32): element `i` is the word at index `i` of the given stream, for a key (`u32[2]`) and a counter
+    /// (u32 scalar). [`Rng`] has all three.
     ///
     /// # Panics
     /// If the shape has more than 2^32 elements.
@@ -72,11 +72,12 @@ pub(crate) const KEY: &str = "/key";
 
 /// A source of random numbers in a store: a key, and a counter that the program itself moves on.
 ///
-/// The result of a call depends on the seed, the counter, the generator's name, the scope that the call is recorded in, and
-/// how many calls on this generator came before in that scope on that tape: not on anything recorded elsewhere. So two
-/// dropouts never share a mask, a layer keeps its numbers when another is added, and a checkpoint recomputes the same
-/// ones. What must advance at different times takes several generators: dropout with every training run, gradient noise
-/// with every update. Bits, uniform numbers and truth values are the same on every device, bit for bit.
+/// The result of a call depends on the seed, the counter, the generator's name, the scope that the call is recorded in,
+/// and the number of earlier calls on this generator in that scope on that tape. It depends on nothing recorded
+/// elsewhere. So two dropouts never share a mask, a layer keeps its numbers when another is added, and a checkpoint
+/// recomputes the same ones. Numbers that must advance at different times need several generators: dropout advances
+/// with every training run, gradient noise with every update. Bits, uniform numbers and truth values are the same on
+/// every device, bit for bit.
 ///
 /// ```
 /// use wgrad::{DType, Rng, Store, Tape};
@@ -96,9 +97,10 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// Declares the states `<name>/key` (`u32[2]`: the seed's low and high word) and `<name>/counter` (u32, from 0). They are
-    /// saved and restored as all states are, so that a resumed run goes on with the numbers that it would have had. Ranks
-    /// that train together need seeds of their own for dropout, such as `seed + rank`, and one seed for gradient noise.
+    /// Declares the states `<name>/key` (`u32[2]`: the seed's low and high word) and `<name>/counter` (u32, from 0).
+    /// They are saved and restored as all states are, so that a resumed run goes on with the numbers that it would have
+    /// had. Ranks that train together need seeds of their own for dropout, such as `seed + rank`, and one seed for
+    /// gradient noise.
     ///
     /// # Panics
     /// If the names are taken.
@@ -110,20 +112,21 @@ impl Rng {
         Self { key, counter, repeats: false }
     }
 
-    /// The same generator, whose numbers are meant to repeat: one mask for all runs, or for all ranks. Without this a lint
-    /// tells of a training program that draws and does not [`Rng::advance`] ([`Pitfall::RepeatedDraws`]), of numbers that another
-    /// program draws too ([`Pitfall::SharedDraws`]), and of ranks that draw the same ([`Pitfall::SameDrawsOnRanks`]).
+    /// The same generator, whose numbers are meant to repeat: one mask for all runs, or for all ranks. Without this a
+    /// lint tells of a training program that draws and does not [`Rng::advance`] ([`Pitfall::RepeatedDraws`]), of
+    /// numbers that another program draws too ([`Pitfall::SharedDraws`]), and of ranks that draw the same
+    /// ([`Pitfall::SameDrawsOnRanks`]).
     #[must_use]
     pub fn repeating(self) -> Self {
         Self { repeats: true, ..self }
     }
 
-    /// Moves the counter on by one (after 2^32 steps it starts again). A training program does so once per run: without
-    /// it, each run draws the same numbers. What is recorded afterwards on the same tape draws those of the next run.
+    /// Advances the counter by one (it wraps after 2^32 steps). A training program does so once per run: without it,
+    /// each run draws the same numbers. Draws recorded afterwards on the same tape are those of the next run.
     ///
     /// # Panics
-    /// If gradient noise is drawn from it on this tape: the optimizer that takes the step moves that on, and would not where
-    /// the step is skipped ([`Pitfall::AdvanceOnSkippedStep`]).
+    /// If gradient noise is drawn from it on this tape: the optimizer's step advances such a generator, unless the step
+    /// is skipped ([`Pitfall::AdvanceOnSkippedStep`]).
     #[track_caller]
     pub fn advance(self, tape: &Tape) {
         tape.inner.borrow_mut().chance.advanced.push(self.counter);
@@ -131,15 +134,15 @@ impl Rng {
         tape.assign(self.counter, tape.state(self.counter) + 1.0);
     }
 
-    /// Moves the counter past a value that gradient noise was drawn by, with a step that is taken where the verdict (bool
-    /// scalar) allows it. Several optimizers may step with the same noise: that is one update.
+    /// Advances the counter past a value at which gradient noise was drawn, if the verdict (bool scalar) allows the
+    /// step. Several optimizers may step with the same noise: the counter still advances by one.
     #[track_caller]
     pub(crate) fn move_past(self, drawn: Tensor<'_>, verdict: Option<Tensor<'_>>) {
         let (tape, next) = (drawn.tape(), drawn + 1.0);
         tape.assign(self.counter, verdict.map_or(next, |taken| taken.select(next, self.counter(tape))));
     }
 
-    /// Notes that gradient noise is drawn from it.
+    /// Notes that gradient noise is drawn from this generator.
     #[track_caller]
     pub(crate) fn draws_noise(self, tape: &Tape) {
         {
@@ -150,7 +153,7 @@ impl Rng {
         self.check_noise(tape);
     }
 
-    /// Refuses a counter of gradient noise that moves whether the step is taken or not.
+    /// Refuses a counter of gradient noise that advances even if the step is skipped.
     #[track_caller]
     fn check_noise(self, tape: &Tape) {
         let both = {
@@ -168,7 +171,7 @@ impl Rng {
         tape.state(self.counter)
     }
 
-    /// Moves the counter on by one where a condition (bool scalar) holds: see [`Rng::advance`].
+    /// Advances the counter by one if a condition (bool scalar) holds: see [`Rng::advance`].
     #[track_caller]
     pub fn advance_if(self, condition: Tensor<'_>) {
         let (tape, now) = (condition.tape(), self.counter(condition.tape()));
@@ -204,13 +207,13 @@ impl Rng {
             _ => panic!("{}", tape.refusal("uniform", &[], &format!("{dtype} has no numbers between 0 and 1"))),
         };
         let bits = self.bits(tape, shape);
-        // A shift by division, which is exact on u32; what is left has no more digits than the type.
+        // A shift, by a division that truncates; the quotient has no more digits than the type.
         let upper = if kept == 32 { bits } else { bits / 2f64.powi(32 - kept) };
         upper.cast(dtype) * 2f64.powi(-kept)
     }
 
-    /// Numbers of the standard normal distribution: `sqrt(-2 ln(1 - u)) cos(2 pi v)` of two uniform numbers each (Box and
-    /// Muller 1958). None is larger than 5.8 in magnitude in f32, 6.7 in f64; f16 is rounded from f32.
+    /// Numbers of the standard normal distribution: `sqrt(-2 ln(1 - u)) cos(2 pi v)` of two uniform numbers each (Box
+    /// and Muller 1958). None is larger than 5.8 in magnitude in f32, 6.7 in f64; f16 is rounded from f32.
     ///
     /// # Panics
     /// If the type is not a float, or as [`Rng::bits`].
@@ -233,7 +236,7 @@ impl Rng {
     pub fn bernoulli<'t>(self, tape: &'t Tape, p: f64, shape: impl Into<Shape>) -> Tensor<'t> {
         let _call = tape.call("bernoulli", &[]);
         tape.require((0.0..=1.0).contains(&p), "bernoulli", &[], || format!("{p} is not a probability"));
-        // Of 31 bits, so that u32 holds the threshold of p = 1.
+        // 31 bits only, so that u32 holds the threshold of p = 1.
         (self.bits(tape, shape) / 2.0).less((p * 2f64.powi(31)).round())
     }
 }

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// The numbers that a coefficient may be; NaN is none.
+/// The range of a coefficient; no range contains NaN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Range {
-    /// Any that is finite: a factor.
+    /// Any finite number: a factor.
     Finite,
     /// From 0 to infinity: a bound.
     NotNegative,
@@ -13,12 +13,12 @@ pub(crate) enum Range {
     Positive,
     /// From 0, and finite: a rate.
     Rate,
-    /// Above 0, finite, and no subnormal number of f32, whose reciprocal would be infinite: a scale.
+    /// Above 0, finite, and not subnormal in f32, because the reciprocal would be infinite: a scale.
     Scale,
 }
 
 impl Range {
-    /// The bounds: whether the lower one is within; then the lower one, and whether an infinity is within.
+    /// The limits: true if the lower bound is included; the lower bound; true if infinity is included.
     pub fn bounds(self) -> (bool, f64, bool) {
         match self {
             Range::Finite => (false, f64::NEG_INFINITY, false),

@@ -1,5 +1,5 @@
-//! A recording's notes beside its nodes: inputs, taps, gradient passes, values that may be errors, and what its runs do to
-//! windows.
+//! A recording's notes beside its nodes: inputs, taps, gradient passes, values that may be errors, and the effects of
+//! its runs on windows.
 
 use crate::{
     DType, Data, Error, Shape, Site,
@@ -26,7 +26,7 @@ pub struct InputDecl {
 }
 
 impl InputDecl {
-    /// The error of a run without it.
+    /// The error of a run without this input.
     pub fn missing(&self) -> Error {
         Error::MissingInput { name: self.name.clone(), dtype: self.dtype, shape: self.shape.clone(), site: self.site }
     }
@@ -43,14 +43,14 @@ pub struct TapDecl {
     pub site: Site,
 }
 
-/// The part of a gradient pass in an update. The rules for the order of passes, and the lints, go by it.
+/// The role of a gradient pass in an update. The rules for the order of passes, and the lints, depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PassKind {
     /// A step of an optimizer.
     Step,
     /// Adds the gradients of a micro-batch to those of its window.
     Accumulate,
-    /// Gives the gradients of a window.
+    /// Takes the gradients of a window out of its accumulator.
     TakeAccumulated,
     /// Adds or averages gradients over ranks.
     AllReduce,
@@ -66,7 +66,7 @@ pub enum PassKind {
     Agc,
     /// Clips by the norm of all gradients.
     ClipGlobalNorm,
-    /// Clips by the norms of some gradients each.
+    /// Clips groups of gradients, each by its own norm.
     ClipGroupNorm,
     /// Clips element by element.
     ClipValue,
@@ -79,7 +79,7 @@ pub enum PassKind {
 }
 
 impl PassKind {
-    /// The effect of a pass of this kind on the tags of gradients, where the kind alone decides it.
+    /// The effect of a pass of this kind on the tags of gradients, if the kind alone decides it.
     pub(crate) fn judged(self) -> Option<Action> {
         Some(match self {
             Self::CheckFinite => Action::FiniteCheck,
@@ -93,20 +93,20 @@ impl PassKind {
     }
 }
 
-/// A gradient pass: a region of the program, with what it was given.
+/// A gradient pass: a region of the program, with its settings.
 #[derive(Clone, Debug)]
 pub struct Pass {
     /// The pass's name, as in code and specification.
     pub name: &'static str,
     /// Its parameters, printed; a parameter that is a tensor shows as its node.
     pub parameters: Vec<(&'static str, String)>,
-    /// The parameters whose gradients it changes, or that it updates; none for a pass that is about no gradients.
+    /// The parameters whose gradients it changes, or that it updates; empty for a pass over no parameter's gradient.
     pub params: ParamSet,
-    /// Its part in an update.
+    /// Its role in an update.
     pub kind: PassKind,
     /// The nodes it works on.
     pub inputs: Vec<NodeId>,
-    /// The nodes it gives.
+    /// The nodes it returns.
     pub outputs: Vec<NodeId>,
     /// The nodes recorded within it. (A node that existed before is shared, and stays where it was.)
     pub nodes: Range<u32>,
@@ -114,7 +114,7 @@ pub struct Pass {
     pub site: Site,
 }
 
-/// When a tapped value is an error.
+/// The condition that makes a tapped value an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bad {
     /// The value is true.
@@ -150,7 +150,7 @@ impl Alarm {
         let what = match self.bad {
             Bad::True | Bad::NotFinite => self.what.clone(),
             Bad::Outside(range) => {
-                // With the digits that it has.
+                // With the digits of its type.
                 let (wide, narrow) = (format!("{value:?}"), format!("{:?}", value as f32));
                 let shown = if taps[self.tap].dtype() == DType::F64 { wide } else { narrow };
                 format!("{} is {shown}, and must be {range}: the step was skipped", self.what)
@@ -165,23 +165,23 @@ impl Alarm {
 pub(crate) struct Window {
     /// The accumulator's name.
     pub name: String,
-    /// The number of micro-batches that a window has, if that has been said.
+    /// The number of micro-batches of a window, if it is specified.
     pub micro_batches: Option<usize>,
-    /// The count of those that are in (u32 scalar): their number, or, where no length has been said, their weight.
+    /// The count of micro-batches in the window (u32 scalar): their number, or their weight if no length is specified.
     pub counter: StateId,
     pub weighting: Weighting,
     /// True if the gradients that are added up carry a loss scale.
     pub scaled: bool,
-    /// The state of the scale that it carries, or has carried.
+    /// The state of the loss scale that the gradients carry, or have carried.
     pub scale: Option<StateId>,
 }
 
-/// Something that a run does and that concerns windows.
+/// An effect of a run on windows.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// To one accumulator.
+    /// An action on the window of one accumulator.
     Window(Arc<Window>, Action),
-    /// To a loss scale.
+    /// An update of a loss scale.
     ScalerUpdate(StateId),
 }
 
@@ -206,7 +206,7 @@ impl Event {
 pub(crate) type Events = [(Event, Site)];
 
 impl Window {
-    /// The rules for its gradients.
+    /// The settings of the rules for its gradients.
     pub fn config(&self, ranks: usize) -> PassConfig {
         PassConfig {
             micro_batches: self.micro_batches.unwrap_or(usize::MAX),

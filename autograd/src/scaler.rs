@@ -1,7 +1,7 @@
 //! Loss scaling: multiplying the loss so that small gradients survive a narrow type.
 //!
-//! A dynamic scale is a state of the store, and its whole cycle (skip, back off, grow) happens on the tape: unscaling notes
-//! what it finds in a further state, and [`LossScaler::update`] acts on all that was found under the present scale.
+//! A dynamic scale is a state of the store, and its whole cycle (skip, back off, grow) happens on the tape: unscaling
+//! notes its findings in another state, and [`LossScaler::update`] acts on all findings under the present scale.
 
 use crate::{
     Array, DType, Operand, Tensor,
@@ -36,7 +36,7 @@ struct Dynamic {
     backoff: f64,
     interval: i32,
     min_scale: f64,
-    /// The greatest scale that still has room to grow in f32.
+    /// The greatest scale whose growth does not overflow f32.
     room: f64,
     /// The scale (f32 scalar).
     scale: StateId,
@@ -44,7 +44,7 @@ struct Dynamic {
     tracker: StateId,
     /// True if a verdict has been given under the present scale (bool scalar).
     judged: StateId,
-    /// True if something was not finite under the present scale (bool scalar).
+    /// True if a gradient was non-finite under the present scale (bool scalar).
     found: StateId,
 }
 
@@ -61,8 +61,8 @@ pub struct DynamicScale {
     pub backoff: f64,
     /// The number of finite updates in a row that make it grow.
     pub interval: u32,
-    /// It never backs off below this; 0 for no floor. Without one it can fall below the least normal number of f32, under
-    /// which no step is taken, as the session says.
+    /// The scale never backs off below this; 0 for no floor. Without a floor it can fall below the least normal number
+    /// of f32: then no step is taken, and the session reports it.
     pub min_scale: f64,
 }
 
@@ -98,7 +98,7 @@ impl LossScaler {
         Self { scale: Scale::Fixed(scale) }
     }
 
-    /// A scale that grows while gradients are finite and backs off where they are not (Micikevicius et al. 2018, "Mixed
+    /// A scale that grows while gradients are finite and backs off when they are not (Micikevicius et al. 2018, "Mixed
     /// precision training"; PyTorch's `GradScaler`). Declares `<name>/scale` (f32), `<name>/growth_tracker` (i32),
     /// `<name>/judged` and `<name>/found_inf` (bool).
     ///
@@ -118,7 +118,7 @@ impl LossScaler {
             min_scale >= 0.0 && min_scale <= init,
             "loss scale: min_scale is {min_scale}, and must be in [0, init]"
         );
-        // Asked before growing, so that no infinity arises: a device may compute as if there were none.
+        // A bound to check before growing, so that no infinity arises: a device may compute as if there were none.
         let factor = growth as f32;
         let mut room = f32::MAX / factor;
         while !(room * factor).is_finite() {
@@ -208,12 +208,12 @@ impl LossScaler {
         }
     }
 
-    /// Bool scalar: whether a dynamic scale is one that a loss can have been multiplied by; a run says where it is not.
+    /// Bool scalar: true if a dynamic scale is in the range of scales; a run reports one that is not.
     #[track_caller]
     pub(crate) fn is_sound(self, tape: &Tape) -> Option<Tensor<'_>> {
         let scale = tape.state(self.as_dynamic()?.scale);
         let sound = Range::Scale.has_on_tape(scale);
-        // Not the scale itself, which could not be updated where it lies then.
+        // The alarm taps the check, not the scale, which could then not be updated in place.
         let what = format!("unscale: the loss scale is not {}, and the step was skipped", Range::Scale);
         tape.alarm("unscale/bad_scale", !sound, Bad::True, what);
         Some(sound)
@@ -229,15 +229,15 @@ impl LossScaler {
         }
     }
 
-    /// Adapts a dynamic scale to what was found since the last update, once per update, after every optimizer has stepped:
+    /// Adapts a dynamic scale to the findings since the last update. Call it once per update, after every optimizer has
+    /// stepped:
     ///
     /// ```text
     /// something not finite:  scale = max(min_scale, scale * backoff), tracker = 0
-    /// otherwise:             tracker += 1; at the interval scale *= growth where that stays finite, and tracker = 0
+    /// otherwise:             tracker += 1; at the interval scale *= growth if that stays finite, and tracker = 0
     /// ```
     ///
-    /// If nothing has been unscaled since the last update, nothing is known, and nothing changes. A constant scale, and
-    /// none, stay as they are.
+    /// If nothing has been unscaled since the last update, nothing changes. Without a dynamic scale, this does nothing.
     #[track_caller]
     pub fn update(self, tape: &Tape) {
         let Some(d) = self.as_dynamic() else { return };

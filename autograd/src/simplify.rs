@@ -1,5 +1,6 @@
-//! Algebra that changes no bit, except the last one of some squares (`x * x` is correctly rounded, a power need not be):
-//! constants are folded, identities dropped. Rules that could change a NaN or the sign of a zero (`x * 0`, `x + 0`) are not used.
+//! Algebra that changes no bit, except the last one of some squares (`x * x` is correctly rounded, a power need not
+//! be): constants are folded, identities dropped. Rules that could change a NaN or the sign of a zero (`x * 0`,
+//! `x + 0`) are not used.
 
 use crate::{
     Array, DType, Tensor,
@@ -34,7 +35,7 @@ pub(crate) fn simplified<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
     }
 }
 
-/// The tensor that parts put together are the slices of, each where it was.
+/// The tensor that the parts are slices of, if each part is at its old place and together they cover the tensor.
 fn taken_apart<'t>(axis: usize, len: usize, places: &[Place], parts: &[Tensor<'t>]) -> Option<Tensor<'t>> {
     let mut whole = None;
     let mut covered = 0;
@@ -65,7 +66,7 @@ fn input(x: Tensor<'_>) -> Tensor<'_> {
     Tensor { tape: x.tape, id: node(x).inputs[0] }
 }
 
-/// The one value that all elements of a tensor have, if it is a constant by way of movement alone.
+/// The common value of all elements of a tensor, if it is a constant behind movement ops alone.
 pub(crate) fn uniform(x: Tensor<'_>) -> Option<f64> {
     let node = node(x);
     match node.op {
@@ -75,7 +76,7 @@ pub(crate) fn uniform(x: Tensor<'_>) -> Option<f64> {
     }
 }
 
-/// Arithmetic of constants that every device rounds alike: correctly, for f32 from f64.
+/// Folds operations on constants that every device rounds correctly; an f32 result is rounded from f64.
 fn folded<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
     let dtype = x[0].dtype();
     if !matches!(dtype, DType::F32 | DType::F64) {

@@ -18,7 +18,7 @@ impl Site {
         Self { file: at.file(), line: at.line(), column: at.column() }
     }
 
-    /// A line that a file tells of.
+    /// A line that a stored program names.
     pub(crate) fn new(file: &'static str, line: u32, column: u32) -> Self {
         Self { file, line, column }
     }

@@ -15,7 +15,7 @@ pub const ALIGN: usize = 128;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StateId(Handle);
 
-/// By position: what reads a program names the states of its own store.
+/// Serializes the position: the reader of a program puts in the states of its own store.
 impl Serialize for StateId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.index().serialize(serializer)
@@ -71,7 +71,7 @@ pub struct ParamDecl {
 /// The declarations of a store, without the values. Two are equal if they are of the same store.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// `None` of a tape that is over no store.
+    /// `None` for a tape over no store.
     store: Option<StoreId>,
     states: Vec<(StateId, StateDecl)>,
     params: Vec<(Param, ParamDecl)>,
@@ -115,8 +115,8 @@ impl Layout {
         }
     }
 
-    /// True if what is recorded over these declarations means the same over others: they are the same ones, in the same order,
-    /// of whatever store.
+    /// True if a program over these declarations means the same over the others: they are equal, in the same order,
+    /// whatever their stores.
     pub(crate) fn serves(&self, other: &Self) -> bool {
         let states = self.states.iter().map(|(_, state)| state).eq(other.states.iter().map(|(_, state)| state));
         let place = |(_, param): &(Param, ParamDecl)| {
@@ -168,7 +168,7 @@ impl Layout {
     }
 }
 
-/// A set of parameters: what a gradient is taken of, what an optimizer steps.
+/// A set of parameters, as for a gradient or an optimizer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ParamSet {
     params: Vec<Param>,
@@ -225,7 +225,7 @@ pub struct Flat<'t> {
 }
 
 impl<'t> Flat<'t> {
-    /// From one vector per arena.
+    /// Collects one vector per arena.
     pub fn new(parts: Vec<(StateId, Tensor<'t>)>) -> Self {
         Self { parts }
     }
@@ -245,7 +245,7 @@ impl<'t> Flat<'t> {
         Self { parts: self.parts.iter().map(|&(arena, x)| (arena, f(arena, x))).collect() }
     }
 
-    /// As [`Flat::map`], for a function that keeps something of each.
+    /// As [`Flat::map`], for a function with state of its own.
     pub(crate) fn map_mut(&self, mut f: impl FnMut(StateId, Tensor<'t>) -> Tensor<'t>) -> Self {
         Self { parts: self.parts.iter().map(|&(arena, x)| (arena, f(arena, x))).collect() }
     }
@@ -256,7 +256,7 @@ impl<'t> Flat<'t> {
     }
 }
 
-/// Declares what outlives a step, with first values; a [`crate::Session`] takes it.
+/// Declares everything that outlives a step, with first values; a [`crate::Session`] takes it over.
 ///
 /// ```
 /// use wgrad::{Array, Store};
@@ -281,8 +281,7 @@ impl Default for Store {
 }
 
 impl Store {
-    /// An empty store. What it declares is its own: handles of one store mean nothing to another, though both declare the
-    /// same.
+    /// An empty store. Its handles are its own: another store refuses them, even if it declares the same.
     #[track_caller]
     pub fn new() -> Self {
         let id = StoreId::fresh();
@@ -307,8 +306,8 @@ impl Store {
     /// Declares a parameter with its first value, in the arena of its dtype.
     ///
     /// # Panics
-    /// If the path is taken or has a colon in it, the type is not f32 or f64, or a state with the arenas' lengths has been
-    /// declared already.
+    /// If the path is taken or has a colon in it, the type is not f32 or f64, or a state with the arenas' lengths has
+    /// been declared already.
     #[track_caller]
     pub fn param(&mut self, path: &str, value: &Array) -> Param {
         assert!(self.layout.params().all(|(_, p)| p.path != path), "parameter {path:?} is declared twice");
@@ -335,7 +334,7 @@ impl Store {
         id
     }
 
-    /// Declares a parameter that is a segment of a state which is there.
+    /// Declares a parameter that is a segment of an existing state.
     pub(crate) fn place(&mut self, path: &str, shape: Shape, arena: StateId, offset: usize) {
         self.arenas.insert(self.layout.state(arena).dtype, arena);
         self.closed = true;

@@ -15,8 +15,8 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::{collections::HashSet, sync::Arc};
 
-/// A program with the declarations of its store, without its values. It leaves out what only recording and a session's checks
-/// are for: windows, alarms, lints, and the settings of passes.
+/// A program with the declarations of its store, without its values. It leaves out the data that only recording and a
+/// session's checks need: windows, alarms, lints, and the settings of passes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredProgram {
@@ -25,7 +25,7 @@ pub struct StoredProgram {
     params: Vec<StoredParam>,
     inputs: Vec<Named>,
     scopes: Vec<StoredScope>,
-    /// The source files that lines are of.
+    /// The source files that `site` of nodes refers to.
     files: Vec<String>,
     nodes: Vec<StoredNode>,
     /// A state's position, and the node that becomes its value.
@@ -91,7 +91,7 @@ impl StoredPass {
     }
 }
 
-/// More elements than any value of a program that has run anywhere.
+/// A bound on the number of elements of a value, beyond any program that could run.
 const MOST: usize = match 1usize.checked_shl(34) {
     Some(most) => most,
     None => usize::MAX >> 4,
@@ -165,10 +165,10 @@ impl StoredProgram {
         self.inputs.iter().map(|input| (&*input.name, &input.shape, input.dtype))
     }
 
-    /// The program again, over a store of its own with these values of the states.
+    /// Restores the program, over a new store with these values of the states.
     ///
     /// # Errors
-    /// [`Error::NoProgram`] if it is none that a tape could have recorded, or a value is not the state's.
+    /// [`Error::NoProgram`] if no tape could have recorded it, or if a value does not fit its state.
     pub fn open(self, values: Vec<Array>) -> Result<(Program, Store)> {
         self.opened(values).map_err(|why| Error::NoProgram { why })
     }
@@ -381,14 +381,15 @@ fn check(holds: bool, why: impl FnOnce() -> String) -> Checked<()> {
     if holds { Ok(()) } else { Err(why()) }
 }
 
-/// The number of elements, if that is possible.
+/// The number of elements, if it is at most `MOST`.
 fn elements(shape: &Shape) -> Checked<usize> {
     let all = shape.iter().try_fold(1usize, |all, extent| all.checked_mul(*extent));
     all.filter(|all| *all <= MOST).ok_or_else(|| format!("{shape} has too many elements"))
 }
 
 impl Store {
-    /// A store of these states, and of parameters that are segments of some of them: path, shape, arena and first element.
+    /// A store of these states, and of parameters that are segments of some of them: path, shape, arena and first
+    /// element.
     fn of_parts(states: Vec<(String, Array)>, params: Vec<(String, Shape, usize, usize)>) -> Self {
         let mut store = Store::new();
         let ids: Vec<_> = states.iter().map(|(name, value)| store.state(name, value)).collect();

@@ -40,7 +40,7 @@ pub(crate) struct Here {
     /// The function that is being recorded.
     pub named: Option<Named>,
     pub autocast: Option<DType>,
-    /// True if anything was computed in half precision because of it.
+    /// True if `autocast` has made anything compute in f16.
     pub half: bool,
     pub probe: Option<Probe>,
     pub rewrite: Option<Rewrite>,
@@ -49,9 +49,9 @@ pub(crate) struct Here {
 /// The values of states.
 #[derive(Default)]
 pub(crate) struct States {
-    /// The last that each was given, or its first.
+    /// The current value of each state: the last one assigned.
     pub now: BTreeMap<StateId, NodeId>,
-    /// Those that stand in for states while a stretch is recorded again, the innermost last.
+    /// The values that replace states within [`Tape::with_params`], the innermost last.
     pub rebound: Vec<BTreeMap<StateId, NodeId>>,
     pub versions: Versions,
 }
@@ -70,22 +70,24 @@ pub(crate) struct Closures {
 pub(crate) struct Chance {
     /// The number of random streams of each path.
     pub streams: HashMap<String, u64>,
-    /// The counters that gradient noise is drawn at, and those that move with every run.
+    /// The counters that gradient noise is drawn at.
     pub noise: Vec<StateId>,
+    /// The counters that advance with every run.
     pub advanced: Vec<StateId>,
     /// The keys that all ranks must have in common.
     pub shared: Vec<StateId>,
 }
 
-/// The notes of passes, accumulators and scalers. The tape keeps them for a program, and asks none of them itself.
+/// The notes of passes, accumulators and scalers. The tape keeps them for the program, and reads none of them itself.
 #[derive(Default)]
 pub(crate) struct Training {
     pub passes: Vec<Pass>,
     pub unreached: Vec<Param>,
     /// The taps that may be errors.
     pub alarms: Vec<Alarm>,
-    /// The effects of runs on windows of accumulators, and the losses whose gradients go into each.
+    /// The effects of runs on windows of accumulators.
     pub events: Vec<(Event, Site)>,
+    /// The losses whose gradients go into each accumulator.
     pub accumulated: Vec<(StateId, NodeId)>,
     /// The value of each loss scale that a loss was last multiplied by.
     pub scaled_by: BTreeMap<StateId, NodeId>,
@@ -138,13 +140,13 @@ impl Tape {
         Self::for_ranks(layout, 1)
     }
 
-    /// As [`Tape::new`], for a program that so many ranks run together.
+    /// As [`Tape::new`], for a program that `ranks` ranks run together.
     pub fn for_ranks(layout: Arc<Layout>, ranks: usize) -> Self {
         let root = Scope { parent: ScopeId(0), name: String::new(), turn: None };
         Self { layout, ranks, inner: RefCell::new(Inner { scopes: vec![root], ..Inner::default() }) }
     }
 
-    /// The declarations of the store that it is recorded over.
+    /// The declarations of the store that the tape is recorded over.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -183,7 +185,7 @@ impl Tape {
         let typed: Vec<Typed> = x.iter().map(|x| (x.shape(), x.dtype())).collect();
         match op.infer(&typed) {
             Ok((shape, dtype)) => {
-                // A signed size, as pointers are: more would wrap in the arithmetic of strides.
+                // The size in bytes must fit an isize: otherwise the arithmetic of strides would wrap.
                 let bytes = shape.iter().try_fold(dtype.size() as isize, |n, &d| n.checked_mul(d.try_into().ok()?));
                 self.require(bytes.is_some(), op.name(), x, || format!("{dtype}{shape} is larger than memory can be"));
                 self.push_typed(op, x.iter().map(|x| x.id).collect(), (shape, dtype))
@@ -214,7 +216,7 @@ impl Tape {
     /// A node that has been recorded.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the tape has fewer nodes.
     #[track_caller]
     pub fn node(&self, id: NodeId) -> Node {
         self.inner.borrow().nodes[id.index()].clone()
@@ -223,7 +225,7 @@ impl Tape {
     /// The tensor of a node that has been recorded.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the tape has fewer nodes.
     #[track_caller]
     pub fn tensor(&self, id: NodeId) -> Tensor<'_> {
         assert!(id.0 < self.len(), "tensor {id}: the tape has {} nodes", self.len());
@@ -259,8 +261,8 @@ impl Tape {
         self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node, site });
     }
 
-    /// As [`Tape::tap`], for what may be recorded several times, as a hook is that several sweeps run: the first is tapped
-    /// under the name, the second as `<name>#2`.
+    /// As [`Tape::tap`], for a value that may be recorded several times, as in a hook that several sweeps run. The
+    /// first is tapped under the name, the second as `<name>#2`.
     ///
     /// # Panics
     /// If the value is another tape's.
@@ -269,8 +271,8 @@ impl Tape {
         self.tap(&self.free_tap(name), value);
     }
 
-    /// As [`Tape::tap_each`], of a gradient that a hook of a scaled loss shows, for who divides it by the scale: of any other
-    /// tap there is a lint ([`crate::Pitfall::MisplacedProbe`]).
+    /// As [`Tape::tap_each`], for a gradient of a scaled loss that the reader will divide by the scale. A hook that
+    /// taps it otherwise gets a lint ([`crate::Pitfall::MisplacedProbe`]).
     ///
     /// # Panics
     /// If the value is another tape's.
@@ -279,7 +281,7 @@ impl Tape {
         self.push_tap(&self.free_tap(name), value);
     }
 
-    /// The name, or that with a number if it is taken.
+    /// The name, with a number appended if it is taken.
     fn free_tap(&self, name: &str) -> String {
         let (mut free, mut count) = (name.to_string(), 1);
         while self.tapped(&free).is_some() {
@@ -294,7 +296,7 @@ impl Tape {
         self.inner.borrow().taps.iter().find(|tap| tap.name == name).map(|tap| tap.site)
     }
 
-    /// Forgets what has been tapped so far.
+    /// Forgets the taps so far.
     #[cfg(feature = "testing")]
     pub(crate) fn forget_taps(&self) {
         let inner = &mut *self.inner.borrow_mut();
@@ -302,8 +304,8 @@ impl Tape {
         inner.training.alarms.clear();
     }
 
-    /// Records a gradient pass as a region: what `f` records, under the pass's name, with its parameters. The nodes
-    /// it returns are the region's outputs; `inputs` are what it works on.
+    /// Records a gradient pass as a region: the nodes that `f` records, under the pass's name, with its parameters. The
+    /// pass works on `inputs`; the tensors that `f` returns are its outputs.
     #[track_caller]
     pub fn pass<'t>(
         &'t self,
@@ -315,7 +317,7 @@ impl Tape {
         self.pass_over(name, parameters, inputs, (ParamSet::default(), PassKind::Other), f)
     }
 
-    /// As [`Tape::pass`], of a pass that is about the gradients of some parameters, or steps them.
+    /// As [`Tape::pass`], for a pass over the gradients of some parameters, or a step of them.
     #[track_caller]
     pub(crate) fn pass_over<'t>(
         &'t self,
@@ -368,7 +370,7 @@ impl Tape {
         RuleId(inner.closures.rules.len() as u32 - 1)
     }
 
-    /// A rule of the library's own for some axes: the same one each time, so that equal compositions are one.
+    /// The library's own rule of this name for some axes: the same id each time, so that equal compositions are merged.
     pub(crate) fn own_rule(&self, name: &'static str, axes: &[usize], rule: OwnRule) -> RuleId {
         let known = self.inner.borrow().closures.own_rules.get(&(name, axes.into())).copied();
         known.unwrap_or_else(|| {

@@ -25,8 +25,8 @@ pub struct Tensor<'t> {
 /// The other side of an operation: a tensor, or a number that takes the tensor's type.
 #[derive(Clone, Copy, Debug)]
 pub enum Operand<'t> {
-    /// A number, rounded to the float type it meets; an integer type must hold it exactly. Arithmetic of f16 with a number
-    /// that is no half is that of f32, and its result is rounded.
+    /// A number, rounded to the float type it meets; an integer type must hold it exactly. Arithmetic of f16 with a
+    /// number that f16 cannot hold is computed in f32, and its result is rounded.
     Value(f64),
     /// A tensor.
     Tensor(Tensor<'t>),
@@ -112,13 +112,13 @@ unary_methods! {
     tanh => Tanh,
     /// The error function.
     erf => Erf,
-    /// `1 / (1 + e^-x)`, which keeps its digits far left, too.
+    /// `1 / (1 + e^-x)`, accurate for very negative x, too.
     sigmoid => Sigmoid,
     /// The normal distribution's function, `(1 + erf(x / sqrt 2)) / 2`: the probability of less than x.
     normal_cdf => NormalCdf,
     /// The normal distribution's density, `e^(-x^2 / 2) / sqrt(2 pi)`.
     normal_pdf => NormalPdf,
-    /// Bool: whether each element is neither NaN nor infinite.
+    /// Bool: true for each element that is neither NaN nor infinite.
     is_finite => IsFinite,
 }
 
@@ -178,25 +178,26 @@ impl<'t> Tensor<'t> {
     /// Records the gradient of this scalar with respect to parameters: one flat vector per arena, and the set of
     /// parameters that the loss reaches.
     ///
-    /// A parameter may be read before and after a step of other parameters, as those of a generator are whose samples a
-    /// discriminator is trained on first. It has one value, and its gradient is the sum of what flows to all reads. Nothing
-    /// flows on through a step, or through an assignment of parameters, to what was there before: for gradients through an
-    /// update see [`crate::Optimizer::update`] and [`Tape::with_params`].
+    /// A parameter may be read before and after a step of other parameters, as a generator's are if a discriminator is
+    /// first trained on its samples. The parameter has one value, and its gradient is the sum over all reads. No
+    /// gradient flows through a step or an assignment of parameters to earlier values: for gradients through an update
+    /// see [`crate::Optimizer::update`] and [`Tape::with_params`].
     ///
     /// # Panics
-    /// If this is not a float scalar. If it reads a parameter of the set at two values, before and after a change of the
-    /// parameter: the message has the lines of both reads and of the change. An assignment of an arena, or other values
-    /// within [`Tape::with_params`], count as a change of each of its parameters, unless [`crate::Optimizer::update`] has
-    /// made them.
+    /// If this is not a float scalar. If it reads a parameter of the set at two values, before and after a change of
+    /// the parameter: the message has the lines of both reads and of the change. An assignment of an arena, or other
+    /// values within [`Tape::with_params`], count as a change of each of its parameters, unless
+    /// [`crate::Optimizer::update`] has made them.
     #[track_caller]
     pub fn grad(self, params: &ParamSet) -> Grads<'t, Unscaled> {
         Grads::of(self, params)
     }
 
-    /// Records the gradient of this scalar with respect to some tensors. `None`: it does not depend on that one.
+    /// Records the gradient of this scalar with respect to some tensors. `None` for a tensor that it does not depend
+    /// on.
     ///
-    /// A result of [`Tape::param`] stands for all reads of that value, before and after steps of other parameters; where
-    /// several of them are given, each stands for itself.
+    /// A result of [`Tape::param`] stands for all reads of that value, before and after steps of other parameters. If
+    /// several such results are given, each stands for itself.
     ///
     /// # Panics
     /// If this is not a float scalar.
@@ -233,7 +234,7 @@ impl<'t> Tensor<'t> {
         sweep(self.tape, &[(self, cotangent)], wrt, &self.tape.paths(self, wrt))
     }
 
-    /// Refuses what no gradient is taken of.
+    /// Panics if this is not a float scalar.
     #[track_caller]
     pub(crate) fn check_loss(self) {
         self.tape.require(self.rank() == 0 && self.dtype().is_float(), "grad", &[self], || {
@@ -268,7 +269,7 @@ impl<'t> Tensor<'t> {
         self.binary(op, other)
     }
 
-    /// Begins a function of this tensor and an operand, and gives that as a tensor.
+    /// Begins a function of this tensor and an operand, and gives the operand as a tensor.
     #[track_caller]
     pub(crate) fn call_with(self, name: &'static str, other: impl Into<Operand<'t>>) -> (Call<'t>, Self) {
         let other = other.into();
@@ -289,7 +290,7 @@ impl<'t> Tensor<'t> {
         self.tape.push(Op::Binary(op), &[a, b])
     }
 
-    /// Arithmetic with a tensor or a number, which is on the left of what is `swapped`.
+    /// Arithmetic with a tensor or a number, which is the left operand if `swapped`.
     #[track_caller]
     fn arithmetic(self, name: &'static str, op: Binary, other: Operand<'t>, swapped: bool) -> Self {
         let _call = self.call_on(name, other);
@@ -318,7 +319,7 @@ impl<'t> Tensor<'t> {
         self.tape.push(Op::Select, &[condition, a, b.broadcast_to(a.shape())])
     }
 
-    /// The elements in another type; the same tensor if it has it.
+    /// The elements in another type; this tensor if it has that type.
     #[track_caller]
     pub fn cast(self, dtype: DType) -> Self {
         if self.dtype() == dtype { self } else { self.tape.push(Op::Cast(dtype), &[self]) }
@@ -475,7 +476,7 @@ impl<'t> Tensor<'t> {
         Self::concat(&lifted, 0)
     }
 
-    /// Zeros before and after, along an axis.
+    /// Pads an axis with zeros before and after.
     #[track_caller]
     pub fn pad(self, axis: usize, before: usize, after: usize) -> Self {
         let _call = self.tape.call("pad", &[self]);
@@ -540,8 +541,8 @@ impl<'t> Tensor<'t> {
 
     // Contraction.
 
-    /// The matrix product over the last two dimensions; leading dimensions broadcast as a batch. A vector is a row on the
-    /// left and a column on the right, and has no dimension in the result.
+    /// The matrix product over the last two dimensions; leading dimensions broadcast as a batch. A vector is a row on
+    /// the left and a column on the right, and has no dimension in the result.
     #[track_caller]
     pub fn matmul(self, other: Tensor<'t>) -> Self {
         let _call = self.tape.call("matmul", &[self, other]);
@@ -574,7 +575,7 @@ impl<'t> Tensor<'t> {
         let (a, b) = (self.shape(), other.shape());
         let (ra, rb) = (a.rank(), b.rank());
         if ra > 2 && rb == 2 {
-            // One matrix for the whole batch: its rows are one tall matrix.
+            // One matrix multiplies the whole batch, whose rows form one tall matrix.
             let n = if tb { b[0] } else { b[1] };
             let rows: usize = a[..ra - 1].iter().product();
             return self.reshape([rows, a[ra - 1]]).matmul_with(other, false, tb).reshape(a.with(ra - 1, n));
@@ -590,7 +591,7 @@ impl<'t> Tensor<'t> {
         x.matmul_with(y, false, tb)
     }
 
-    /// The matrix product of equal batches, either side transposed first.
+    /// The matrix product of equal batches, of sides that may be stored transposed.
     #[track_caller]
     pub(crate) fn matmul_with(self, other: Tensor<'t>, ta: bool, tb: bool) -> Self {
         self.tape.push(Op::MatMul { ta, tb }, &[self, other])

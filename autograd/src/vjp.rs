@@ -9,8 +9,8 @@ use crate::{
 };
 use std::f64::consts::PI;
 
-/// The cotangents of the inputs `x` of `op`, which is not fused, whose results are `y`, from those of its results, `g`. Ops with one result
-/// have a cotangent whenever they are asked.
+/// The cotangents of the inputs `x` of an unfused `op`, from the cotangents `g` of its results `y`. An op with one
+/// result is asked only if that result has a cotangent.
 pub(crate) fn vjp<'t>(
     op: &Op,
     y: &[Tensor<'t>],
@@ -24,7 +24,8 @@ pub(crate) fn vjp<'t>(
     let tape = y.tape;
     let rounds = matches!(op, Op::Unary(_) | Op::Binary(Binary::Div | Binary::Pow)) && *op != Op::Unary(Unary::Neg);
     if rounds && y.dtype() == DType::F16 {
-        // A half's gradient is rounded once. The result is computed anew, since it has lost digits that rules may need.
+        // A gradient in f16 is rounded once. The result is computed again in f32: in f16 it has lost digits that rules
+        // may need.
         let wide: Vec<Tensor<'t>> = x.iter().map(|x| x.cast(DType::F32)).collect();
         let sent = vjp(op, &[tape.push(op.clone(), &wide)], &wide, &[Some(g.cast(DType::F32))]);
         return sent.into_iter().map(|d| Some(d?.cast(DType::F16))).collect();
@@ -73,7 +74,7 @@ pub(crate) fn vjp<'t>(
         }
         Op::Cast(_) => vec![x[0].dtype().is_float().then(|| g.cast(x[0].dtype()))],
         Op::Reduce(kind, _) | Op::SegmentReduce(kind, _) if y.dtype() == DType::F16 && *kind != Reduce::Sum => {
-            // A half is no number to count by, and a norm may exceed it: the rule of f32, rounded once.
+            // f16 is too narrow to count equal maxima, and a norm may exceed it: apply the rule in f32, and round once.
             let x = [x[0].cast(DType::F32)];
             let d = vjp(op, &[tape.push(op.clone(), &x)], &x, &[Some(g.cast(DType::F32))]);
             vec![d[0].map(|d| d.cast(y.dtype()))]
@@ -91,8 +92,8 @@ pub(crate) fn vjp<'t>(
                     winners * spread(g / tape.push(sum, &[winners]))
                 }
                 Reduce::Norm => {
-                    // x / |x|; both are replaced where the norm is 0, so that no order of derivative meets 0 / 0. Between
-                    // segments it is taken for 1, too, and no gradient flows.
+                    // x / |x|. If the norm is 0, the rule takes 0 / 1, so that no order of derivative meets 0 / 0. The
+                    // gaps between segments have norm 0, so no gradient flows to them.
                     let (norm, zero) = (spread(y), spread(y).equals(0.0));
                     spread(g) * (zero.select(x[0].zeros_like(), x[0]) / zero.select(norm.ones_like(), norm))
                 }

@@ -1,8 +1,8 @@
 //! Windows over runs: the effects of programs on accumulators, and a session's record of them.
 //!
-//! An accumulator is filled by the runs of one program and emptied by those of another, so whether a run is right
-//! depends on the runs before it. A program carries what it does to accumulators, in order; a session keeps one
-//! [`PassState`] for each, and asks it before each run.
+//! An accumulator is filled by the runs of one program and emptied by those of another, so the runs before it decide if
+//! a run is valid. A program carries its effects on accumulators, in order; a session keeps one [`PassState`] for each
+//! accumulator, and checks it before each run.
 
 use crate::{
     error::Error,
@@ -22,7 +22,7 @@ impl Tape {
         self.inner.borrow_mut().training.events.push((event, site));
     }
 
-    /// Refuses what is being recorded.
+    /// Refuses the recording: panics with the pitfall, at the caller's line.
     #[track_caller]
     pub(crate) fn refuse(&self, pitfall: Pitfall) -> ! {
         panic!("{pitfall}{}", self.recorded_at())
@@ -52,7 +52,7 @@ impl Windows {
         }
     }
 
-    /// A state has been written: if it counts a window, the record of that window is out of date.
+    /// Drops the record of the window that a state counts, if any, because the state has been written.
     pub fn forget(&mut self, state: StateId) {
         if let Some(known) = self.0.get_mut(&state) {
             known.state = None;
@@ -66,7 +66,7 @@ impl Windows {
         unknown.map(|(counter, _)| *counter).collect()
     }
 
-    /// Records that a counter holds this number.
+    /// Records the value of a counter.
     pub fn learn(&mut self, counter: StateId, value: usize, ranks: usize) {
         if let Some(known) = self.0.get_mut(&counter) {
             let window = if known.window.micro_batches.is_some() { value } else { value.min(1) };

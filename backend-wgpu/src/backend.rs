@@ -211,7 +211,7 @@ impl WgpuBackend {
         let words = self.fetch(from, start, form.words(len))?;
         let data = from_words(stretch.dtype, form, len, &words);
         Ok(match data {
-            Data::F16(halves) => Data::F16(halves[before..].to_vec()),
+            Data::F16(f16s) => Data::F16(f16s[before..].to_vec()),
             data => data,
         })
     }
@@ -220,7 +220,7 @@ impl WgpuBackend {
     fn put(&mut self, to: &wgpu::Buffer, stretch: &Stretch, data: &Data) -> Result<()> {
         let form = Form::of(stretch.memory);
         let (mut start, mut whole) = (stretch.start, None);
-        if let (Form::F16, Data::F16(halves)) = (form, data) {
+        if let (Form::F16, Data::F16(f16s)) = (form, data) {
             let first = stretch.start / 2 * 2;
             let around = Stretch {
                 start: first,
@@ -228,7 +228,7 @@ impl WgpuBackend {
                 ..stretch.clone()
             };
             if let Data::F16(mut all) = self.elements(to, &around)? {
-                all[stretch.start - first..][..stretch.len].copy_from_slice(halves);
+                all[stretch.start - first..][..stretch.len].copy_from_slice(f16s);
                 (start, whole) = (first / 2, Some(Data::F16(all)));
             }
         }

@@ -99,7 +99,7 @@ pub struct AdapterSummary {
     /// Those that it has not.
     pub missing: Vec<String>,
     /// True if kernels store f16 values as integers of 16 bits; else two of them share a word, which is changed atomically.
-    pub native_halves: bool,
+    pub native_f16: bool,
     /// The products of small matrices that its matrix units make, such as `16x16x16 f16 to f32`. What becomes of them when
     /// it is opened [`Gpu::matrix_units`] tells.
     pub matrix_units: Vec<String>,
@@ -126,7 +126,7 @@ impl AdapterSummary {
             subgroups: [info.subgroup_min_size, info.subgroup_max_size],
             features: names(adapter.features() & WANTED),
             missing: names(WANTED - adapter.features()),
-            native_halves: adapter.features().contains(Features::SHADER_I16),
+            native_f16: adapter.features().contains(Features::SHADER_I16),
             matrix_units: adapter.cooperative_matrix_properties().iter().map(matrix_unit).collect(),
             // Browsers keep it to themselves.
             name: if info.name.is_empty() { "adapter without a name".into() } else { info.name },
@@ -297,7 +297,7 @@ pub(crate) struct Inner {
     pub pipelines: Pipelines,
     /// The target that kernels are cut up for.
     pub target: Target,
-    pub halves: F16Storage,
+    pub f16_storage: F16Storage,
     /// The units that multiply matrices of f16.
     pub units: Option<Units>,
     /// The use of the adapter's own.
@@ -396,7 +396,7 @@ impl Gpu {
             summary,
             pipelines: Pipelines::new(options.kernels),
             target,
-            halves: if features.contains(Features::SHADER_I16) { F16Storage::Native } else { F16Storage::Packed },
+            f16_storage: if features.contains(Features::SHADER_I16) { F16Storage::Native } else { F16Storage::Packed },
             units,
             matrix_units,
             poison: options.poison,

@@ -188,7 +188,7 @@ impl Executable {
             shared: (world.gpu.limits.max_compute_workgroup_storage_size as usize).min(SHARED),
             buffers,
             target: world.gpu.target,
-            halves: world.gpu.halves,
+            f16_storage: world.gpu.f16_storage,
             units: world.gpu.units,
             separate: world.gpu.separate,
             wary: world.gpu.wary,

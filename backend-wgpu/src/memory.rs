@@ -67,8 +67,8 @@ pub(crate) fn to_words(data: &Data, form: Form, words: &mut Vec<u32>) -> Result<
 pub(crate) fn from_words(dtype: DType, form: Form, len: usize, words: &[u32]) -> Data {
     match dtype {
         DType::F16 if form == Form::F16 => {
-            let halves = words.iter().flat_map(|word| [*word as u16, (*word >> 16) as u16]);
-            Data::F16(halves.take(len).map(f16::from_bits).collect())
+            let f16s = words.iter().flat_map(|word| [*word as u16, (*word >> 16) as u16]);
+            Data::F16(f16s.take(len).map(f16::from_bits).collect())
         }
         DType::F32 => Data::F32(words.iter().map(|w| f32::from_bits(*w)).collect()),
         DType::F16 => Data::F16(words.iter().map(|w| f16::from_f32(f32::from_bits(*w))).collect()),

@@ -51,7 +51,7 @@ pub(crate) struct Layout<'a> {
     /// The target that kernels are cut up for.
     pub target: Target,
     /// The way kernels store f16 values.
-    pub halves: F16Storage,
+    pub f16_storage: F16Storage,
     /// The units that multiply matrices of f16, if there are any.
     pub units: Option<Units>,
     /// True if each kernel is a dispatch of its own.
@@ -94,7 +94,7 @@ impl Schedule {
             let launches = std::mem::take(launches);
             let launches = if layout.separate { launches } else { merged(launches, most) };
             let first = dispatches.len();
-            dispatches.extend(launches.iter().map(|launch| launch.dispatch(layout.halves)));
+            dispatches.extend(launches.iter().map(|launch| launch.dispatch(layout.f16_storage)));
             first..dispatches.len()
         };
         let (mut launches, mut stages, mut taps) = (vec![], vec![], vec![]);
@@ -265,7 +265,7 @@ pub fn kernels(program: &Program, grouping: &Grouping, device: Imagined) -> Resu
         shared: SHARED,
         buffers,
         target,
-        halves: if native { F16Storage::Native } else { F16Storage::Packed },
+        f16_storage: if native { F16Storage::Native } else { F16Storage::Packed },
         units: units.map(|size| Units { size, width: WIDTH, by: By::Device }),
         separate,
         wary,

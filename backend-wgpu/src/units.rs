@@ -206,7 +206,7 @@ mod tests {
 
     /// The list of an adapter, and the choice from it.
     #[test]
-    fn squares_of_halves_that_add_up_singles_are_taken() {
+    fn squares_of_f16_that_add_up_singles_are_taken() {
         use Scalar::{F16, F32};
         let nvidia = [([16, 16, 16], F16, F16), ([16, 8, 16], F16, F32), ([16; 3], F16, F32), ([8; 3], F16, F32)];
         let metal = [([8; 3], F32, F32), ([8; 3], F16, F16), ([8; 3], F16, F32)];

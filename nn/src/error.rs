@@ -16,7 +16,7 @@ pub enum Error {
         /// The system's message.
         source: io::Error,
     },
-    /// A file that a run saves to which has not ended, in this process or another.
+    /// A file that another run, in this process or another, still saves to.
     #[error("cannot write {}: another run that has not ended saves to it", path.display())]
     Busy {
         /// The file.
@@ -27,12 +27,12 @@ pub enum Error {
     Header {
         /// The file.
         path: PathBuf,
-        /// The bytes that they take.
+        /// The size of the names and metadata, in bytes.
         bytes: usize,
-        /// The room.
+        /// The room in the header, in bytes.
         most: usize,
     },
-    /// A file that is not safetensors, or not all of it.
+    /// A file that is not in the safetensors format, or that is cut short.
     #[error("{} is not a safetensors file, or it was cut short ({why})", path.display())]
     Malformed {
         /// The file.
@@ -56,7 +56,7 @@ pub enum Error {
         /// The format that is read.
         known: &'static str,
     },
-    /// A line of a file that is not one of metrics.
+    /// A line that is not a line of metrics, in a file of metrics.
     #[error("{}, line {line}: {why}", path.display())]
     Metrics {
         /// The file.
@@ -66,7 +66,7 @@ pub enum Error {
         /// The fault of the line.
         why: String,
     },
-    /// A file that is no capsule of this version.
+    /// A file that this version cannot read as a capsule.
     #[error("{} is no capsule that this version reads: {why}", path.display())]
     Capsule {
         /// The file.
@@ -111,7 +111,7 @@ pub enum Error {
         tensor: String,
         /// The declared type and shape, such as `f32[2, 3]`.
         want: String,
-        /// The file's.
+        /// The type and shape in the file.
         have: String,
     },
     /// The same parameters in another order of declaration, which the flat optimizer states depend on.
@@ -121,10 +121,10 @@ pub enum Error {
         path: PathBuf,
         /// The first parameter that differs, in this program.
         want: String,
-        /// The one in its place, in the file.
+        /// The parameter in its place, in the file.
         have: String,
     },
-    /// A line of a table that does not read as expected.
+    /// A line of a table that cannot be parsed.
     #[error("line {line} of the table: {why}")]
     Table {
         /// The line, from 1 on.
@@ -132,7 +132,7 @@ pub enum Error {
         /// The fault.
         why: String,
     },
-    /// A file or folder of data that is something else than it should be, or not all of it.
+    /// A file or folder of data that is not in the expected format, or that is cut short.
     #[error("{} is not {format}: {why}", path.display())]
     Format {
         /// The file or folder.
@@ -142,15 +142,15 @@ pub enum Error {
         /// The fault.
         why: String,
     },
-    /// A data set that has no batch.
+    /// A data set with too few samples for a batch.
     #[error("the data has {have} samples, and a batch takes at least {need}")]
     TooFew {
-        /// Its samples.
+        /// The number of samples.
         have: usize,
         /// The fewest that make a batch.
         need: usize,
     },
-    /// A text of one character, once or many times.
+    /// A text whose characters are all the same.
     #[error("the text has no other character than {character:?}: there is nothing to tell apart")]
     OneCharacter {
         /// The character.
@@ -159,9 +159,9 @@ pub enum Error {
     /// A text with too few characters.
     #[error("the text has {have} characters, and training on windows of it takes at least {need}")]
     TooShort {
-        /// Its characters.
+        /// The number of characters.
         have: usize,
-        /// The fewest that there must be.
+        /// The fewest characters that are enough.
         need: usize,
     },
     /// A character that a vocabulary lacks.
@@ -169,24 +169,24 @@ pub enum Error {
     Character {
         /// The character.
         character: char,
-        /// The number that are before it.
+        /// The number of characters before it.
         at: usize,
     },
-    /// A text with other characters than the one that a saved model was trained on.
+    /// A text whose characters differ from those that a saved model was trained on.
     #[error(
         "the text has another vocabulary ({text} characters) than the model was saved with ({saved}): {only_text:?} only in the text, {only_saved:?} only in the model; resume with the text that it was trained on"
     )]
     Vocabulary {
         /// The text's number of characters.
         text: usize,
-        /// The model's.
+        /// The model's number of characters.
         saved: usize,
         /// Some characters that only the text has.
         only_text: String,
-        /// Some that only the model has.
+        /// Some characters that only the model has.
         only_saved: String,
     },
-    /// A position that is none in a data set.
+    /// A text that is no position in a data set.
     #[error("{text:?} is no position in the data: {why}")]
     Position {
         /// The position as it was saved.
@@ -205,13 +205,13 @@ pub enum Error {
     Depth {
         /// The depth asked for.
         depth: usize,
-        /// The layers that a block more in each stage adds.
+        /// The number of layers that one more block in each stage adds.
         per_block: usize,
     },
-    /// A session's report.
+    /// An error of a session.
     #[error(transparent)]
     Session(#[from] wgrad::Error),
 }
 
-/// The result of what reads or writes data.
+/// The result of reading or writing data.
 pub type Result<T> = std::result::Result<T, Error>;

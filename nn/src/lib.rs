@@ -1,25 +1,28 @@
 //! The parts of a training script around `wgrad`: modules, initial values, optimizers, schedules, data and checkpoints.
 //!
-//! - [`Builder`] declares parameters in a `wgrad::Store`; modules are small structs of parameter handles whose `forward`
-//!   records onto the tape of its argument: [`Linear`], [`Conv2d`], [`Embedding`], [`Recurrent`], [`MultiHeadAttention`],
-//!   [`FeedForward`], [`Scale`], [`Dropout`], the norms [`LayerNorm`], [`RmsNorm`], [`GroupNorm`] and [`BatchNorm`].
-//! - [`Gpt`], [`ResNet`], [`TwoTower`] and [`Mlp`] are whole models. Pooling has no parameters: see `wgrad::Tensor::max_pool2d`.
-//! - [`paths`] has parameters by pattern, to freeze them or to group them; [`Summary`] prints them; [`probe`] looks at
-//!   activations.
+//! - [`Builder`] declares parameters in a `wgrad::Store`; modules are small structs of parameter handles whose
+//!   `forward` records onto the tape of its argument: [`Linear`], [`Conv2d`], [`Embedding`], [`Recurrent`],
+//!   [`MultiHeadAttention`], [`FeedForward`], [`Scale`], [`Dropout`], the norms [`LayerNorm`], [`RmsNorm`],
+//!   [`GroupNorm`] and [`BatchNorm`].
+//! - [`Gpt`], [`ResNet`], [`TwoTower`] and [`Mlp`] are whole models. Pooling has no parameters: see
+//!   `wgrad::Tensor::max_pool2d`.
+//! - [`paths`] selects parameters by pattern, to freeze them or to group them; [`Summary`] prints them; [`probe`] has
+//!   statistics of activations.
 //! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates.
-//! - [`diagnosis`] tells what is wrong with a run, and proves what cures it by replay.
-//! - [`FlightRecorder`] goes back to before a run broke, and names the first value that is not finite.
-//! - [`Capsule`] keeps a step of a run in a file, to be run again on another device.
+//! - [`diagnosis`] finds the faults of a run, and proves remedies by replay.
+//! - [`FlightRecorder`] replays the last steps of a run that broke, and names the first non-finite value.
+//! - [`Capsule`] keeps a step of a run in a file, to run it again on another device.
 //! - [`LrFinder`] tries learning rates from far too low to far too high.
 //! - [`Landscape`] measures the curvature of a loss, and the noise of its gradients.
 //! - [`Forecast`] warns of signs that a run is about to break.
-//! - [`LossWatch`] watches a loss; [`compare`] sets a run beside another; [`suggest_max_norm`] gives a bound for a clip.
-//! - [`track`] hands what a run shows to sinks, such as a file of JSON lines.
-//! - [`ClipWatch`] says when a clip acts on every update, or on none.
-//! - [`data`] has tasks, readers of images and texts, and a loader that resumes anywhere; [`checkpoint`] saves and restores a
-//!   session, to a [`SaveFile`] that no other run saves to meanwhile.
+//! - [`LossWatch`] watches a loss; [`compare`] compares two runs; [`suggest_max_norm`] gives a bound for a clip.
+//! - [`track`] hands the records of a run to sinks, such as a file of JSON lines.
+//! - [`ClipWatch`] reports a clip that acts on nearly every update, or on none.
+//! - [`data`] has tasks, readers of images and texts, and a loader that resumes anywhere. [`checkpoint`] saves a
+//!   session to a [`SaveFile`], which no other run can save to meanwhile, and restores it.
 //!
-//! Losses and metrics are methods of `wgrad::Tensor`: `cross_entropy`, `mse`, `accuracy`. This crate names no device.
+//! Losses and metrics are methods of `wgrad::Tensor`: `cross_entropy`, `mse`, `accuracy`. This crate depends on no
+//! backend.
 //!
 //! ```
 //! use wgrad::{DType, Store, Tape};

@@ -1,6 +1,7 @@
 //! Statistics of numbers on the host.
 
-/// The median of the numbers among some, of an even count the mean of the two in the middle; NaN of none.
+/// The median of the values that are not NaN, or NaN if there are none. Of an even count, it is the mean of the two
+/// values in the middle.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().filter(|value| !value.is_nan()).collect();
     values.sort_by(f64::total_cmp);
@@ -8,12 +9,12 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     low.zip(high).map_or(f64::NAN, |(low, high)| if low == high { low } else { 0.5 * low + 0.5 * high })
 }
 
-/// The mean; NaN of none.
+/// The mean, or NaN of an empty slice.
 pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The standard deviation of a whole population; NaN of none.
+/// The standard deviation of a whole population, or NaN of an empty slice.
 pub(crate) fn deviation(values: &[f64]) -> f64 {
     let mean = mean(values);
     (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64).sqrt()

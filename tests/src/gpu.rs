@@ -56,11 +56,11 @@ pub fn separate_gpu() -> Option<&'static Gpu> {
     gpu().map(|_| SEPARATE.get_or_init(|| Gpu::open(Choice::Best, options).expect("it opens twice")))
 }
 
-/// The GPU as it is, and with no optional feature: halves are stored in two ways. Empty if there is none.
+/// The GPU as it is, and with no optional feature: f16 numbers are stored in two ways. Empty if there is none.
 ///
 /// # Panics
 /// If there is no adapter, or it does not open twice.
-pub fn gpus_of_halves() -> Vec<&'static Gpu> {
+pub fn gpus_of_f16() -> Vec<&'static Gpu> {
     static FLOOR: OnceLock<Gpu> = OnceLock::new();
     let options = Options { floor: true, ..Options::default() };
     let floor = || FLOOR.get_or_init(|| Gpu::open(Choice::Best, options).expect("it opens twice"));

@@ -21,7 +21,7 @@ mod training;
 
 pub use cases::proptest_config;
 pub use compare::{Tolerance, compare, same_bits};
-pub use gpu::{gpu, gpu_options, gpus, gpus_of_halves, has_timestamps, separate_gpu};
+pub use gpu::{gpu, gpu_options, gpus, gpus_of_f16, has_timestamps, separate_gpu};
 pub use gradcheck::{Domain, Gradcheck, Setting};
 pub use model::{Linear, Mlp};
 pub use optimizer::{AnyOptimizer, MakeOptimizer, Step};

@@ -252,7 +252,7 @@ fn first_derivatives_need_no_decomposition() {
 }
 
 #[test]
-fn what_is_masked_or_dropped_is_decomposed_and_halves_are_widened() {
+fn what_is_masked_or_dropped_is_decomposed_and_f16_is_widened() {
     let case = Case::square(2, 4, 3);
     assert_eq!(kernels(&case.fused(1)), 2);
     assert_eq!(kernels(&case.composed(1)), 0);
@@ -293,9 +293,9 @@ fn heads_stay_where_they_lie() {
     }
 }
 
-/// Of halves, results are those of f32, rounded. (What the loss weighs results by is rounded, too.)
+/// Of f16 numbers, results are those of f32, rounded. (What the loss weighs results by is rounded, too.)
 #[test]
-fn halves_are_close_to_f32() {
+fn f16_is_close_to_f32() {
     let case = Case { dtype: DType::F16, ..Case::square(2, 5, 4) };
     let program = case.fused(1);
     let inputs = case.inputs(&program);

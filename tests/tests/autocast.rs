@@ -35,8 +35,8 @@ fn contractions_are_in_half_forwards_and_backwards_and_nothing_else_is() {
     let program = t.finish();
     assert_eq!(contractions(&program), [("matmul", DType::F16); 3]);
     let other = program.nodes().iter().filter(|node| !["matmul", "cast"].contains(&node.op.name()));
-    let halves: Vec<&str> = other.filter(|node| node.dtype == DType::F16).map(|node| node.op.name()).collect();
-    assert!(halves.iter().all(|name| ["permute", "reshape"].contains(name)), "{halves:?}\n{program}");
+    let f16s: Vec<&str> = other.filter(|node| node.dtype == DType::F16).map(|node| node.op.name()).collect();
+    assert!(f16s.iter().all(|name| ["permute", "reshape"].contains(name)), "{f16s:?}\n{program}");
 
     let value = |n: usize| Array::new([n / 4, 4], (0..n).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<f32>>());
     let inputs = [("x".to_string(), value(12)), ("w".to_string(), value(8))];
@@ -87,7 +87,7 @@ const ROWS: &[Row] = &[
     ("cumsum", 0, |_, [x, w]| x.cumsum(0) * w),
 ];
 
-/// The operations whose results are halves, but for what only moves them.
+/// The operations whose results are f16 numbers, but for what only moves them.
 fn in_half(program: &Program) -> Vec<&'static str> {
     let moves = ["cast", "permute", "reshape", "slice", "expand", "assemble"];
     let nodes = program.nodes().iter().filter(|node| node.dtype == DType::F16 && !moves.contains(&node.op.name()));
@@ -121,9 +121,9 @@ fn the_policy_is_what_its_table_says() {
         });
         for program in &programs {
             assert!(contractions(program).iter().all(|(_, dtype)| *dtype == DType::F16), "{name}:\n{program}");
-            let halves = in_half(program);
-            assert_eq!(halves.len(), count, "{name}: {halves:?}\n{program}");
-            assert_eq!(halves.len(), contractions(program).len(), "{name}: {halves:?}\n{program}");
+            let f16s = in_half(program);
+            assert_eq!(f16s.len(), count, "{name}: {f16s:?}\n{program}");
+            assert_eq!(f16s.len(), contractions(program).len(), "{name}: {f16s:?}\n{program}");
         }
         assert_eq!(
             programs[0].to_string(),
@@ -186,17 +186,17 @@ fn recurrent_layers_step_in_f32() {
             tape.tap("loss", loss);
             tape.tap("gradient", grads.flat().tensors()[0]);
             let program = tape.finish();
-            let halves = in_half(&program);
+            let f16s = in_half(&program);
             let step = cpu.session.compile(program).expect("the plan compiles");
             let x = Array::new([6, 2], (0..12).map(|i| i * 7 % 5).collect::<Vec<u32>>());
-            (cpu.run(&step, &[("x".into(), x)]).taps, halves)
+            (cpu.run(&step, &[("x".into(), x)]).taps, f16s)
         };
-        let (whole, halves) = run(&mut cpu, false);
-        assert_eq!(halves, ["matmul"; 6], "{cell:?}: the inputs and the head, each with two gradients");
-        let (steps, halves) = run(&mut cpu, true);
-        assert_eq!(halves, ["matmul"; 6], "{cell:?}, step by step");
+        let (whole, f16s) = run(&mut cpu, false);
+        assert_eq!(f16s, ["matmul"; 6], "{cell:?}: the inputs and the head, each with two gradients");
+        let (steps, f16s) = run(&mut cpu, true);
+        assert_eq!(f16s, ["matmul"; 6], "{cell:?}, step by step");
         for ((name, whole), (_, steps)) in whole.iter().zip(&steps) {
-            // What is rounded to halves may differ by one of their steps where sums differ in f32.
+            // A step and a whole sequence add in different orders in f32, so a result rounded to f16 may differ by one unit.
             compare(name, &steps.to_f64(), &whole.to_f64(), Tolerance(4e-3))
                 .unwrap_or_else(|why| panic!("{cell:?}: {why}"));
         }
@@ -234,7 +234,7 @@ fn a_sweep_within_records_what_one_without_does() {
     }
 }
 
-/// A weight that is used ten times has ten gradients in half. Summed as halves these would come to the first, 2048.
+/// A weight that is used ten times has ten gradients in half. Summed as f16 numbers these would come to the first, 2048.
 #[test]
 fn gradients_of_several_uses_are_summed_in_f32() {
     let t = Tape::default();
@@ -246,7 +246,7 @@ fn gradients_of_several_uses_are_summed_in_f32() {
     let x = [[1.0f32; 9].as_slice(), &[2048.0]].concat();
     let inputs = [("x", Array::new([10, 1, 1], x)), ("w", Array::new([1, 1], vec![1.0f32]))];
     let inputs = inputs.map(|(name, array)| (name.to_string(), array));
-    // Between 2048 and 4096 halves are even.
+    // Between 2048 and 4096 f16 numbers are even.
     assert_eq!(cpu.run(&step, &inputs).tap("dw").item(0), 2056.0);
 }
 
@@ -292,9 +292,9 @@ fn other_types_are_left_alone() {
     }
 }
 
-/// Of halves too, rows are summed in f32, and what is left over of a batch is: halves end at 65504.
+/// Of f16 numbers too, rows are summed in f32, and what is left over of a batch is: f16 numbers end at 65504.
 #[test]
-fn sums_of_halves_stay_in_range() {
+fn sums_of_f16_stay_in_range() {
     let t = Tape::default();
     let q = t.input("q", [1, 1, 1], DType::F16);
     let k = t.input("k", [1, 70_000, 1], DType::F16);
@@ -339,6 +339,6 @@ fn small_gradients_are_lost_in_half_unless_the_loss_is_scaled() {
 
 #[test]
 #[should_panic(expected = "autocast: contractions in f64")]
-fn only_halves_are_offered() {
+fn only_f16_is_offered() {
     Tape::default().autocast(DType::F64, || ());
 }

@@ -45,7 +45,7 @@ proptest! {
             taps.into_iter().map(|(name, shape, values)| (name, Array::new(shape, values))).collect()
         };
         agree(&arrays(want), &arrays(have), Tolerance::F64).map_err(TestCaseError::fail)?;
-        // What is stored in halves on the way depends on what a device computes in one kernel.
+        // A device rounds to f16 between kernels, and devices cut kernels differently.
         if recipe.steps.iter().all(|step| step.kind != Kind::CastHalf) {
             let run = |program: Program| {
                 let mut cpu = Machine::poisoned(1, Store::new());

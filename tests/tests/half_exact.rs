@@ -1,12 +1,12 @@
-//! What adds, counts, norms and attends halves: each result is within one unit in the last place of a half of what f64
-//! computes of the same numbers, on the CPU and on GPUs. So nothing on the way is rounded to a half, or leaves its range.
+//! Sums, counts, norms and attention of f16 numbers: each result is within one f16 unit in the last place of the result in f64
+//! of the same numbers, on the CPU and on GPUs. So nothing on the way is rounded to f16, or leaves its range.
 
 use approx::abs_diff_eq;
 use std::sync::Arc;
 use wgrad::{
     Array, Attention, Conv2d, DType, Data, Pool2d, Program, Store, Tape, Tensor, f16, f16_from_f64, op::Segments,
 };
-use wgrad_tests::{Machine, gpus, gpus_of_halves, reference};
+use wgrad_tests::{Machine, gpus, gpus_of_f16, reference};
 
 /// A function's name, the shape of its argument, what that is filled with, and the function.
 type Row = (&'static str, &'static [usize], fn(usize) -> f64, for<'t> fn(Tensor<'t>) -> Tensor<'t>);
@@ -37,7 +37,7 @@ fn waves(i: usize) -> f64 {
     2.0 * (i as f64 * 0.61).sin()
 }
 
-/// Queries, keys and values whose scores differ by more than halves hold.
+/// Queries, keys and values whose scores differ by more than f16 holds.
 fn far_apart(i: usize) -> f64 {
     [300.0, 300.0, -300.0, 300.0, 280.0, -300.0, 299.0, -180.0][i % 8]
 }
@@ -92,14 +92,14 @@ const ROWS: &[Row] = &[
     ("variance", &[5000], mixed, |x| (x * 0.0625).var_axes(&[0])),
     ("norm", &[5000], tenth, |x| x.norm()),
     ("norm's slope", &[5000], tenth, |x| gradient(x, x.norm())),
-    ("norm's slope beyond halves", &[4], large, |x| gradient(x, x.norm())),
+    ("norm's slope beyond f16", &[4], large, |x| gradient(x, x.norm())),
     ("cumsum", &[4100], one, |x| x.cumsum(0)),
     ("cumsum of columns", &[4100, 2], tenth, |x| x.cumsum(0)),
     ("cumsum of many", &[40_000], one, |x| x.cumsum(0)),
     ("cumsum's slope", &[4100], tenth, |x| gradient(x, x.cumsum(0))),
     ("segment_sum", &[5000], one, |x| x.segment_sum(&segments(x))),
     ("segment_norm", &[5000], tenth, |x| x.segment_norm(&segments(x))),
-    ("segment_norm's slope beyond halves", &[20], large, |x| gradient(x, x.segment_norm(&segments(x)))),
+    ("segment_norm's slope beyond f16", &[20], large, |x| gradient(x, x.segment_norm(&segments(x)))),
     ("segment_broadcast's slope", &[3], one, |x| {
         let segments = Arc::new(Segments { total: 5000, ranges: [(0, 1), (1, 4000), (4100, 900)].into() });
         gradient(x, x.segment_broadcast(&segments))
@@ -139,12 +139,12 @@ const ROWS: &[Row] = &[
     ("global_avg_pool's slope", &[1, 2, 300, 300], tenth, |x| gradient(x, x.global_avg_pool())),
     ("softmax", &[1, 70_000], tenth, |x| x.softmax(1)),
     ("logsumexp", &[2, 5000], large, |x| x.logsumexp(1)),
-    ("by more than halves hold", &[4], large, |x| x / 100_000.0),
-    ("times less than halves hold", &[4], large, |x| x * 1e-8),
-    ("from more than halves hold", &[4], large, |x| 100_000.0 - x),
+    ("by more than f16 holds", &[4], large, |x| x / 100_000.0),
+    ("times less than f16 holds", &[4], large, |x| x * 1e-8),
+    ("from more than f16 holds", &[4], large, |x| 100_000.0 - x),
     ("times a number that is no half", &[40], waves, |x| x * 0.1),
     ("its slope", &[40], waves, |x| slope(x, x * 1e-3)),
-    ("more than halves hold by it", &[4], large, |x| 1e6 / x),
+    ("more than f16 holds by it", &[4], large, |x| 1e6 / x),
     ("attention", &[1, 2, 2], far_apart, |x| x.attention(x, x, &Attention::default())),
     ("attention", &[2, 9, 4], far_apart, |x| x.attention(x, x, &Attention::default())),
     ("attention, causal", &[2, 9, 4], far_apart, |x| x.attention(x, x, &causal())),
@@ -188,8 +188,8 @@ fn argument(&(_, shape, fill, _): &Row, dtype: DType) -> Vec<(String, Array)> {
     vec![("x".into(), Array::new(shape, Data::from_f64(dtype, &values)))]
 }
 
-/// The number of halves from one to another; NaN is as far from all else as can be.
-fn halves_between(a: f16, b: f16) -> i32 {
+/// The number of f16 numbers from one to another; NaN is as far from all else as can be.
+fn f16_between(a: f16, b: f16) -> i32 {
     let place = |x: f16| {
         let size = i32::from(x.to_bits() & 0x7fff);
         if x.is_sign_negative() { -size } else { size }
@@ -201,11 +201,11 @@ fn halves_between(a: f16, b: f16) -> i32 {
     }
 }
 
-/// The result that lies farthest from the rounded truth: by how many halves, and what should be there.
+/// The result that lies farthest from the rounded truth: by how many f16 numbers, and what should be there.
 fn worst(have: &Array, truth: &[f64]) -> (i32, String) {
     let (have, truth) = (have.to_f64(), truth.iter().map(|x| f16_from_f64(*x)));
     let off = have.iter().zip(truth).enumerate().map(|(i, (have, truth))| {
-        (halves_between(f16_from_f64(*have), truth), format!("{have} instead of {truth} at {i}"))
+        (f16_between(f16_from_f64(*have), truth), format!("{have} instead of {truth} at {i}"))
     });
     off.max_by_key(|(off, _)| *off).expect("there are some")
 }
@@ -217,7 +217,7 @@ fn every_row_is_within_one_unit_in_the_last_place() {
         let half = program(row, DType::F16);
         let truth = reference(&program(row, DType::F64), &[], &argument(row, DType::F64)).taps.remove(0).2;
         let machines = || {
-            let on_gpu = gpus().into_iter().chain(gpus_of_halves().pop()).map(|gpu| Machine::on_gpu(gpu, Store::new()));
+            let on_gpu = gpus().into_iter().chain(gpus_of_f16().pop()).map(|gpu| Machine::on_gpu(gpu, Store::new()));
             std::iter::once(Machine::poisoned(2, Store::new())).chain(on_gpu)
         };
         for mut machine in machines() {
@@ -234,7 +234,7 @@ fn every_row_is_within_one_unit_in_the_last_place() {
 /// Under `autocast` f32 is rounded on the way in and out, and no score is: what masks takes a weight's rounding more. Slopes
 /// meet the rounding of the result once more, by which they are off where they cancel.
 #[test]
-fn scores_beyond_halves_survive_autocast() {
+fn scores_beyond_f16_survive_autocast() {
     let values: Vec<f32> = (0..72).map(|i| far_apart(i) as f32).collect();
     let inputs = [("x".to_string(), Array::new([2, 9, 4], values))];
     type Make = for<'t> fn(Tensor<'t>) -> Attention<'t>;
@@ -272,10 +272,10 @@ fn scores_beyond_halves_survive_autocast() {
 }
 
 #[test]
-fn a_distance_counts_halves() {
+fn a_distance_counts_f16() {
     let half = f16::from_f64;
-    assert_eq!(halves_between(half(1.0), half(1.0 + 2f64.powi(-10))), 1);
-    assert_eq!(halves_between(half(-0.0), half(2f64.powi(-24))), 1);
-    assert_eq!(halves_between(half(65504.0), f16::INFINITY), 1);
-    assert_eq!(halves_between(f16::NAN, f16::INFINITY), i32::MAX);
+    assert_eq!(f16_between(half(1.0), half(1.0 + 2f64.powi(-10))), 1);
+    assert_eq!(f16_between(half(-0.0), half(2f64.powi(-24))), 1);
+    assert_eq!(f16_between(half(65504.0), f16::INFINITY), 1);
+    assert_eq!(f16_between(f16::NAN, f16::INFINITY), i32::MAX);
 }

@@ -72,8 +72,8 @@ fn flushed(scale: f64) -> Vec<f64> {
         let (loss, z) = model.loss(t);
         let exact = loss.grad_wrt(&z);
         let (loss, z) = t.autocast(DType::F16, || model.loss(t));
-        let halves = (loss * scale).grad_wrt(&z);
-        for (exact, half) in exact.into_iter().zip(halves) {
+        let f16s = (loss * scale).grad_wrt(&z);
+        for (exact, half) in exact.into_iter().zip(f16s) {
             let [exact, half] = [exact, half].map(|g| g.expect("reached"));
             let lost = half.cast(DType::F16).equals(0.0).and(!exact.equals(0.0));
             t.tap_each("lost", lost.cast(DType::F32).mean());

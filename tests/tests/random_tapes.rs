@@ -21,10 +21,10 @@ properties! {
     plans_are_sound
     the_cpu_runs_any_plan_in_f64
     the_cpu_runs_any_plan_in_f32
-    the_cpu_runs_any_plan_with_halves
+    the_cpu_runs_any_plan_with_f16
     cpu_in_f64_agrees_with_the_reference
     cpu_in_mixed_types_agrees_with_the_reference
-    cpu_with_halves_agrees_with_the_reference
+    cpu_with_f16_agrees_with_the_reference
     cpu_in_f32_agrees_with_the_reference
     fused_equals_unfused
     threads_and_reruns_change_no_bit
@@ -42,7 +42,7 @@ properties! {
     the_gpu_runs_short_tapes
     the_gpu_runs_any_plan_in_f32
     the_gpu_agrees_with_the_reference
-    the_gpu_runs_any_plan_with_halves
+    the_gpu_runs_any_plan_with_f16
     the_gpu_repeats_its_bits
     merged_kernels_have_the_same_bits
 }

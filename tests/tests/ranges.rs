@@ -34,21 +34,21 @@ fn slope<'t>(x: Tensor<'t>, f: impl Fn(Tensor<'t>) -> Tensor<'t>) -> Tensor<'t> 
 }
 
 #[test]
-fn means_of_halves_do_not_overflow_on_the_way() {
-    let halves = |n: usize, value: f64| vector(DType::F16, &vec![value; n]);
-    expect("mean of many", [halves(70_000, 1.5)], |[x]| x.mean(), &[1.5]);
-    expect("mean of large ones", [halves(1000, 100.0)], |[x]| x.mean(), &[100.0]);
+fn means_of_f16_do_not_overflow_on_the_way() {
+    let f16s = |n: usize, value: f64| vector(DType::F16, &vec![value; n]);
+    expect("mean of many", [f16s(70_000, 1.5)], |[x]| x.mean(), &[1.5]);
+    expect("mean of large ones", [f16s(1000, 100.0)], |[x]| x.mean(), &[100.0]);
     let far = vector(DType::F16, &[300.0, -300.0, 0.0, 0.0]);
     expect("variance", [far.clone()], |[x]| x.var_axes(&[0]), &[45_000.0]);
     expect("unbiased variance", [far.clone()], |[x]| x.var_axes_with(&[0], 1.0), &[60_000.0]);
     let far = vector(DType::F16, &[300.0, -300.0]);
     expect("layer_norm", [far.clone()], |[x]| x.layer_norm(1, None, None, 1e-5), &[1.0, -1.0]);
     expect("rms_norm", [far], |[x]| x.rms_norm(1, None, 1e-5), &[1.0, -1.0]);
-    expect("softmax", [halves(70_000, 1.0)], |[x]| x.softmax(0), &[1.0 / 70_000.0]);
-    expect("logsumexp", [halves(70_000, 1.0)], |[x]| x.logsumexp(0), &[1.0 + 70_000f64.ln()]);
+    expect("softmax", [f16s(70_000, 1.0)], |[x]| x.softmax(0), &[1.0 / 70_000.0]);
+    expect("logsumexp", [f16s(70_000, 1.0)], |[x]| x.logsumexp(0), &[1.0 + 70_000f64.ln()]);
     for ignore_index in [None, Some(9)] {
         let options = CrossEntropy { ignore_index, ..CrossEntropy::default() };
-        let inputs = [halves(140_000, 1.0), vector(DType::U32, &[0.0; 70_000])];
+        let inputs = [f16s(140_000, 1.0), vector(DType::U32, &[0.0; 70_000])];
         expect(
             "cross_entropy",
             inputs,
@@ -60,13 +60,13 @@ fn means_of_halves_do_not_overflow_on_the_way() {
 
 #[test]
 fn gradients_of_activations_neither_overflow_nor_underflow() {
-    let halves = vector(DType::F16, &[300.0, -300.0, 60_000.0]);
-    expect("gelu_tanh", [halves], |[x]| slope(x, |x| x.gelu_tanh()), &[1.0, 0.0, 1.0]);
+    let f16s = vector(DType::F16, &[300.0, -300.0, 60_000.0]);
+    expect("gelu_tanh", [f16s], |[x]| slope(x, |x| x.gelu_tanh()), &[1.0, 0.0, 1.0]);
     let singles = vector(DType::F32, &[1e20, -1e20, f64::INFINITY]);
     expect("gelu_tanh", [singles], |[x]| slope(x, |x| x.gelu_tanh()), &[1.0, 0.0, 1.0]);
     // By way of 1 / e^9.9 the gradient would be less than a half can be.
-    let halves = vector(DType::F16, &[9.9, 8.0, 300.0]);
-    expect("softplus", [halves], |[x]| slope(x, |x| x.softplus() * 1e-3) * 1e3, &[1.0, 1.0, 1.0]);
+    let f16s = vector(DType::F16, &[9.9, 8.0, 300.0]);
+    expect("softplus", [f16s], |[x]| slope(x, |x| x.softplus() * 1e-3) * 1e3, &[1.0, 1.0, 1.0]);
 }
 
 #[test]

@@ -415,7 +415,7 @@ fn gradients_flow_through_the_exchange() {
 }
 
 #[test]
-fn every_type_is_reduced_and_halves_are_rounded_once() {
+fn every_type_is_reduced_and_f16_is_rounded_once() {
     let half = |values: &[f64]| Data::from_f64(DType::F16, values);
     let brought = [
         (

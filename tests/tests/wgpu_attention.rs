@@ -81,7 +81,7 @@ fn kernels(gpu: &Gpu, program: &Program) -> usize {
     plan.kernels.iter().filter(|kernel| is_attention(&kernel.kind)).count()
 }
 
-/// On these GPUs as on the reference. Halves are compared with what comes of the same numbers in f32: they may be twice as
+/// On these GPUs as on the reference. Numbers of f16 are compared with what comes of the same numbers in f32: they may be twice as
 /// far from that as the reference.
 fn agrees(case: &Case, gpus: &[&Gpu]) -> Result<(), String> {
     let program = case.program();
@@ -178,9 +178,9 @@ fn attention_is_its_decomposition_and_repeats_its_bits() {
     }
 }
 
-/// Halves in whose gradients much cancels.
+/// Numbers of f16 in whose gradients much cancels.
 #[test]
-fn halves_are_as_near_as_what_is_rounded_allows() {
+fn f16_are_as_near_as_what_is_rounded_allows() {
     for (heads, queries) in [(2, 60), (1, 70)] {
         let case = Case { batch: vec![2], kv_heads: heads, dtype: DType::F16, ..Case::new(queries, 3, 14, 32, false) };
         agrees(&case, &gpus()).unwrap_or_else(|why| panic!("{why}"));

@@ -3,7 +3,7 @@
 
 use approx::{abs_diff_eq, relative_eq};
 use wgrad::{Array, Conv2d, DType, Data, Store, Tape, Tensor, f16};
-use wgrad_tests::{Machine, gpu, gpus, gpus_of_halves, named};
+use wgrad_tests::{Machine, gpu, gpus, gpus_of_f16, named};
 use wgrad_wgpu::Gpu;
 
 /// Numbers of either sign, of about 1.
@@ -156,7 +156,7 @@ fn lines_longer_than_a_kernel_walks() {
     }
     let inputs = [("x", f32s([len], 1)), ("index", index)];
     same("scatter", &inputs, 1e-5, |t, x| t.tap("sums", x[0].scatter_add(x[1], 0, 17)));
-    same("scatter of halves", &inputs, 1e-3, |t, x| {
+    same("scatter of f16", &inputs, 1e-3, |t, x| {
         t.tap("sums", x[0].cast(DType::F16).scatter_add(x[1], 0, 17));
     });
 }
@@ -299,9 +299,9 @@ fn powers_are_accurate_and_special_ones_right() {
     }
 }
 
-/// All halves, what lies half-way between two and on either side of that.
+/// All f16 numbers, what lies half-way between two and on either side of that.
 #[test]
-fn halves_are_rounded_to_the_nearest() {
+fn f16_is_rounded_to_the_nearest() {
     let mut x: Vec<f32> = vec![];
     for bits in 0..=0x7c00u16 {
         let here = f16::from_bits(bits).to_f32();
@@ -313,7 +313,7 @@ fn halves_are_rounded_to_the_nearest() {
     let negative: Vec<f32> = x.iter().map(|x| -x).collect();
     x.extend(negative);
     let input = Array::new([x.len()], x.clone());
-    for gpu in gpus_of_halves() {
+    for gpu in gpus_of_f16() {
         let mut machine = Machine::on_gpu(gpu, Store::new());
         let have = machine.session.eval(&[("x", &input)], |t| t.input_like("x", &input).cast(DType::F16)).unwrap();
         let Data::F16(have) = have.data() else { panic!("f16") };
@@ -332,7 +332,7 @@ fn halves_are_rounded_to_the_nearest() {
 fn every_half_is_itself_as_a_single() {
     let x: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
     let input = Array::new([x.len()], x.clone());
-    for gpu in gpus_of_halves() {
+    for gpu in gpus_of_f16() {
         let mut machine = Machine::on_gpu(gpu, Store::new());
         let singles = machine.session.eval(&[("x", &input)], |t| t.input_like("x", &input).cast(DType::F32)).unwrap();
         let same = machine.session.eval(&[("x", &input)], |t| t.input_like("x", &input).flip(&[0]).flip(&[0])).unwrap();
@@ -345,13 +345,13 @@ fn every_half_is_itself_as_a_single() {
     }
 }
 
-/// The product of two halves is a single, exactly: what is stored is that, rounded once.
+/// The product of two f16 numbers is a single, exactly: what is stored is that, rounded once.
 #[test]
-fn products_of_halves_are_rounded_once() {
-    let halves = |step: usize| (0..8192usize).map(move |i| f16::from_bits((i * step % 0x7c00) as u16));
-    let (x, y): (Vec<f16>, Vec<f16>) = (halves(7919).collect(), halves(5003).collect());
+fn products_of_f16_is_rounded_once() {
+    let f16s = |step: usize| (0..8192usize).map(move |i| f16::from_bits((i * step % 0x7c00) as u16));
+    let (x, y): (Vec<f16>, Vec<f16>) = (f16s(7919).collect(), f16s(5003).collect());
     let [a, b] = [&x, &y].map(|x| Array::new([x.len()], x.clone()));
-    for gpu in gpus_of_halves() {
+    for gpu in gpus_of_f16() {
         let mut machine = Machine::on_gpu(gpu, Store::new());
         let have =
             machine.session.eval(&[("a", &a), ("b", &b)], |t| t.input_like("a", &a) * t.input_like("b", &b)).unwrap();

@@ -1,4 +1,4 @@
-//! Matrix units: the kernels of products of halves, with loops in the place of units, agree with the CPU whatever the sizes,
+//! Matrix units: the kernels of products of f16 numbers, with loops in the place of units, agree with the CPU whatever the sizes,
 //! strides and epilogues; and units that do not compute what they should are not used. No adapter of the tests has some.
 
 use approx::relative_eq;
@@ -35,7 +35,7 @@ fn right() -> &'static [Gpu] {
     GPUS.get_or_init(|| RIGHT.into_iter().filter_map(open).collect())
 }
 
-/// Whole halves from -1 to 1: sums of up to 2048 products of them are halves too, and so exact whatever their order.
+/// Whole f16 numbers from -1 to 1: sums of up to 2048 products of them are f16 numbers too, and so exact whatever their order.
 fn whole(shape: &[usize], salt: usize) -> Array {
     // Knuth's multiplicative hash: neighbours have nothing to do with each other.
     let hash = |i: usize| ((i + 10_007 * salt) as u32).wrapping_mul(2_654_435_761) >> 16;
@@ -143,7 +143,7 @@ fn long_products_by_units_are_those_of_the_cpu() {
     }
 }
 
-/// Scalars and vectors that kernels look up lie in words, not halves; and both sides may be one.
+/// Scalars and vectors that kernels look up lie in words, not f16 numbers; and both sides may be one.
 #[test]
 fn sides_of_products_by_units_lie_anywhere() {
     for gpu in right() {
@@ -162,7 +162,7 @@ fn sides_of_products_by_units_lie_anywhere() {
     }
 }
 
-/// Halves of about 1, infinite and NaN ones too: as near to the CPU's as other kernels, and the same bits each time.
+/// Numbers of f16 of about 1, infinite and NaN ones too: as near to the CPU's as other kernels, and the same bits each time.
 #[test]
 fn sums_by_units_are_as_good_as_others_and_repeat() {
     let value = |i: usize| match i {

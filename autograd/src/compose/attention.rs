@@ -16,7 +16,7 @@ pub struct Attention<'t> {
     /// Broadcasts with the scores `[.., heads, queries, keys]`: bool, true where a query may attend to a key; or of the
     /// queries' or the scores' type, to be added to the scores.
     pub mask: Option<Tensor<'t>>,
-    /// The probability with which each weight is dropped, and where the random numbers come from.
+    /// The probability with which each weight is dropped, and the source of random numbers.
     pub dropout: Option<(f64, Rng)>,
 }
 
@@ -34,9 +34,9 @@ impl<'t> Tensor<'t> {
     /// `[.., heads, queries, value width]`. Fewer heads of keys and values than of queries are shared by consecutive
     /// heads of queries (Ainslie et al. 2023).
     ///
-    /// A query that may attend to nothing gives 0, and gets no gradient. Of f16, scores and weights are kept in f32, and
-    /// the result is rounded once. [`crate::Tape::autocast`] rounds queries, keys and values, and the result, but no score.
-    /// Without a mask and dropout it is recorded as one op ([`crate::op::Op::Attention`]).
+    /// A query that may attend to nothing gives 0, and gets no gradient. For f16, scores and weights are kept in f32,
+    /// and the result is rounded once. [`crate::Tape::autocast`] rounds queries, keys and values, and the result, but
+    /// no score. Without a mask and dropout it is recorded as one op ([`crate::op::Op::Attention`]).
     ///
     /// # Panics
     /// If the shapes or types do not fit.
@@ -57,7 +57,7 @@ impl<'t> Tensor<'t> {
             format!("values of {}{v} for keys of {}{}", values.dtype(), keys.dtype(), keys.shape())
         });
         let attended = || weights.attend(values.cast(self.wide()));
-        let halves = dtype == DType::F16; // Their products are not those that `autocast` is about.
+        let halves = dtype == DType::F16; // They are wide here, and `autocast` must not round them.
         if halves { tape.autocast(DType::F32, attended).cast(dtype) } else { attended() }
     }
 
@@ -76,8 +76,8 @@ impl<'t> Tensor<'t> {
         self.reshape([&kv[..r - 2], &[x[r - 3] / kv[r - 3].max(1) * x[r - 2], x[r - 1]]].concat())
     }
 
-    /// The weights of [`Tensor::attention`] before any are dropped: `[.., heads, queries, keys]`. Each row adds up to 1, or
-    /// is 0 where its query may attend to nothing. Of f16, all that leads to them is kept in f32.
+    /// The weights of [`Tensor::attention`] before any are dropped: `[.., heads, queries, keys]`. Each row adds up to
+    /// 1, or is 0 where its query may attend to nothing. For f16, all intermediate values are f32.
     ///
     /// # Panics
     /// As [`Tensor::attention`].
@@ -87,8 +87,8 @@ impl<'t> Tensor<'t> {
         self.attention_scores(keys, options).weights().0.cast(self.dtype())
     }
 
-    /// The weights that follow from scores, and the logarithm of the sum of each row's exponentials; of a row that sees
-    /// nothing it is infinite.
+    /// The weights that follow from scores, and the logarithm of the sum of each row's exponentials, which is infinite
+    /// for a query that may attend to nothing.
     #[track_caller]
     pub(crate) fn weights(self) -> (Self, Self) {
         let last = self.rank() - 1;
@@ -101,8 +101,9 @@ impl<'t> Tensor<'t> {
         (weights, nothing.select(infinite, sum.log() + shift))
     }
 
-    /// The scores of [`Tensor::attention`]: `q k^T scale + mask`, minus infinity where a query may not attend. Those of
-    /// f16 are f32, for f16 ends at 65504; [`crate::Tape::autocast`] rounds queries and keys, but not the scores.
+    /// The scores of [`Tensor::attention`]: `q k^T scale + mask`, minus infinity where a query may not attend. Scores
+    /// of f16 are f32, because f16 ends at 65504; [`crate::Tape::autocast`] rounds queries and keys, but not the
+    /// scores.
     ///
     /// # Panics
     /// As [`Tensor::attention`].

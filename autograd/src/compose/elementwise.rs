@@ -48,7 +48,7 @@ impl<'t> Tensor<'t> {
     /// Bool: logical or, of bool tensors.
     ///
     /// # Panics
-    /// If either is no bool tensor.
+    /// If either is not a bool tensor.
     #[track_caller]
     pub fn or(self, other: Tensor<'t>) -> Self {
         let _call = self.tape.call("or", &[self, other]);
@@ -69,7 +69,7 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn rsqrt(self) -> Self {
         self.widened("rsqrt", |x| {
-            // By way of the root's slope and the reciprocal's, rounding would be that of seven steps.
+            // The rules of root and reciprocal together would round seven times.
             let root = |x: &[Tensor<'t>]| vec![x[0].sqrt().recip()];
             x.tape.custom_vjp(&[x], root, |v| vec![v.cotangents[0].map(|g| g * (v.outputs[0] * -0.5 / v.inputs[0]))])[0]
         })
@@ -98,7 +98,8 @@ impl<'t> Tensor<'t> {
         self.reversed().maximum(other.reversed()).reversed()
     }
 
-    /// `x` kept between two numbers; NaN stays NaN. The gradient is 0 at the bounds and beyond. An infinite bound is none.
+    /// `x` kept between two numbers; NaN stays NaN. The gradient is 0 at the bounds and beyond. An infinite bound has
+    /// no effect.
     ///
     /// # Panics
     /// If the bounds are in the wrong order, or NaN.
@@ -118,7 +119,7 @@ impl<'t> Tensor<'t> {
 
     // Activations.
 
-    /// `f` of this tensor, f16 as f32: they are rounded once, and so are their gradients.
+    /// `f` of this tensor; f16 is computed in f32, so that values and gradients are rounded once.
     #[track_caller]
     fn widened(self, name: &'static str, f: impl FnOnce(Self) -> Self) -> Self {
         let _call = self.tape.call(name, &[self]);
@@ -126,11 +127,11 @@ impl<'t> Tensor<'t> {
         f(self.cast(self.wide())).cast(self.dtype())
     }
 
-    /// `log(1 + e^x)`, as `max(x, 0) + log(1 + e^-|x|)`: nothing in it, or in its gradient, overflows.
+    /// `log(1 + e^x)`, as `max(x, 0) + log(1 + e^-|x|)`: neither it nor its gradient overflows.
     #[track_caller]
     pub fn softplus(self) -> Self {
         self.widened("softplus", |x| {
-            // Selected, not made of kinks that cancel: at 0 each side has the derivatives of the whole.
+            // A selection, not a sum of functions with kinks: at 0 each branch has the derivatives of the whole.
             let positive = x.greater(0.0);
             let rest = positive.select(-x, x).exp().log1p();
             positive.select(x + rest, rest)
@@ -187,7 +188,7 @@ impl<'t> Tensor<'t> {
     /// The second derivative of `x gate(x)`.
     #[track_caller]
     pub(crate) fn gated_curvature(self, gate: Gate) -> Self {
-        // Far out, where it is 0, at a number whose powers do not overflow.
+        // Far out the curvature is 0: clamp x, so that its powers do not overflow.
         let bound = |bound: f64| self.tape.full(self.shape(), bound, self.dtype());
         let x = self.greater(1000.0).select(bound(1000.0), self);
         let x = x.less(-1000.0).select(bound(-1000.0), x);
@@ -202,9 +203,9 @@ impl<'t> Tensor<'t> {
         gate * rest * (slope * 2.0 + x * (x * (6.0 * b) + slope * slope * (rest - gate)))
     }
 
-    /// The slopes of `y = self^power` in both. `x^0` is flat at 0, too, and `0^p` flat in p: inputs are replaced there,
-    /// not results, so that no order of derivative meets 0 times infinity, and the derivative of `p x^(p-1)` in p is kept
-    /// where p is 0.
+    /// The derivatives of `y = self^power` by the base and by the power. Both `x^0` in x and `0^p` in p have slope 0 at
+    /// x = 0. Inputs are replaced there, not results, so that no order of derivative meets `0 * inf`, and the
+    /// derivative of `p x^(p-1)` by p is kept at p = 0.
     #[track_caller]
     pub(crate) fn power_slopes(self, power: Self, y: Self) -> [Self; 2] {
         let (zero, one, flat) = (self.zeros_like(), self.ones_like(), self.equals(0.0));
@@ -216,14 +217,14 @@ impl<'t> Tensor<'t> {
         let d_base = power * flat.and(power.equals(0.0)).select(one, self).pow(less);
         let d_base = match uniform(lost) {
             Some(0.0) => d_base,
-            // Of an infinity, nothing is lost.
+            // An infinite base needs no correction.
             _ => d_base * (lost * self.is_finite().select(base, one).abs().log() + 1.0),
         };
         [d_base, flat.select(zero, y * base.log())]
     }
 
-    /// Zeroes each element with probability `p`, and divides the others by `1 - p`, so that the mean stays (Srivastava et al.
-    /// 2014, in the form that leaves evaluation alone). Record it where a model is trained, and not where it is used.
+    /// Zeroes each element with probability `p`, and divides the others by `1 - p`, so that the mean stays (Srivastava
+    /// et al. 2014, in the inverted form, which needs no scaling in evaluation). Record it for training only.
     ///
     /// # Panics
     /// If `p` is not in [0, 1).

@@ -18,7 +18,7 @@ impl<'t> Tensor<'t> {
         self.reshape([shape[0], width]).gather(spread, 0).reshape([&at[..], &shape[1..]].concat())
     }
 
-    /// Picks rows as [`Tensor::rows`] does; those with the index `padding` are read, but get no gradient.
+    /// Picks rows as [`Tensor::rows`] does. The row of index `padding` is read, but gets no gradient.
     ///
     /// # Panics
     /// As [`Tensor::rows`].
@@ -47,8 +47,8 @@ impl<'t> Tensor<'t> {
         self.gather(index.reshape(dims).broadcast_to(shape.with(axis, at[0])), axis)
     }
 
-    /// `[.., classes]`: 1 where the class is the index (u32 or i32, of shape `[..]`), 0 elsewhere. An index that is no
-    /// class gives a row of zeros.
+    /// `[.., classes]`: 1 where the class is the index (u32 or i32, of shape `[..]`), 0 elsewhere. An index that is not
+    /// a class gives a row of zeros.
     ///
     /// # Panics
     /// If the index is of another type, or there are more classes than it can count.

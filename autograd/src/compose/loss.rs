@@ -2,15 +2,15 @@
 
 use crate::{DType, Tensor, lints::Mark};
 
-/// The reduction of the single elements' losses.
+/// The reduction of the losses of single elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Reduction {
-    /// Their mean.
+    /// The mean of the losses.
     #[default]
     Mean,
-    /// Their sum.
+    /// The sum of the losses.
     Sum,
-    /// They stay as they are.
+    /// No reduction: one loss per element.
     None,
 }
 
@@ -67,11 +67,11 @@ impl<'t> Tensor<'t> {
         self.cross_entropy_with(targets, &CrossEntropy::default())
     }
 
-    /// The cross-entropy of logits, which have an axis of classes, against class indices (u32, or i32 where one of them
-    /// is negative), which have the other axes; in nats.
+    /// The cross-entropy, in nats, of logits, one of whose axes is that of the classes, against class indices of the
+    /// other axes (u32, or i32 for a negative `ignore_index`).
     ///
-    /// An index that is neither a class nor ignored is an error when the program runs. The mean over no target at all is
-    /// NaN, as 0 / 0 is; its gradient is 0. The logits are probed as `logits`: see [`crate::Tape::with_probe`].
+    /// An index that is neither a class nor ignored is an error when the program runs. The mean over no target at all
+    /// is NaN, as 0 / 0 is; its gradient is 0. The logits are probed as `logits`: see [`crate::Tape::with_probe`].
     ///
     /// # Panics
     /// If the shapes or types do not fit, or the smoothing is outside [0, 1].
@@ -90,14 +90,14 @@ impl<'t> Tensor<'t> {
         self.tape.require((0.0..=1.0).contains(&label_smoothing), "cross_entropy", &[self, targets], || {
             format!("a label smoothing of {label_smoothing}")
         });
-        // An index that the targets' type cannot hold is nowhere among them.
+        // An ignored index that the targets' type cannot hold equals no target.
         let holds = |index: &i64| {
             if of == DType::U32 { u32::try_from(*index).is_ok() } else { i32::try_from(*index).is_ok() }
         };
         let ignored = ignore_index.filter(holds).map(|index| targets.equals(index as f64));
         let known = ignored.map_or(targets, |ignored| ignored.select(targets.zeros_like(), targets));
         let class = match of {
-            // A negative number is no class: the conversion would make it class 0.
+            // A negative number is not a class, but the conversion would make it class 0.
             DType::I32 => {
                 let none = self.tape.scalar(f64::from(u32::MAX), DType::U32);
                 known.less(0.0).select(none.broadcast_to(known.shape()), known.cast(DType::U32))
@@ -123,9 +123,9 @@ impl<'t> Tensor<'t> {
         (-reduced).cast(self.dtype())
     }
 
-    /// The cross-entropy of logits against probabilities of the same shape, each element a decision of its own:
-    /// `-y log sigmoid(x) - (1 - y) log(1 - sigmoid(x))`, as `log(1 + e^-|x|)` and `|x|` times the probability of what the
-    /// sign of x denies: nothing in it overflows, or cancels.
+    /// The cross-entropy of logits against probabilities of the same shape, each element an independent decision:
+    /// `-y log sigmoid(x) - (1 - y) log(1 - sigmoid(x))`. It is computed as `log(1 + e^-|x|) + |x| d`, where d is
+    /// `1 - y` for positive x and y for others, so that nothing overflows or cancels.
     ///
     /// # Panics
     /// If the shapes or types differ.
@@ -134,7 +134,7 @@ impl<'t> Tensor<'t> {
         let _call = self.tape.call("bce_with_logits", &[self, targets]);
         self.paired(targets, "bce_with_logits");
         let (x, y) = (self.cast(self.wide()), targets.cast(self.wide()));
-        // Selected, not made of kinks: at 0 each side has the derivatives of the whole.
+        // A selection, not a sum of functions with kinks: at 0 each branch has the derivatives of the whole.
         let positive = x.greater(0.0);
         let (size, denied) = (positive.select(x, -x), positive.select(y.ones_like() - y, y));
         ((-size).exp().log1p() + denied * size).reduced(reduction).cast(self.dtype())
@@ -150,10 +150,10 @@ impl<'t> Tensor<'t> {
         self.mse_with(target, Reduction::Mean)
     }
 
-    /// The squared errors. Of f16, they are kept in f32.
+    /// The squared errors. For f16, they are computed in f32.
     ///
     /// # Panics
-    /// If the types differ, or the shapes: what broadcasts here, as `[n, 1]` and `[n]` do, is a mistake.
+    /// If the types or the shapes differ: to broadcast `[n, 1]` with `[n]`, say, would be a mistake.
     #[track_caller]
     pub fn mse_with(self, target: Tensor<'t>, reduction: Reduction) -> Self {
         let _call = self.tape.call("mse", &[self, target]);
@@ -161,7 +161,8 @@ impl<'t> Tensor<'t> {
         (self.cast(self.wide()) - target.cast(self.wide())).square().reduced(reduction).cast(self.dtype())
     }
 
-    /// The share of rows of `[rows, classes]` whose largest logit is the target's (f32 scalar), for targets `[rows]` (u32).
+    /// The share of rows of `[rows, classes]` whose largest logit is the target's (f32 scalar), for targets `[rows]`
+    /// (u32).
     ///
     /// # Panics
     /// If the shapes or types do not fit.

@@ -1,4 +1,5 @@
-//! Functions over primitives: each is its definition, and its gradient follows from the rules of what it records.
+//! Functions over primitives: the code of each is its definition, and its gradient follows from the rules of the ops
+//! that it records.
 
 mod attention;
 mod elementwise;

@@ -1,4 +1,4 @@
-//! Movement by name: dimensions added, dropped, swapped, turned round; padding with a value.
+//! Movement by name: dimensions added, dropped, swapped, reversed; padding with a value.
 
 use crate::Tensor;
 
@@ -30,7 +30,7 @@ impl<'t> Tensor<'t> {
     /// Drops a dimension of extent 1.
     ///
     /// # Panics
-    /// If its extent is another.
+    /// If its extent is not 1.
     #[track_caller]
     pub fn squeeze(self, axis: usize) -> Self {
         let shape = self.shape();
@@ -39,7 +39,7 @@ impl<'t> Tensor<'t> {
         self.reshape(shape.without(&[axis]))
     }
 
-    /// The dimensions from `axis` on as one.
+    /// Merges the dimensions from `axis` on into one.
     ///
     /// # Panics
     /// If there is no such dimension.
@@ -65,7 +65,7 @@ impl<'t> Tensor<'t> {
         x
     }
 
-    /// Copies of one value before and after, along an axis.
+    /// Pads an axis with copies of a value before and after.
     ///
     /// # Panics
     /// If there is no such axis, or the type does not hold the value.

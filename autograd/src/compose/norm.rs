@@ -13,9 +13,9 @@ use crate::{
 pub struct BatchNormed<'t> {
     /// The normalised tensor.
     pub y: Tensor<'t>,
-    /// The mean of each channel, `[channels]`; of f16, in f32.
+    /// The mean of each channel, `[channels]`; f32 for f16.
     pub mean: Tensor<'t>,
-    /// The variance of each channel (divided by n), `[channels]`; of f16, in f32.
+    /// The variance of each channel (divided by n), `[channels]`; f32 for f16.
     pub var: Tensor<'t>,
     /// The number of elements that a channel has.
     count: f64,
@@ -25,8 +25,8 @@ impl<'t> BatchNormed<'t> {
     /// The running mean and variance after this batch: `(1 - momentum) old + momentum new`, with the unbiased variance
     /// of the batch, in the type of the old ones. They are constants to gradients.
     ///
-    /// They do not always share the fate of a step: an infinite variance makes `y` 0, and loss and gradients finite. Keep
-    /// the step from being taken, and them from being assigned, unless they are finite: see [`crate::Grads::skip_unless`].
+    /// Check that they are finite: an infinite variance makes `y` 0, so the loss and the gradients are finite, and the
+    /// step is taken. To skip the step and the assignment unless they are finite, see [`crate::Grads::skip_unless`].
     #[track_caller]
     pub fn running(&self, mean: Tensor<'t>, var: Tensor<'t>, momentum: f64) -> (Tensor<'t>, Tensor<'t>) {
         let tape = self.mean.tape;
@@ -41,21 +41,21 @@ impl<'t> BatchNormed<'t> {
     }
 }
 
-/// Mean and variance of rows, and how far each element is from the mean.
+/// The mean of rows, the distances of the elements from it, and their squares.
 struct Moments<'t> {
     mean: Tensor<'t>,
     centred: Tensor<'t>,
-    /// The sum of the squares of what is centred.
+    /// The sum of the squares of `centred`.
     squares: Tensor<'t>,
 }
 
-/// `r (g - y mean(g y))`, for `y = r x` with `r = 1 / sqrt(mean(x^2) + eps)`. No square of x is in it, which may be out of
-/// range where y and r are not.
+/// `r (g - y mean(g y))`, for `y = r x` with `r = 1 / sqrt(mean(x^2) + eps)`. It has no square of x, which may overflow
+/// where y and r do not.
 fn unit_rms_vjp<'t>(axes: &[usize], vjp: &Vjp<'_, 't>) -> Vec<Option<Tensor<'t>>> {
     unit_vjp(axes, vjp, |g| g)
 }
 
-/// As [`unit_rms_vjp`], of the distance from the mean: `r (g - mean(g) - y mean(g y))`.
+/// As [`unit_rms_vjp`], for the distance from the mean: `r (g - mean(g) - y mean(g y))`.
 fn standardized_vjp<'t>(axes: &[usize], vjp: &Vjp<'_, 't>) -> Vec<Option<Tensor<'t>>> {
     unit_vjp(axes, vjp, |g| g - g.mean_axes(axes).unreduce(axes, &g.shape()))
 }
@@ -74,16 +74,17 @@ fn unit_vjp<'t>(
 }
 
 impl<'t> Tensor<'t> {
-    /// Begins a function of this tensor, and of a weight and a bias where there are such.
+    /// Begins a function of this tensor, and of a weight and a bias if given.
     #[track_caller]
     fn call_with_options(self, name: &'static str, options: [Option<Tensor<'t>>; 2]) -> Call<'t> {
         let all: Vec<Tensor<'t>> = std::iter::once(self).chain(options.into_iter().flatten()).collect();
         self.tape.call(name, &all)
     }
 
-    /// The distance of each element from the mean over some axes, and the root of the mean square of that, in one walk for the
-    /// mean and one for all else. The mean is off by what it was rounded by: `s^2 - off^2` is the mean square of what it should
-    /// be, of which no square is taken, lest it overflows. `off` is a constant to gradients, being 0 for any x.
+    /// The distance of each element from the mean over some axes, and the root of the mean square of these distances,
+    /// in one walk for the mean and one for all else. `off` is the rounding error of the mean, and `s^2 - off^2` the
+    /// mean square that is free of it; it is factored, so that no square overflows. `off` is a constant to gradients,
+    /// because in exact arithmetic it is 0 for any x.
     #[track_caller]
     fn centred(self, axes: &[usize]) -> (Self, Self) {
         let repeated = |row: Tensor<'t>| row.unreduce(axes, &self.shape());
@@ -98,15 +99,15 @@ impl<'t> Tensor<'t> {
         self.norm_axes(axes) / self.extent(axes).sqrt()
     }
 
-    /// The moments over some axes, in one walk for the mean and one for all else: the squares are of differences from the
-    /// rounded mean, and what that makes them too large by comes off their sum (Chan, Golub and LeVeque 1983).
+    /// The moments over some axes, in one walk for the mean and one for all else: squares are taken of differences from
+    /// the rounded mean, and the excess that this causes is subtracted from their sum (Chan, Golub and LeVeque 1983).
     #[track_caller]
     fn moments(self, axes: &[usize]) -> Moments<'t> {
         let repeated = |row: Tensor<'t>| row.unreduce(axes, &self.shape());
         let mean = self.mean_axes(axes);
         let from_mean = self - repeated(mean);
         let off = from_mean.mean_axes(axes).detach();
-        // Off an infinite sum comes nothing infinite.
+        // A finite excess, because infinity minus infinity would be NaN.
         let most = if self.dtype() == DType::F64 { f64::MAX } else { f32::MAX.into() };
         let excess = (off.square() * self.extent(axes)).minimum(most);
         let squares = from_mean.square().sum_axes(axes) - excess;
@@ -114,8 +115,8 @@ impl<'t> Tensor<'t> {
         Moments { mean: mean + off, centred: from_mean - repeated(off), squares }
     }
 
-    /// `x / sqrt(mean(x^2) + eps)` over some axes (ascending), of x or (where it `is_centred`) its distance from the mean.
-    /// Neither large nor small numbers are lost: no squares are taken but of quotients.
+    /// `x / sqrt(mean(x^2) + eps)` over some axes (ascending), of x or, if `is_centred`, of its distance from the mean.
+    /// Nothing overflows or underflows on the way, because only quotients are squared.
     #[track_caller]
     fn in_units_of_size(self, axes: &[usize], eps: f64, is_centred: bool) -> Self {
         let (x, size) = if is_centred { self.centred(axes) } else { (self, self.root_mean_square(axes)) };
@@ -126,7 +127,7 @@ impl<'t> Tensor<'t> {
         self.composed(name, axes, &[y, r], rule)
     }
 
-    /// `sqrt(x^2 + y^2)`, neither being negative, where no square overflows.
+    /// `sqrt(x^2 + y^2)` of non-negative numbers, without a square that overflows.
     #[track_caller]
     fn hypot(self, y: f64) -> Self {
         if y == 0.0 {
@@ -146,8 +147,9 @@ impl<'t> Tensor<'t> {
         (x.moments(axes).squares / x.extent(axes)).cast(self.dtype())
     }
 
-    /// The sum of squared distances from the mean over some axes, which disappear, divided by `n - correction`: with 1,
-    /// the unbiased estimate of the variance. NaN or infinite where `n` is no larger.
+    /// The sum of squared distances from the mean over some axes, which disappear, divided by `n - correction`. A
+    /// correction of 1 gives the unbiased estimate of the variance. NaN or infinite if `n` is not larger than the
+    /// correction.
     #[track_caller]
     pub fn var_axes_with(self, axes: &[usize], correction: f64) -> Self {
         let _call = self.tape.call("var_axes_with", &[self]);
@@ -162,7 +164,7 @@ impl<'t> Tensor<'t> {
         (x.moments(axes).squares / (n - correction).max(0.0)).cast(self.dtype())
     }
 
-    /// `x * weight + bias`, where given, of what a norm of this tensor gives; rounded to its type at the end.
+    /// `normed * weight + bias`, each if given, rounded to this tensor's type at the end.
     #[track_caller]
     fn affine(self, normed: Tensor<'t>, weight: Option<Tensor<'t>>, bias: Option<Tensor<'t>>, what: &str) -> Self {
         for x in weight.into_iter().chain(bias) {
@@ -186,14 +188,13 @@ impl<'t> Tensor<'t> {
         x.reshape((0..shape.rank()).map(|d| if d == 1 { channels } else { 1 }).collect::<Vec<_>>())
     }
 
-    /// As [`Tensor::per_channel`], of what may be missing.
+    /// As [`Tensor::per_channel`], for a vector that may be missing.
     #[track_caller]
     fn each_channel(self, x: Option<Tensor<'t>>, what: &str) -> Option<Self> {
         Some(self.per_channel(x?, what))
     }
 
-    /// Checks a weight or bias with one element for each of the last `dims` dimensions: another would repeat the result,
-    /// or itself, unasked.
+    /// Checks that a weight or bias has the shape of the last `dims` dimensions: any other would broadcast unasked.
     #[track_caller]
     fn check_last_axes(self, x: Option<Tensor<'t>>, dims: usize, what: &str) {
         let (Some(x), shape) = (x, self.shape()) else { return };
@@ -214,7 +215,7 @@ impl<'t> Tensor<'t> {
     /// dimensions; weight and bias have their shape.
     ///
     /// # Panics
-    /// If there are not so many dimensions, or weight and bias are of another shape.
+    /// If there are fewer dimensions, or weight and bias are of another shape.
     #[track_caller]
     pub fn layer_norm(self, dims: usize, weight: Option<Tensor<'t>>, bias: Option<Tensor<'t>>, eps: f64) -> Self {
         let _call = self.call_with_options("layer_norm", [weight, bias]);
@@ -225,8 +226,8 @@ impl<'t> Tensor<'t> {
         self.affine(y, weight, bias, "layer_norm")
     }
 
-    /// RMS normalisation (Zhang and Sennrich 2019): `x / sqrt(mean(x^2) + eps) * weight` over the last `dims` dimensions;
-    /// the weight has their shape.
+    /// RMS normalisation (Zhang and Sennrich 2019): `x / sqrt(mean(x^2) + eps) * weight` over the last `dims`
+    /// dimensions; the weight has their shape.
     ///
     /// # Panics
     /// As [`Tensor::layer_norm`].
@@ -239,8 +240,8 @@ impl<'t> Tensor<'t> {
         self.affine(y, weight, None, "rms_norm")
     }
 
-    /// Group normalisation (Wu and He 2018) of `[batch, channels, ..]`: the channels of each group, with all that follows
-    /// them, are standardised together; weight and bias are `[channels]`.
+    /// Group normalisation (Wu and He 2018) of `[batch, channels, ..]`: the channels of each group, with all that
+    /// follows them, are standardised together; weight and bias are `[channels]`.
     ///
     /// # Panics
     /// If the groups do not divide the channels, or weight or bias do not fit.
@@ -259,8 +260,8 @@ impl<'t> Tensor<'t> {
         self.affine(y, weight, bias, "group_norm")
     }
 
-    /// Batch normalisation (Ioffe and Szegedy 2015) of `[batch, channels, ..]` by the batch's own mean and variance, for
-    /// training; weight and bias are `[channels]`. [`BatchNormed::running`] has the statistics for evaluation.
+    /// Batch normalisation (Ioffe and Szegedy 2015) of `[batch, channels, ..]` by the batch's own mean and variance,
+    /// for training; weight and bias are `[channels]`. [`BatchNormed::running`] has the statistics for evaluation.
     ///
     /// # Panics
     /// If a channel has fewer than two elements, which have no variance; or weight or bias do not fit.
@@ -284,8 +285,8 @@ impl<'t> Tensor<'t> {
         BatchNormed { y: self.affine(y, weight, bias, "batch_norm"), mean, var, count }
     }
 
-    /// Batch normalisation by given statistics `[channels]`, for evaluation. Of f16, the difference and its quotient
-    /// are kept in f32.
+    /// Batch normalisation by given statistics `[channels]`, for evaluation. For f16, the difference and its quotient
+    /// are computed in f32.
     ///
     /// # Panics
     /// If statistics, weight or bias do not fit the channels.

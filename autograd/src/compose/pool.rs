@@ -2,7 +2,7 @@
 
 use crate::{DType, Tensor};
 
-/// The windows: a pair of numbers is one for the height and one for the width.
+/// The windows of a pooling. Each pair of numbers is one for the height and one for the width.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pool2d {
     /// The window's extents.
@@ -21,8 +21,8 @@ impl Pool2d {
 }
 
 impl<'t> Tensor<'t> {
-    /// For each element of a window, in row-major order, a tensor that holds this element of every window, in a type that
-    /// holds those of the images.
+    /// For each element of a window, in row-major order, a tensor that holds this element of every window, in the type
+    /// `dtype`.
     #[track_caller]
     fn windows(self, pool: &Pool2d, padding: f64, dtype: DType, what: &str) -> Vec<Self> {
         let (shape, tape) = (self.shape(), self.tape);
@@ -54,11 +54,11 @@ impl<'t> Tensor<'t> {
         windows
     }
 
-    /// The maximum of each window; NaN if any is. Of equal ones the first, in row-major order, gets the gradient. Beyond
-    /// the sides there is nothing (minus infinity).
+    /// The maximum of each window; NaN if any element is. The first of equal maxima, in row-major order, gets the
+    /// gradient. The padding is minus infinity.
     ///
     /// # Panics
-    /// If these are no images, or the windows do not fit them.
+    /// If the shape is not that of images, or the windows do not fit them.
     #[track_caller]
     pub fn max_pool2d(self, pool: &Pool2d) -> Self {
         let _call = self.tape.call("max_pool2d", &[self]);
@@ -70,11 +70,11 @@ impl<'t> Tensor<'t> {
         max
     }
 
-    /// The mean of each window. Beyond the sides there are zeros, which count in the mean, or do not. Of f16, sums are
-    /// kept in f32, and so are their gradients.
+    /// The mean of each window. The padding is 0, and counts in the mean if `count_include_pad`. For f16, sums and
+    /// their gradients are computed in f32.
     ///
     /// # Panics
-    /// As [`Tensor::max_pool2d`]; and if these are no floats: integers have no mean of their type.
+    /// As [`Tensor::max_pool2d`]; and if the elements are not floats: integers have no mean of their type.
     #[track_caller]
     pub fn avg_pool2d(self, pool: &Pool2d, count_include_pad: bool) -> Self {
         let _call = self.tape.call("avg_pool2d", &[self]);
@@ -87,7 +87,7 @@ impl<'t> Tensor<'t> {
         if count_include_pad || pool.padding == [0, 0] {
             return (sum / (pool.kernel[0] * pool.kernel[1]) as f64).cast(self.dtype());
         }
-        // The part of each window that lies inside: a column times a row.
+        // The number of elements of each window that lie in the image: a column times a row.
         let (shape, positions) = (self.shape(), sum.shape());
         let inside = |d: usize| {
             let count = |i: usize| {

@@ -23,14 +23,15 @@ impl<'t> Tensor<'t> {
         self.sum_axes(&self.axes())
     }
 
-    /// The mean of all elements; NaN of none.
+    /// The mean of all elements; NaN if there are none.
     #[track_caller]
     pub fn mean(self) -> Self {
         let _call = self.tape.call("mean", &[self]);
         self.mean_axes(&self.axes())
     }
 
-    /// Elements in the opposite order; twice, the same. An integer's negative may not be of its type.
+    /// Maps elements so that their order reverses; applied twice, it is the identity. Integers are not negated, because
+    /// their type may not hold the negative.
     #[track_caller]
     pub(super) fn reversed(self) -> Self {
         match self.dtype() {
@@ -41,13 +42,13 @@ impl<'t> Tensor<'t> {
         }
     }
 
-    /// The type that sums and squares are kept in on the way to a mean: those of f16 soon leave their range.
+    /// The type for sums and squares on the way to a mean: f32 for f16, whose range they soon exceed.
     pub(crate) fn wide(self) -> DType {
         if self.dtype() == DType::F16 { DType::F32 } else { self.dtype() }
     }
 
-    /// The mean over some axes, which disappear. Of f16, the sum is kept in f32. Where the sum leaves the type's range,
-    /// the mean is infinite.
+    /// The mean over some axes, which disappear. For f16, the sum is computed in f32. If the sum overflows, the mean is
+    /// infinite.
     ///
     /// # Panics
     /// If the elements are not floats: integers have no mean of their type.
@@ -78,7 +79,7 @@ impl<'t> Tensor<'t> {
         self.reversed().max_axes(axes).reversed()
     }
 
-    /// The largest element along an axis, which disappears, and its index (u32). Of equal ones it is the first, which
+    /// The largest element along an axis, which disappears, and its index (u32). It is the first of equal ones, and
     /// alone gets the gradient.
     #[track_caller]
     pub fn max_with_index(self, axis: usize) -> (Self, Self) {
@@ -100,7 +101,7 @@ impl<'t> Tensor<'t> {
         self.tape.push(Op::CumSum { axis, reverse: false }, &[self])
     }
 
-    /// Bool scalar: whether no element is NaN or infinite; true of none.
+    /// Bool scalar: true if no element is NaN or infinite, so also if there are none.
     #[track_caller]
     pub fn all_finite(self) -> Self {
         let _call = self.tape.call("all_finite", &[self]);

@@ -1,22 +1,22 @@
 //! Functions that normalise a row by the sum of its exponentials: soft-max, its logarithm, its entropy, `logsumexp`.
 //!
-//! All of it is written in differences from the row's maximum, and a sum that is 1 and a little more is kept as that little:
-//! what adding the maximum, or the 1, would round away is often the whole result.
+//! All of them work on differences from the row's maximum, and keep a sum of `1 + rest` as `rest`: to add the maximum,
+//! or the 1, would often round away the whole result.
 
 use crate::{Tensor, tape::hook::Vjp};
 
 /// The exponentials of rows.
 struct Shares<'t> {
     axes: Vec<usize>,
-    /// `x - m`, with the maximum m, or 0 where that is not finite. m is a constant to gradients.
+    /// `x - m`, where m is the maximum, or 0 if that is non-finite. m is a constant to gradients.
     below: Tensor<'t>,
     /// `e^(x - m)`, which is 1 at a maximum.
     e: Tensor<'t>,
     /// 1 at each maximum, 0 elsewhere.
     top: Tensor<'t>,
-    /// m, of each row.
+    /// The m of each row.
     shift: Tensor<'t>,
-    /// `sum(e) - 1` of each row, to which one maximum does not contribute.
+    /// `sum(e) - 1` of each row: one maximum, whose exponential is 1, is left out.
     rest: Tensor<'t>,
 }
 
@@ -48,7 +48,7 @@ impl<'t> Shares<'t> {
         self.repeated((self.rest + 1.0).recip())
     }
 
-    /// `x - m`, and 0 where nothing is left of the exponential, as `0 log 0` is 0 in the limit.
+    /// `x - m`, but 0 where the exponential is 0, as `0 log 0` is 0 in the limit.
     #[track_caller]
     fn finite_below(&self) -> Tensor<'t> {
         self.e.equals(0.0).select(self.e.zeros_like(), self.below)
@@ -61,8 +61,8 @@ impl<'t> Shares<'t> {
     }
 }
 
-/// `g - p sum(g)`, of shares p, as `g (1 - p) - p (sum(g) - g)`, where `1 - p` is the sum of the others' shares: the first
-/// form loses it where p is nearly 1.
+/// `g - p sum(g)`, of shares p, computed as `g (1 - p) - p (sum(g) - g)`. `1 - p` is the sum of the other shares; the
+/// first form loses it if p is nearly 1.
 fn log_softmax_vjp<'t>(axes: &[usize], vjp: &Vjp<'_, 't>) -> Vec<Option<Tensor<'t>>> {
     let (x, g) = (vjp.inputs[0], vjp.cotangents[0].expect("asked of the only output"));
     let s = Shares::new(x, axes);
@@ -71,7 +71,8 @@ fn log_softmax_vjp<'t>(axes: &[usize], vjp: &Vjp<'_, 't>) -> Vec<Option<Tensor<'
     vec![Some((g * others - s.e * other_g) * s.unit())]
 }
 
-/// `p (h - sum(p h))` with `h = g - c` for the mean c of g where p is largest: where p is nearly 1, g itself is lost.
+/// `p (h - sum(p h))` with `h = g - c`, where c is the mean of g over the largest shares. With g itself, the difference
+/// would cancel if p is nearly 1.
 fn softmax_vjp<'t>(axes: &[usize], vjp: &Vjp<'_, 't>) -> Vec<Option<Tensor<'t>>> {
     let (p, unit) = (vjp.outputs[0], vjp.outputs[1]);
     // Nothing but this rule reads the second output, and no gradient flows through a comparison.
@@ -82,7 +83,7 @@ fn softmax_vjp<'t>(axes: &[usize], vjp: &Vjp<'_, 't>) -> Vec<Option<Tensor<'t>>>
     vec![Some(p * (h - repeated((p * h).sum_axes(axes))))]
 }
 
-/// `-g p (log p + H)`, with `log p + H` as the difference of what x lies below the maximum and what it does on average.
+/// `-g p (log p + H)`, with `log p + H` computed as `x - m` minus its mean under p, for the maximum m.
 fn entropy_vjp<'t>(axes: &[usize], vjp: &Vjp<'_, 't>) -> Vec<Option<Tensor<'t>>> {
     let (x, g) = (vjp.inputs[0], vjp.cotangents[0].expect("asked of the only output"));
     let s = Shares::new(x, axes);
@@ -98,7 +99,7 @@ impl<'t> Tensor<'t> {
         self.logsumexp_axes(&[axis])
     }
 
-    /// `log(sum(e^x))` over some axes, which disappear. It overflows nowhere.
+    /// `log(sum(e^x))` over some axes, which disappear, without overflow.
     #[track_caller]
     pub fn logsumexp_axes(self, axes: &[usize]) -> Self {
         let _call = self.tape.call("logsumexp_axes", &[self]);
@@ -108,7 +109,7 @@ impl<'t> Tensor<'t> {
         (shares.log() + shares.shift).cast(self.dtype())
     }
 
-    /// `e^(x - m)`, `x - m`, and m: the maximum over some axes (ascending), or 0 where that is not finite. m is a constant
+    /// `e^(x - m)`, `x - m`, and m: the maximum over some axes (ascending), or 0 if that is non-finite. m is a constant
     /// to gradients.
     #[track_caller]
     pub(super) fn shifted_exp(self, axes: &[usize]) -> (Self, Self, Self) {
@@ -118,18 +119,18 @@ impl<'t> Tensor<'t> {
         (below.exp(), below, shift)
     }
 
-    /// This `e^below`, for `below = x - m`, with what that difference was rounded by (Knuth's exact sum): of an element that
-    /// lies 64 below the maximum, that is up to 64 half units in the last place of the exponential. It is a constant to
-    /// gradients, which `below` has already.
+    /// This `e^below`, for `below = x - m`, corrected by the rounding error of that difference (Knuth's exact sum). For
+    /// an element 64 below the maximum, the correction is up to 64 half units in the last place of the exponential. It
+    /// is a constant to gradients, which flow through `below` already.
     #[track_caller]
     fn with_rest(self, x: Tensor<'t>, below: Tensor<'t>, m: Tensor<'t>) -> Self {
         let minus_m = below - x;
         let rest = (x - (below - minus_m)) - (m + minus_m);
-        // Of what is infinite there is no rest.
+        // An infinite element has no correction.
         self + self * rest.is_finite().select(rest, rest.zeros_like()).detach()
     }
 
-    /// `x - logsumexp(x)` along an axis, as `(x - m) - log(sum(e^(x - m)))` with the maximum m. Of f16, all of it is
+    /// `x - logsumexp(x)` along an axis, as `(x - m) - log(sum(e^(x - m)))` with the maximum m. For f16, all of it is
     /// computed in f32.
     #[track_caller]
     pub fn log_softmax(self, axis: usize) -> Self {
@@ -137,7 +138,7 @@ impl<'t> Tensor<'t> {
         self.wide_log_softmax(axis).cast(self.dtype())
     }
 
-    /// As [`Tensor::log_softmax`], of f16 in f32.
+    /// As [`Tensor::log_softmax`], but f32 for f16.
     #[track_caller]
     pub(super) fn wide_log_softmax(self, axis: usize) -> Self {
         let x = self.cast(self.wide());
@@ -146,8 +147,9 @@ impl<'t> Tensor<'t> {
         x.composed("log_softmax", &[axis], &[y], log_softmax_vjp)
     }
 
-    /// `e^x / sum(e^x)` along an axis. The share of an element that lies d below the maximum is off by up to d units in the
-    /// last place, or a few: what `x - m` is rounded by, which [`Tensor::log_softmax`] keeps, is left out for speed.
+    /// `e^x / sum(e^x)` along an axis. The share of an element that lies d below the maximum is off by up to d units in
+    /// the last place, or a few: for speed it ignores the rounding error of `x - m`, which [`Tensor::log_softmax`]
+    /// corrects.
     #[track_caller]
     pub fn softmax(self, axis: usize) -> Self {
         let _call = self.tape.call("softmax", &[self]);
@@ -158,9 +160,9 @@ impl<'t> Tensor<'t> {
         x.composed("softmax", &[axis], &[shares, unit], softmax_vjp).cast(self.dtype())
     }
 
-    /// The entropy `-sum(p log p)` of `p = softmax(x)` along an axis, which disappears, in nats: from 0, where one element
-    /// has it all, to the logarithm of their number. What has no share, as an element that is masked with minus infinity,
-    /// adds nothing and gets no gradient, where `p * p.log()` is NaN.
+    /// The entropy `-sum(p log p)` of `p = softmax(x)` along an axis, which disappears, in nats: from 0, if one element
+    /// has the whole share, to the logarithm of the number of elements. An element without a share, such as one masked
+    /// with minus infinity, adds nothing and gets no gradient; `p * p.log()` would be NaN there.
     #[track_caller]
     pub fn softmax_entropy(self, axis: usize) -> Self {
         let _call = self.tape.call("softmax_entropy", &[self]);

@@ -20,7 +20,7 @@ pub struct Lint {
     pub severity: Severity,
     /// The finding, and the cure.
     pub message: String,
-    /// The line that it is about; `None` for what only a run shows.
+    /// The line that it is about; `None` if only a run shows it.
     pub site: Option<Site>,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Lint {
     }
 }
 
-/// The mark of an operation's nodes, where no op says so.
+/// A mark for a property of nodes that their op does not show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mark {
     /// The output of a recurrent layer.
@@ -40,7 +40,7 @@ pub(crate) enum Mark {
     Attention,
     /// Statistics of a batch.
     BatchStatistics,
-    /// The number of targets that a mean is over, where some are ignored.
+    /// The number of targets that a mean is over, if some are ignored.
     TokenCount,
     /// The input of a loss over classes.
     Logits,
@@ -53,11 +53,11 @@ pub(crate) struct Facts {
     pub marks: Vec<(NodeId, Mark)>,
     /// The losses whose gradients have been taken.
     pub losses: Vec<NodeId>,
-    /// The steps that have followed.
+    /// The verdicts that steps follow.
     pub verdicts: Vec<NodeId>,
-    /// The place where each state was given a value last.
+    /// The line of the last assignment to each state.
     pub assigned: BTreeMap<StateId, Site>,
-    /// Random numbers that generators have given.
+    /// The draws from generators.
     pub drawn: Vec<Drawn>,
     /// True if the gradient that is being recorded is one of a scaled loss.
     pub scaled_sweep: bool,
@@ -70,7 +70,7 @@ impl Facts {
     }
 }
 
-/// Numbers that a generator has given on a tape.
+/// A draw from a generator on a tape.
 #[derive(Clone, Debug)]
 pub(crate) struct Drawn {
     pub key: StateId,
@@ -80,11 +80,11 @@ pub(crate) struct Drawn {
     pub site: Site,
 }
 
-/// The random numbers of a program, and what they depend on.
+/// The draws of a program, and the facts that their lints need.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Drawing {
     pub drawn: Vec<Drawn>,
-    /// The counters that it moves on.
+    /// The states that the program commits, among them the counters that it advances.
     pub moved: BTreeSet<StateId>,
     pub trains: bool,
 }

@@ -15,7 +15,7 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Drawing {
-    /// That of a program in which generators have given these numbers; those that nothing needs are not drawn.
+    /// The draws of a program, without those that no commit or tap depends on: no run draws them.
     pub fn of(program: &Program, mut drawn: Vec<Drawn>) -> Self {
         if !drawn.is_empty() {
             let live = program.live();
@@ -36,7 +36,7 @@ impl Drawing {
     }
 }
 
-/// True if a program moves parameters, or adds up gradients for one that does.
+/// True if a program changes parameters, or accumulates gradients for one that does.
 fn trains(program: &Program) -> bool {
     program.passes().iter().any(|pass| matches!(pass.kind, PassKind::Step | PassKind::Accumulate))
         || program.commits().iter().any(|(state, _)| program.layout().is_arena(*state))
@@ -48,7 +48,7 @@ fn name(layout: &Layout, key: StateId) -> &str {
     declared.strip_suffix(KEY).unwrap_or(declared)
 }
 
-/// P53: generators that a training program draws from and does not move on.
+/// P53: generators that a training program draws from and does not advance.
 pub(super) fn still_generators(walk: &mut Walk<'_>) {
     let program = walk.program;
     if !trains(program) {
@@ -67,7 +67,7 @@ pub(super) fn still_generators(walk: &mut Walk<'_>) {
     }
 }
 
-/// The lint of a generator from which all ranks draw the same.
+/// The lint of a generator from which all ranks draw the same numbers.
 pub(crate) fn same_on_all_ranks(layout: &Layout, key: StateId, site: Site) -> Lint {
     let message = format!(
         "{:?} gives all ranks the same numbers, for different data; seed it by the rank too, or say `repeating` where that \
@@ -91,9 +91,9 @@ struct Use {
 }
 
 impl Use {
-    /// True if both may draw at the same count, one of them to train.
+    /// True if both may draw at the same count, and one of them trains.
     fn repeats(self, other: Use) -> bool {
-        // A generator that trains and never moves on has a lint of its own.
+        // A generator that training programs never advance has a lint of its own, P53.
         let told = self.trains && other.trains && !self.moves && !other.moves;
         (self.trains || other.trains) && !(self.moves && other.moves) && !told
     }
@@ -107,7 +107,7 @@ pub(crate) struct Draws {
 }
 
 impl Draws {
-    /// Meets a program: tells P54, and takes back P53 of what another program moves on.
+    /// Takes in a program: reports P54, and withdraws P53 for generators that another program advances.
     pub fn meet(&mut self, program: &mut Program) -> Vec<Lint> {
         let mut found: Vec<Lint> = vec![];
         let drawing = program.drawing.clone();

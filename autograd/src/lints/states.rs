@@ -1,4 +1,5 @@
-//! States that a non-finite step would spoil: states that do not follow its verdict, and parameters without one.
+//! States that a non-finite step would spoil: states that do not follow its verdict, and parameters stepped without a
+//! verdict.
 
 use super::Walk;
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
 use std::collections::HashSet;
 
 impl Tape {
-    /// Remembers the verdict that a step follows, and notes gradients that nobody has checked.
+    /// Remembers the verdict that a step follows, and notes a lint about unchecked gradients.
     #[track_caller]
     pub(crate) fn note_step(&self, grads: &Grads<'_, Unscaled>, optimizer: &str) {
         self.inner.borrow_mut().facts.verdicts.extend(grads.verdict().map(Tensor::id));
@@ -26,7 +27,7 @@ impl Tape {
         }
     }
 
-    /// True if a value is computed from gradients: these, or any that a sweep on this tape has given.
+    /// True if a value is computed from gradients: these, or any others of a sweep on this tape.
     pub(crate) fn looks_at(&self, value: Tensor<'_>, gradients: &[Tensor<'_>]) -> bool {
         let inner = &*self.inner.borrow();
         let (read, swept) = (reads(&inner.nodes, value.id), swept(&inner.scopes));
@@ -35,7 +36,7 @@ impl Tape {
     }
 }
 
-/// The scopes that are those of a reverse sweep.
+/// Marks the scopes of reverse sweeps.
 fn swept(scopes: &[Scope]) -> Vec<bool> {
     let mut swept = vec![false; scopes.len()];
     for (i, scope) in scopes.iter().enumerate() {
@@ -44,7 +45,7 @@ fn swept(scopes: &[Scope]) -> Vec<bool> {
     swept
 }
 
-/// The nodes that a value is computed from, and itself.
+/// Marks the nodes that a value is computed from, its own among them.
 fn reads(nodes: &[Node], value: NodeId) -> Vec<bool> {
     let mut read = vec![false; nodes.len()];
     read[value.index()] = true;
@@ -56,14 +57,14 @@ fn reads(nodes: &[Node], value: NodeId) -> Vec<bool> {
     read
 }
 
-/// P51: a state whose next value is made of its last one, and of what may be NaN or infinite where the step is skipped.
+/// P51: a state whose next value depends on its last one, and on a value that may be non-finite if the step is skipped.
 pub(super) fn ungated_states(walk: &mut Walk<'_>) {
     if walk.facts.verdicts.is_empty() {
         return;
     }
     let program = walk.program;
     let spoilt = spoilt(walk);
-    // The states of these are their own affair.
+    // Steps and accumulators guard their own states.
     let passes = program.passes.iter().filter(|pass| matches!(pass.kind, PassKind::Step | PassKind::Accumulate));
     let own: Vec<NodeId> = passes.flat_map(|pass| &pass.outputs).copied().collect();
     for &(state, value) in program.commits().iter().filter(|(_, value)| spoilt[value.index()] && !own.contains(value)) {
@@ -79,7 +80,7 @@ pub(super) fn ungated_states(walk: &mut Walk<'_>) {
     }
 }
 
-/// The nodes that may be NaN or infinite in a run whose step is skipped, for that reason.
+/// Marks the nodes that may be NaN or infinite in a run whose step is skipped for that reason.
 fn spoilt(walk: &Walk<'_>) -> Vec<bool> {
     let program = walk.program;
     let taken =
@@ -92,7 +93,7 @@ fn spoilt(walk: &Walk<'_>) -> Vec<bool> {
     for (i, node) in program.nodes().iter().enumerate() {
         let id = NodeId(i as u32);
         let exact = !node.dtype.is_float();
-        // These tell if something is finite, or if the step is taken.
+        // These nodes tell if something is finite, or if the step is taken.
         tells[i] = matches!(node.op, Op::Unary(Unary::IsFinite))
             || walk.facts.verdicts.contains(&id)
             || of(&tells, node) && (exact || matches!(node.op, Op::Cast(_) | Op::AllReduce(..)));

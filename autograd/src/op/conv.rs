@@ -6,7 +6,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The way a kernel walks over an image: a pair of numbers is one for the height and one for the width.
+/// The geometry of a convolution. Each pair of numbers is one for the height and one for the width.
 ///
 /// ```
 /// use wgrad::{Conv2d, DType, Tape};
@@ -23,7 +23,8 @@ pub struct Conv2d {
     pub padding: [usize; 2],
     /// The distance between neighbouring elements of the kernel.
     pub dilation: [usize; 2],
-    /// The channels are split into this many groups, each with weights of its own; as many as channels: depthwise.
+    /// The channels are split into this many groups, each with weights of its own. As many groups as channels make it
+    /// depthwise.
     pub groups: usize,
 }
 
@@ -38,7 +39,8 @@ impl Default for Conv2d {
 const AXES: [&str; 2] = ["height", "width"];
 
 impl Conv2d {
-    /// A square kernel's geometry with padding that keeps the extents at stride 1: `(kernel - 1) / 2` of an odd kernel.
+    /// A square kernel's geometry with padding that keeps the extents at stride 1: `(kernel - 1) / 2`, for an odd
+    /// kernel.
     pub fn same(kernel: usize) -> Self {
         Self { padding: [(kernel - 1) / 2; 2], ..Self::default() }
     }
@@ -85,7 +87,7 @@ impl Conv2d {
         g.tape.push(Op::ConvWeightGrad(*self, [shape[2], shape[3]]), &[g, x])
     }
 
-    /// For printed tapes: what is not the default.
+    /// The attributes that differ from the default, for printed tapes.
     pub(crate) fn attributes(&self) -> String {
         let default = Self::default();
         let pair = |name: &str, [a, b]: [usize; 2], usual: [usize; 2]| match ([a, b] == usual, a == b) {
@@ -134,7 +136,7 @@ pub(crate) fn infer(op: &Op, x: &[Typed]) -> Result<Typed, String> {
 impl<'t> Tensor<'t> {
     /// The convolution of images `[batch, channels, height, width]` with weights `[out, channels / groups, kh, kw]`:
     /// `y[n, o, i, j] = sum over c, a, b of x[n, c, i s + a d - p, j s + b d - p] w[o, c, a, b]`, where x is 0 outside.
-    /// (As everywhere in this field it is the correlation: the kernel is not turned round.)
+    /// (As usual in this field, it is a cross-correlation: the kernel is not flipped.)
     ///
     /// # Panics
     /// If the shapes or types do not fit each other, or the kernel is larger than the padded image.

@@ -1,4 +1,4 @@
-//! The names of elementwise functions, and what they do to infinities.
+//! The names of elementwise functions, and their effect on infinities.
 
 use super::{Binary, Gate, Unary};
 
@@ -54,7 +54,7 @@ names! { Binary:
 }
 
 impl Unary {
-    /// True if it makes a number of an infinity that is meant, such as that of a mask.
+    /// True if the function maps an intended infinity, such as that of a mask, to a finite value.
     pub(crate) fn ends_infinity(self) -> bool {
         match self {
             Self::Exp | Self::Expm1 | Self::Tanh | Self::Erf | Self::Recip | Self::IsFinite => true,

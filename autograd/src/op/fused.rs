@@ -1,9 +1,9 @@
 //! Fused operations: much work in one node. Each is defined by its decomposition into primitives.
 //!
-//! The decomposition is the op's meaning, the oracle of every kernel for it, and its derivative of any order: the rule
-//! of a fused op is another one, and wherever that does not reach (second derivatives), the decomposition is
-//! differentiated instead. A backend that has a kernel claims the op; for one that has not, [`crate::Program::lowered`]
-//! writes the decomposition in its place.
+//! The decomposition is the op's meaning, the oracle of every kernel for it, and gives its derivative of any order. The
+//! gradient rule of a fused op is another fused op. If there is no rule (second derivatives), the decomposition is
+//! differentiated instead. A backend that has a kernel claims the op. For a backend that has none,
+//! [`crate::Program::lowered`] replaces the op by its decomposition.
 
 mod attention;
 mod sequence;
@@ -56,31 +56,31 @@ impl Op {
         signature(self).is_some()
     }
 
-    /// The names and forms of a fused op's inputs; none of another's.
+    /// The names and forms of a fused op's inputs; empty for any other op.
     ///
-    /// An LSTM's `gates` are i, f, g, o after their activations. A GRU's are r, u, n, and in the fourth block what n gets
-    /// from the hidden state before the reset gate, `W_hn h + b_hn`. `dz` is the gradient of `z`; a GRU's `dr` that of
-    /// `W_hh h + b_hh`, which for every other cell is `dz` too. The last input of an LSTM's gradient, `dc`, may be
-    /// missing: nothing flows back to `c`.
+    /// An LSTM's `gates` are i, f, g, o after their activations. A GRU's are r, u, n and, as the fourth block,
+    /// `W_hn h + b_hn`: the hidden state's contribution to n, before the reset gate. `dz` is the gradient of `z`. A
+    /// GRU's `dr` is the gradient of `W_hh h + b_hh`; every other cell's is `dz`. `dc`, the last input of an LSTM's
+    /// gradient, is missing if no gradient flows back to `c`.
     ///
-    /// Attention's `l` is the logarithm of the sum of the exponentials of a row's scores, in f32 where the rest is f16;
-    /// of a row that sees nothing it is infinite, so that `exp(s - l)` is 0.
+    /// Attention's `l` is the logarithm of the sum of the exponentials of a row's scores; it is f32 if the other values
+    /// are f16. If a query may attend to no key, its `l` is infinite, so that `exp(s - l)` is 0.
     pub fn fused_inputs(&self) -> Named {
         signature(self).map_or(&[], |(inputs, _)| inputs)
     }
 
-    /// The names and forms of a fused op's outputs; none of another's.
+    /// The names and forms of a fused op's outputs; empty for any other op.
     pub fn fused_outputs(&self) -> Named {
         signature(self).map_or(&[], |(_, outputs)| outputs)
     }
 
-    /// An input that every kernel of a fused op reads nowhere but where it then writes one of the outputs, and that output:
-    /// both may lie in the same memory.
+    /// An input and an output of a fused op that may share memory: every kernel reads each element of the input only
+    /// before it writes the output's element there.
     pub fn overwrites(&self) -> Option<(usize, usize)> {
         sequence::overwrites(self)
     }
 
-    /// The outputs of a fused op, all of them, written in primitives.
+    /// All outputs of a fused op, recorded in primitives.
     ///
     /// # Panics
     /// If the op is not fused, or the inputs do not fit it.
@@ -91,8 +91,8 @@ impl Op {
     }
 }
 
-/// The outputs of a fused op over f16 by way of the same op over f32, each rounded once; `None` of an op whose f16 values are
-/// rounded on the way.
+/// The outputs of a fused op over f16, computed by the same op over f32 and rounded once each; `None` for an op that
+/// also rounds its intermediate values to f16.
 pub(crate) fn widened<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> {
     attention::widened(op, x)
 }
@@ -105,7 +105,7 @@ pub(crate) fn infer(op: &Op, x: &[Typed]) -> Result<Typed, String> {
     }
 }
 
-/// The number of output nodes, and which one this is; of an op that is not fused there is one.
+/// The number of output nodes, and the index of this one. An op that is not fused has one.
 pub(crate) fn outputs(op: &Op) -> (usize, usize) {
     match op {
         Op::Sequence { out, .. } | Op::SequenceGrad { out, .. } => (op.fused_outputs().len(), *out),
@@ -126,7 +126,7 @@ fn push_all<'t>(op: impl Fn(usize) -> Op, x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     outputs
 }
 
-/// The gradient rule; `None` where only the decomposition has the derivative.
+/// The gradient rule; `None` if only the decomposition has a derivative.
 pub(crate) fn vjp<'t>(
     op: &Op,
     y: &[Tensor<'t>],

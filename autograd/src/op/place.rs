@@ -21,7 +21,7 @@ pub struct Segments {
     pub ranges: Box<[(usize, usize)]>,
 }
 
-/// By size alone: there are few in a program, and each may have many ranges.
+/// Hashes the sizes alone: a program has few of these, and each may have many ranges.
 impl Hash for Segments {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.total, self.ranges.len()).hash(state);

@@ -19,18 +19,18 @@ use std::{
 
 /// Gradients that add up over several runs, in a store: micro-batches that together are one batch.
 ///
-/// `S` tells whether they carry a loss scale, as in [`Grads`]. [`Accumulator::add`] is recorded in the program of a
-/// micro-batch, [`Accumulator::take`] in that of the update, which may be the same. What has been added is gone when it
-/// has been taken, whether the step is then taken or skipped: nobody zeroes it, and no gradient of an update, taken or
-/// skipped, can get into the next one ([`Pitfall::StaleGradients`], [`Pitfall::KeptAfterSkip`]).
+/// `S` says if they carry a loss scale, as in [`Grads`]. [`Accumulator::add`] is recorded in the program of a
+/// micro-batch, [`Accumulator::take`] in that of the update, which may be the same. `take` empties the accumulator,
+/// even if the step is then skipped: nothing has to be zeroed, and no gradient of an update, taken or skipped, can get
+/// into the next one ([`Pitfall::StaleGradients`], [`Pitfall::KeptAfterSkip`]).
 ///
 /// A session keeps count of windows over its runs, and refuses a run that would break their rules
-/// ([`crate::Error::Pitfall`], with nothing run): a micro-batch too many and a window taken too early, where
-/// [`Accumulator::micro_batches`] says how long windows are ([`Pitfall::ViolatedWindow`]), and an update of the loss scale while part
-/// of a window is in ([`Pitfall::ScaleChangesInsideWindow`]).
+/// ([`crate::Error::Pitfall`], with nothing run): one micro-batch too many or a window taken too early, if
+/// [`Accumulator::micro_batches`] sets the length of windows ([`Pitfall::ViolatedWindow`]), and an update of the loss
+/// scale inside a window ([`Pitfall::ScaleChangesInsideWindow`]).
 ///
-/// The weighting of micro-batches has no default that one can forget. [`Pitfall::UndividedSum`], accumulation that nothing
-/// divides:
+/// The weighting of micro-batches has no default, so that nobody forgets it. [`Pitfall::UndividedSum`], accumulation
+/// that nothing divides:
 ///
 /// ```compile_fail,E0061
 /// # use wgrad::{Accumulator, ParamSet, Store, Unscaled};
@@ -57,7 +57,7 @@ pub struct Accumulator<S = Unscaled> {
     scale: PhantomData<fn() -> S>,
 }
 
-/// Facts about the gradients that are added, from what has been recorded.
+/// Facts about the gradients whose addition has been recorded.
 #[derive(Clone, Debug)]
 struct Recorded {
     /// The parameters with a gradient in some micro-batch.
@@ -65,9 +65,9 @@ struct Recorded {
     scaler: LossScaler,
     /// The state of the scale that they carry, or have carried.
     scale: Option<StateId>,
-    /// True if half precision had a part in them.
+    /// True if f16 took part in them.
     half: bool,
-    /// Their sources that a clip is for.
+    /// Their sources that call for a clip.
     from: Vec<Mark>,
 }
 
@@ -86,12 +86,12 @@ impl<S> Accumulator<S> {
         Self { name, params, hooks, length, weighting, skip_bad, sums, weight, bad, recorded, scale }
     }
 
-    /// Says that a window has this many micro-batches, bad ones too. Declares `<name>/micro_batches`, which counts them: it
-    /// is saved with the other states, so a session that is resumed within a window knows where it is. Without this a
-    /// window ends when it is taken.
+    /// Sets the number of micro-batches of a window, bad ones included. Declares `<name>/micro_batches`, which counts
+    /// them: it is saved with the other states, so a session that is resumed within a window knows its position.
+    /// Without this a window ends when it is taken.
     ///
     /// # Panics
-    /// If the number is 0 or larger than u32, or if it has been said before.
+    /// If the number is 0 or larger than u32, or if it has been set before.
     #[must_use]
     #[track_caller]
     pub fn micro_batches(self, store: &mut Store, count: usize) -> Self {
@@ -100,21 +100,21 @@ impl<S> Accumulator<S> {
         Self { length: Some((count, counter)), ..self }
     }
 
-    /// The state that counts the micro-batches of a window (u32 scalar), where [`Accumulator::micro_batches`] has said how
-    /// many there are.
+    /// The state that counts the micro-batches of a window (u32 scalar), if [`Accumulator::micro_batches`] has set
+    /// their number.
     pub fn counter(&self) -> Option<StateId> {
         self.length.map(|(_, counter)| counter)
     }
 
-    /// The parameters with a gradient in some micro-batch that has been recorded so far: those that [`Accumulator::take`]
-    /// takes. A program that takes, recorded before another parameter was reached, leaves that one's gradients out.
+    /// The parameters with a gradient in some micro-batch that has been recorded so far: those that
+    /// [`Accumulator::take`] takes. A program that takes leaves out a parameter whose first gradient is recorded later.
     pub fn present(&self) -> ParamSet {
         self.recorded().as_ref().map_or_else(ParamSet::default, |known| known.present.clone())
     }
 
-    /// A micro-batch whose gradient is not finite, or whose verdict is false ([`Grads::check_loss`]), is left out, and not
-    /// counted. Without this the whole window is skipped: what is not finite spoils the sum, which the check after it finds,
-    /// and of a window with a false verdict the verdict is false.
+    /// Leaves out, and does not count, a micro-batch whose gradient is non-finite, or whose verdict is false
+    /// ([`Grads::check_loss`]). Without this the whole window is skipped: a non-finite gradient spoils the sum, which a
+    /// later check finds, and a false verdict makes the verdict of its window false.
     #[must_use]
     pub fn skip_bad_micro_batches(self) -> Self {
         Self { skip_bad: true, ..self }
@@ -123,10 +123,11 @@ impl<S> Accumulator<S> {
     /// Adds the gradient of a micro-batch's mean loss.
     ///
     /// # Panics
-    /// If the accumulator is weighted by tokens: [`Accumulator::add_tokens`] says how many there are; if the gradient is of
-    /// other parameters, or its scale differs from that of others. If it has been through a nonlinear pass
-    /// ([`Pitfall::PassOnPartialWindow`]; [`Grads::per_micro_batch`] does that on purpose), or the gradient of the same loss has been added
-    /// on this tape ([`Pitfall::BackwardTwice`]). If it has noise, or a state to assign, which go with a step.
+    /// If the accumulator is weighted by tokens (see [`Accumulator::add_tokens`]). If the gradient is of other
+    /// parameters, or has another loss scale than the earlier ones. If it has been through a nonlinear pass
+    /// ([`Pitfall::PassOnPartialWindow`]; [`Grads::per_micro_batch`] allows it), or the gradient of the same loss has
+    /// been added on this tape ([`Pitfall::BackwardTwice`]). If it has noise, or a state to assign, which belong to a
+    /// step.
     #[track_caller]
     pub fn add(&self, grads: Grads<'_, S>) {
         assert!(
@@ -137,11 +138,11 @@ impl<S> Accumulator<S> {
         self.record(grads, one);
     }
 
-    /// Adds the gradient of a mean over so many tokens (u32 scalar). Of none, the gradient is left out whatever it is: the
-    /// mean of nothing is NaN.
+    /// Adds the gradient of a mean over this many tokens (u32 scalar). With 0 tokens the gradient is left out, because
+    /// the mean of nothing is NaN.
     ///
     /// # Panics
-    /// If the accumulator is not weighted by tokens, or the number is no u32 scalar; as [`Accumulator::add`].
+    /// If the accumulator is not weighted by tokens, or the number is not a u32 scalar; as [`Accumulator::add`].
     #[track_caller]
     pub fn add_tokens<'t>(&self, grads: Grads<'t, S>, tokens: Tensor<'t>) {
         assert!(self.weighting == Weighting::TokenWeighted, "accumulate: not weighted by tokens: use `add`");
@@ -198,7 +199,7 @@ impl<S> Accumulator<S> {
         });
     }
 
-    /// Refuses gradients that do not belong together, and notes what is known from these.
+    /// Refuses gradients that do not belong together, and notes the facts about these.
     #[track_caller]
     fn check(&self, grads: &Grads<'_, S>) {
         let (tape, history) = (grads.tape, grads.history.borrow());
@@ -213,7 +214,7 @@ impl<S> Accumulator<S> {
             known.scale = known.scale.or(carried).or(history.unscaled_by.map(|(scale, _)| scale));
             known.half |= history.half;
         }
-        // Its passes were made on a part of a window.
+        // The gradient's passes ran on a part of a window.
         let config = crate::PassConfig { scaler: history.state.config().scaler, ..self.window().config(tape.ranks()) };
         let state = PassState::new(config).allowing(history.state.allowed());
         if let Err(pitfall) = state.after(&history.done) {
@@ -233,7 +234,7 @@ impl<S> Accumulator<S> {
         tape.event(Event::Window(self.window(), Action::Backward));
     }
 
-    /// The record of its windows for a session.
+    /// The accumulator's settings, for a session's record of its window.
     fn window(&self) -> Arc<Window> {
         let recorded = self.recorded();
         let scaled = recorded.as_ref().is_some_and(|known| known.scaler != LossScaler::none());
@@ -247,7 +248,7 @@ impl<S> Accumulator<S> {
         })
     }
 
-    /// The sums so far, for each arena; of gradients weighted by tokens, the products.
+    /// The sums so far, for each arena; with weighting by tokens, of gradients times tokens.
     #[track_caller]
     pub fn sum<'t>(&self, tape: &'t Tape) -> Flat<'t> {
         // A loop, not a closure: a tape over another store is refused at the caller's line.
@@ -258,20 +259,21 @@ impl<S> Accumulator<S> {
         Flat::new(sums)
     }
 
-    /// Takes what has been added up, weighted, and leaves zeros. Of an empty window the verdict is false. A run that takes a
-    /// window shorter than it is said to be is refused ([`Pitfall::ViolatedWindow`]): see [`Accumulator::take_last`].
+    /// Takes the window's gradients, combined by the weighting, and leaves zeros. The verdict of an empty window is
+    /// false. A run that takes a window shorter than its set length is refused ([`Pitfall::ViolatedWindow`]): see
+    /// [`Accumulator::take_last`].
     ///
-    /// A parameter that was absent from some micro-batches counts as zero in these; one that was absent from all of those
-    /// recorded so far is absent.
+    /// A parameter that was absent from some micro-batches counts as zero in these; one that was absent from all of
+    /// those recorded so far is absent.
     ///
     /// # Panics
-    /// If nothing that adds has been recorded: which parameters are present is known from that.
+    /// If no addition has been recorded: the additions tell which parameters are present.
     #[track_caller]
     pub fn take<'t>(&self, tape: &'t Tape) -> Grads<'t, S> {
         self.taken(tape, self.length.is_none())
     }
 
-    /// As [`Accumulator::take`], of a window that may be short because the data has ended: the mean is over the
+    /// As [`Accumulator::take`], for a window that may be short because the data has ended: the mean is over the
     /// micro-batches that are in.
     ///
     /// # Panics
@@ -331,7 +333,7 @@ impl<S> Accumulator<S> {
         Grads { tape, flat, values, present, absent, verdict, scaler, history, weight, generators, assigned, scale }
     }
 
-    /// Notes what accumulation makes of a loss of this kind.
+    /// Notes lints about the accumulation of such a loss.
     #[track_caller]
     fn note(&self, grads: &Grads<'_, S>) {
         let (tape, flat) = (grads.tape, grads.flat.tensors());

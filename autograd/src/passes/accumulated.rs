@@ -22,12 +22,12 @@ impl fmt::Debug for AccumulatedHooks {
 }
 
 impl AccumulatedHooks {
-    /// The sum of an arena after its hooks. Those of parameters without a gradient in this micro-batch do not run.
+    /// The sum of an arena after its hooks. Hooks of parameters without a gradient in this micro-batch do not run.
     #[track_caller]
     pub fn run<'t, S>(&self, grads: &Grads<'t, S>, arena: StateId, sum: Tensor<'t>) -> Tensor<'t> {
         let tape = grads.tape;
         let mut sum = sum;
-        // A loop, not a closure: a hook that is refused is so at the caller's line.
+        // A loop, not a closure: errors name the caller's line.
         for (param, hook) in self.0.iter().filter(|(param, _)| grads.present.contains(*param)) {
             let decl = tape.layout.param(*param);
             if decl.arena != arena {
@@ -49,11 +49,11 @@ impl AccumulatedHooks {
 }
 
 impl<S> Accumulator<S> {
-    /// Registers a hook on the running sum of a parameter's gradients (PyTorch's
-    /// `register_post_accumulate_grad_hook`): it runs after each addition, and what it gives back is the sum from then
-    /// on. Several run in the order of registration. Of gradients weighted by tokens the sum is that of the products.
+    /// Registers a hook on the running sum of a parameter's gradients (PyTorch's `register_post_accumulate_grad_hook`):
+    /// it runs after each addition, and its result replaces the sum. Several run in the order of registration. With
+    /// weighting by tokens, the sum is that of gradients times tokens.
     ///
-    /// It does not run for a micro-batch without a gradient of the parameter, and changes nothing for one that is left
+    /// It does not run for a micro-batch without a gradient of the parameter, and has no effect for one that is left
     /// out. A hook of the parameter itself, [`crate::Tape::on_param_grad`], sees each gradient before it is added.
     ///
     /// # Panics

@@ -28,25 +28,25 @@ pub struct Agc<'t> {
 }
 
 impl<'t> Agc<'t> {
-    /// With this largest ratio of a unit's gradient to its weights. A tensor may be given, and gradients flow to it.
+    /// A clip with this largest ratio of a unit's gradient to its weights. If it is a tensor, gradients flow to it.
     pub fn new(clipping: impl Into<Operand<'t>>) -> Self {
         let (exclude, unit_dims) = (ParamSet::default(), vec![]);
         Self { clipping: clipping.into(), eps: 1e-3, div_eps: 1e-6, p: 2.0, exclude, unit_dims }
     }
 
-    /// The least norm that a unit's weights are taken for, so that those that start at zero can move.
+    /// The floor of the norm of a unit's weights, so that weights that start at zero can move.
     #[must_use]
     pub fn eps(self, eps: f64) -> Self {
         Self { eps, ..self }
     }
 
-    /// The least norm of a unit's gradient that is divided by.
+    /// The floor of the norm of a unit's gradient, where it is a divisor.
     #[must_use]
     pub fn div_eps(self, div_eps: f64) -> Self {
         Self { div_eps, ..self }
     }
 
-    /// With another norm: any p above 0, or infinity.
+    /// Uses the p-norm, for p above 0 or infinite.
     #[must_use]
     pub fn p(self, p: f64) -> Self {
         Self { p, ..self }
@@ -58,8 +58,8 @@ impl<'t> Agc<'t> {
         Self { exclude: self.exclude.iter().chain(params.iter()).collect(), ..self }
     }
 
-    /// For these parameters, the first `dims` dimensions tell units apart: 2 for attention weights `[heads, dim, in]`, 0
-    /// for one unit.
+    /// For these parameters, the first `dims` dimensions tell units apart: 2 for attention weights `[heads, dim, in]`,
+    /// 0 for one unit.
     #[must_use]
     pub fn unit_dims(mut self, params: &ParamSet, dims: usize) -> Self {
         self.unit_dims.push((params.clone(), dims));
@@ -108,17 +108,17 @@ impl<'t> Grads<'t, Unscaled> {
     /// `m = clipping * max(|W|, eps)`, `G * m / max(|G|, div_eps)` where `|G| >= m`
     ///
     /// A unit is a row of a weight `[out, in]`, a filter `[out, in, ..]`, or the whole of a vector or scalar:
-    /// [`Agc::unit_dims`] says otherwise. W are the values that the gradient was taken at, and gradients flow to them. What
-    /// is within its bound keeps its bits; what is not finite spoils its own unit.
+    /// [`Agc::unit_dims`] can change that. W are the values that the gradient was taken at, and gradients flow to them.
+    /// A unit within its bound keeps its bits; a non-finite element spoils its own unit.
     ///
-    /// If `clipping` is a tensor that is below 0 or NaN, the step is not taken, and the session says so
+    /// If `clipping` is a tensor that is below 0 or NaN, the step is skipped, and the session reports it
     /// ([`crate::Error::Late`]).
     ///
     /// Taps: `agc/clipped`, the number of units scaled down (u32); `agc/clipping`, if it is a tensor.
     ///
     /// # Panics
     /// If `clipping` is a number below 0, or NaN, or a tensor that is not a scalar; if p is not above 0, or an eps is
-    /// below; if a parameter has fewer dimensions than its units need.
+    /// below 0; if a parameter has fewer dimensions than its units need.
     #[track_caller]
     pub fn agc(mut self, agc: impl Into<Agc<'t>>) -> Self {
         const NAME: &str = "agc";
@@ -158,19 +158,18 @@ impl<'t> Grads<'t, Unscaled> {
         self.with_flat(flat)
     }
 
-    /// Adaptive clipping by one norm per parameter: a common simplification of [`Grads::agc`], which is what the paper
-    /// means.
+    /// Adaptive clipping by one norm per parameter: a common simplification. The paper means [`Grads::agc`].
     ///
     /// `G * min(1, clip_factor * max(|W|, param_eps) / (|G| + eps))`
     ///
     /// With a `param_eps` of 0, a parameter that starts at zero never moves.
     ///
-    /// If `clip_factor` is a tensor that is below 0 or NaN, the step is not taken, as of [`Grads::agc`].
+    /// If `clip_factor` is a tensor that is below 0 or NaN, the step is skipped, as by [`Grads::agc`].
     ///
     /// Taps: `agc_per_tensor/clipped`, the number of parameters scaled down (u32); `/clip_factor`, if it is a tensor.
     ///
     /// # Panics
-    /// If a number is below 0, or a tensor no scalar.
+    /// If a number is below 0, or a tensor is not a scalar.
     #[track_caller]
     pub fn agc_per_tensor(mut self, clip_factor: impl Into<Operand<'t>>, eps: f64, param_eps: f64) -> Self {
         const NAME: &str = "agc_per_tensor";
@@ -201,7 +200,7 @@ impl<'t> Grads<'t, Unscaled> {
 }
 
 impl<S> Grads<'_, S> {
-    /// Notes a floor of 0.
+    /// Notes a lint about a floor of 0.
     #[track_caller]
     fn note_floor(&self, pass: &str, name: &str, floor: f64) {
         if floor == 0.0 {

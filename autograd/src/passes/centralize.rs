@@ -28,10 +28,10 @@ impl Centralize {
         Self::default()
     }
 
-    /// Weights of so many dimensions or more: 4 for those of convolutions alone.
+    /// Weights of this many dimensions or more: 4 for those of convolutions alone.
     ///
     /// # Panics
-    /// If that is below 2: a vector has no rows, and without its mean a bias could not shift anything.
+    /// If that is below 2: a vector has no rows, and a bias whose gradient lacks its mean could not shift anything.
     #[must_use]
     #[track_caller]
     pub fn min_ndim(self, min_ndim: usize) -> Self {
@@ -49,15 +49,15 @@ impl Centralize {
 }
 
 impl<'t> Grads<'t, Unscaled> {
-    /// Subtracts from the gradient of each row of a weight its mean (Yong et al. 2020; optax's `centralize`):
+    /// Subtracts from each row of a weight's gradient the mean of the row (Yong et al. 2020; optax's `centralize`):
     ///
     /// `g - mean(g over all dimensions but the first)`
     ///
     /// for weights of two dimensions or more. Biases and the scales of norms are left alone. It is a projection, which
-    /// only shortens the gradient: a clip after it sees what is applied.
+    /// only shortens the gradient: a clip after it sees the gradient that is applied.
     ///
     /// # Panics
-    /// If a weight has rows, and nothing in them.
+    /// If a weight has rows without elements.
     #[track_caller]
     pub fn centralize(self) -> Self {
         self.centralize_with(&Centralize::new())
@@ -93,7 +93,7 @@ impl<'t> Grads<'t, Unscaled> {
                     return g;
                 }
                 let lens = self.tape.table(&units.table(|_, len| len as f64), g.dtype());
-                // Zero outside the units: what is left alone keeps its bits.
+                // The means are zero outside the units: other gradients keep their bits.
                 g - (g.segment_sum(&units.segments) / lens).segment_broadcast(&units.segments)
             });
             (centred, vec![])
@@ -101,7 +101,7 @@ impl<'t> Grads<'t, Unscaled> {
         self.with_flat(flat)
     }
 
-    /// Notes weights that do not train, and tables whose rows are symbols.
+    /// Notes lints about weights that would not train, and about tables whose rows are looked up by index.
     #[track_caller]
     fn note_what_is_lost(&self, applies: &impl Fn(Param) -> bool) {
         let layout = &self.tape.layout;

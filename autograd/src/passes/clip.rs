@@ -1,4 +1,4 @@
-//! Clipping by norms: of all gradients together.
+//! Clipping by the norm of all gradients together.
 
 use super::{
     check_norm,
@@ -13,13 +13,13 @@ use crate::{
 };
 use std::fmt;
 
-/// A clip's policy for a non-finite norm. Unless it is said: [`NonFinite::Skip`] where the gradients have been
-/// checked before, so that everybody knows of it, else [`NonFinite::Error`].
+/// A clip's policy for a non-finite norm. The default is [`NonFinite::Skip`] if the gradients have been checked before,
+/// so that skips are expected, else [`NonFinite::Error`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NonFinite {
-    /// The step is not taken, and the session says so: [`crate::Error::Late`].
+    /// The step is skipped, and the session reports it: [`crate::Error::Late`].
     Error,
-    /// The verdict becomes false: the step is not taken.
+    /// The verdict becomes false, and the step is skipped.
     Skip,
     /// Plain arithmetic, as in PyTorch by default: a NaN spreads to all gradients; an infinity becomes NaN
     /// and all others 0.
@@ -44,19 +44,19 @@ pub struct ClipNorm<'t> {
 }
 
 impl<'t> ClipNorm<'t> {
-    /// With this bound, in the unit of the gradient. A tensor may be given, and gradients flow to it.
+    /// A clip with this bound, in the unit of the gradient. If it is a tensor, gradients flow to it.
     pub fn new(max_norm: impl Into<Operand<'t>>) -> Self {
         Self { max_norm: max_norm.into(), p: 2.0, eps: 1e-6, non_finite: None }
     }
 
-    /// With another norm: any p above 0, or infinity, the largest magnitude.
+    /// Uses the p-norm, for p above 0 or infinite (the largest magnitude).
     #[must_use]
     pub fn p(self, p: f64) -> Self {
         Self { p, ..self }
     }
 
-    /// The number that is added to the norm before the bound is divided by it. PyTorch's is 1e-6; optax has none, which is 0:
-    /// then a norm equal to the bound is left alone.
+    /// The number that is added to the norm before it divides the bound. PyTorch adds 1e-6. Optax adds nothing, which
+    /// is 0: then gradients whose norm equals the bound are left alone.
     #[must_use]
     pub fn eps(self, eps: f64) -> Self {
         Self { eps, ..self }
@@ -68,7 +68,7 @@ impl<'t> ClipNorm<'t> {
         Self { non_finite: Some(non_finite), ..self }
     }
 
-    /// The printed parameters: what differs from the default.
+    /// The printed parameters: the bound, and others that differ from the default.
     fn parameters(&self) -> Vec<(&'static str, String)> {
         let all = [("p", self.p, 2.0), ("eps", self.eps, 1e-6)];
         let others = all.into_iter().filter(|(_, value, default)| value != default);
@@ -92,7 +92,7 @@ pub(super) fn coefficient<'t>(max_norm: Tensor<'t>, n: Tensor<'t>, eps: f64) -> 
     if eps > 0.0 {
         return (max_norm / (n + eps)).minimum(1.0);
     }
-    // Of a norm of 0 there is nothing to scale down, and no slope.
+    // A norm of 0 is not scaled down, and has no slope.
     let zero = n.equals(0.0);
     (zero.select(n.ones_like(), max_norm) / zero.select(n.ones_like(), n)).minimum(1.0)
 }
@@ -131,7 +131,7 @@ impl<'t> Grads<'t, Unscaled> {
         said.unwrap_or(if checked { NonFinite::Skip } else { NonFinite::Error })
     }
 
-    /// Taps a pass's norm, or several, as `<pass>/<name>`: an error where that is the policy.
+    /// Taps a pass's norm, or several, as `<pass>/<name>`. A non-finite one is an error, if that is the policy.
     #[track_caller]
     pub(super) fn tap_norm(&self, pass: &'static str, name: &str, norm: Tensor<'t>, policy: NonFinite) {
         if policy != NonFinite::Error {
@@ -144,7 +144,7 @@ impl<'t> Grads<'t, Unscaled> {
 
 impl<'t, S> Grads<'t, S> {
     /// The p-norm over all present gradients, in the widest of their types: `(sum |g|^p)^(1/p)`, for infinite p the
-    /// largest magnitude. Finite wherever the true norm is; 0 of no gradients.
+    /// largest magnitude. It is finite whenever the true norm is, and 0 for no gradients.
     ///
     /// # Panics
     /// If p is not above 0.
@@ -170,15 +170,17 @@ impl<'t> Grads<'t, Unscaled> {
     ///
     /// `n = |g|`, `g * min(1, max_norm / (n + eps))`
     ///
-    /// Gradients within the bound keep their bits. Where the norm is not finite the step is not taken (see [`NonFinite`]),
-    /// also where it overflows though every element is finite: no step is better than one along zeros. `max_norm` is in
-    /// the unit of the gradient; a tensor may be given, and the gradient flows to it. Where that is below 0 or NaN, the step
-    /// is not taken, and the session says so ([`crate::Error::Late`]).
+    /// Gradients within the bound keep their bits. If the norm is non-finite, the step is skipped (see [`NonFinite`]),
+    /// even if the norm overflows although every element is finite: no step is better than one along zeros. `max_norm`
+    /// is in the unit of the gradient. If it is a tensor, gradients flow to it; if that is below 0 or NaN, the step is
+    /// skipped, and the session reports it ([`crate::Error::Late`]).
     ///
-    /// Taps: `clip_by_global_norm/norm` (before clipping), `/coefficient`, `/clipped` (bool); `/max_norm`, if it is a tensor.
+    /// Taps: `clip_by_global_norm/norm` (before clipping), `/coefficient`, `/clipped` (bool); `/max_norm`, if it is a
+    /// tensor.
     ///
     /// # Panics
-    /// If `max_norm` is a number below 0, or NaN; or a tensor that is not a scalar; if p is not above 0, or eps is below.
+    /// If `max_norm` is a number below 0, or NaN; or a tensor that is not a scalar; if p is not above 0, or eps is
+    /// below 0.
     #[track_caller]
     pub fn clip_by_global_norm(mut self, clip: impl Into<ClipNorm<'t>>) -> Self {
         const NAME: &str = "clip_by_global_norm";

@@ -10,10 +10,10 @@ use crate::{
 use std::marker::PhantomData;
 
 impl<'t, S> Grads<'t, S> {
-    /// Makes the step depend on a condition of one's own too (bool scalar): where it is false, parameters, optimizer state
-    /// and counters stay as they are, and a micro-batch skips its whole window, or is left out of it
-    /// ([`crate::Accumulator::skip_bad_micro_batches`]). One that is computed from the gradients counts as a check of them.
-    /// For a loss that is not finite: [`Grads::check_loss`].
+    /// Makes the step depend on another condition (bool scalar), too. If it is false, parameters, optimizer state and
+    /// counters stay as they are, and a micro-batch skips its whole window, or is left out of it
+    /// ([`crate::Accumulator::skip_bad_micro_batches`]). A condition that is computed from the gradients counts as a
+    /// check of them. For a non-finite loss see [`Grads::check_loss`].
     ///
     /// # Panics
     /// If the condition is not a bool scalar.
@@ -30,7 +30,7 @@ impl<'t, S> Grads<'t, S> {
         self
     }
 
-    /// Bool scalar: whether every element is finite. Recorded on the values as they stand, before any arithmetic that
+    /// Bool scalar: true if every element is finite. Recorded on the values as they stand, before any arithmetic that
     /// could hide or spread an infinity.
     #[track_caller]
     pub(super) fn all_finite(&self) -> Tensor<'t> {
@@ -38,7 +38,7 @@ impl<'t, S> Grads<'t, S> {
         checks.reduce(Tensor::and).unwrap_or_else(|| self.tape.scalar(1.0, DType::Bool))
     }
 
-    /// The same gradients under another type: the caller has done what that says.
+    /// The same gradients with another type of scale; the caller has made it true.
     pub(super) fn retyped<Z>(self) -> Grads<'t, Z> {
         let Self { tape, flat, values, present, absent, verdict, scaler, history, .. } = self;
         let Self { weight, generators, assigned, .. } = self;
@@ -50,14 +50,14 @@ impl<'t, S> Grads<'t, S> {
 /// The reaction to too many non-finite steps in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum OnGiveUp {
-    /// No such step is ever taken, and the session says so: [`crate::Error::Late`].
+    /// No non-finite step is ever taken, and the session reports that the guard has given up: [`crate::Error::Late`].
     #[default]
     Error,
-    /// The next is taken all the same, as optax's `apply_if_finite` does: it destroys the parameters.
+    /// The next non-finite step is taken, as by optax's `apply_if_finite`: it destroys the parameters.
     Accept,
 }
 
-/// Counts steps whose gradients were not finite, in a store.
+/// Counts steps with non-finite gradients, in a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FiniteGuard {
     in_a_row: StateId,
@@ -68,8 +68,8 @@ pub struct FiniteGuard {
 }
 
 impl FiniteGuard {
-    /// Declares the states `<name>/notfinite_count` and `<name>/total_notfinite` (u32) and `<name>/last_finite` (bool). Of
-    /// more than `max_consecutive` in a row it gives up; without that number, never.
+    /// Declares the states `<name>/notfinite_count` and `<name>/total_notfinite` (u32) and `<name>/last_finite` (bool).
+    /// It gives up after more than `max_consecutive` non-finite steps in a row; without that number, never.
     ///
     /// # Panics
     /// If the names are taken.
@@ -82,17 +82,17 @@ impl FiniteGuard {
         Self { in_a_row, total, last_finite, max_consecutive, on_give_up }
     }
 
-    /// The state that counts those in a row (u32 scalar).
+    /// The state that counts non-finite steps in a row (u32 scalar).
     pub fn in_a_row(self) -> StateId {
         self.in_a_row
     }
 
-    /// The state that counts all (u32 scalar).
+    /// The state that counts all non-finite steps (u32 scalar).
     pub fn total(self) -> StateId {
         self.total
     }
 
-    /// The state that holds whether the last was finite (bool scalar).
+    /// The state that is true if the last step was finite (bool scalar).
     pub fn last_finite(self) -> StateId {
         self.last_finite
     }
@@ -102,11 +102,11 @@ impl<'t> Grads<'t, Scaled> {
     /// Divides by the loss scale, after checking the scaled values: a NaN or infinity among them makes the verdict
     /// false, and the optimizer then leaves parameters, state and counters as they are.
     ///
-    /// `g / s`, as a multiplication by `1 / s` rounded to f32 (Micikevicius et al. 2018; PyTorch's `GradScaler`). A dynamic
-    /// scale that is 0, below, or not finite, as its state may come to be, makes the verdict false too, and the session says
-    /// so ([`crate::Error::Late`]).
+    /// `g / s`, as a multiplication by `1 / s` rounded to f32 (Micikevicius et al. 2018; PyTorch's `GradScaler`). If
+    /// the state of a dynamic scale is not positive, normal and finite, the verdict is false too, and the session
+    /// reports it ([`crate::Error::Late`]).
     ///
-    /// Taps: `unscale/bad_scale` (bool), of a dynamic scale.
+    /// Taps: `unscale/bad_scale` (bool), for a dynamic scale.
     ///
     /// # Panics
     /// If this is not the scaler that scaled the loss.
@@ -135,16 +135,15 @@ impl<'t> Grads<'t, Scaled> {
 }
 
 impl<'t, S> Grads<'t, S> {
-    /// Makes the step depend on the loss being finite, which finite gradients do not show: a mean over no targets is NaN,
-    /// and its gradient zero. Where the loss is not, the device skips the step at once, and the session says so
-    /// ([`crate::Error::Late`] of [`crate::Pitfall::NonFiniteLoss`]), naming the line that recorded
-    /// the loss. Such a micro-batch skips its whole window, or is left out of it
-    /// ([`crate::Accumulator::skip_bad_micro_batches`]).
+    /// Skips the step if the loss is non-finite, which finite gradients do not rule out: a mean over no targets is NaN,
+    /// and its gradient zero. The device skips the step at once, and the session reports it ([`crate::Error::Late`] of
+    /// [`crate::Pitfall::NonFiniteLoss`]), with the line that recorded the loss. Such a micro-batch skips its whole
+    /// window, or is left out of it ([`crate::Accumulator::skip_bad_micro_batches`]).
     ///
     /// Taps: `check_loss/loss`.
     ///
     /// # Panics
-    /// If the gradients are not of one loss: taken from an accumulator. Check before accumulating.
+    /// If the gradients are not of a single loss, because they come from an accumulator. Check before accumulating.
     #[track_caller]
     pub fn check_loss(mut self) -> Self {
         const NAME: &str = "check_loss";
@@ -164,8 +163,7 @@ impl<'t, S> Grads<'t, S> {
 }
 
 impl<'t> Grads<'t, Unscaled> {
-    /// Makes the step depend on every element being finite: a NaN or infinity skips it, and parameters, optimizer state
-    /// and counters stay as they are.
+    /// Skips the step if an element is NaN or infinite: parameters, optimizer state and counters stay as they are.
     #[track_caller]
     pub fn check_finite(mut self) -> Self {
         let (_, checked) =
@@ -174,10 +172,11 @@ impl<'t> Grads<'t, Unscaled> {
         self
     }
 
-    /// As [`Grads::check_finite`], and counts the steps that are not: the counters are updated whether the step is taken
-    /// or not (after optax's `apply_if_finite`).
+    /// As [`Grads::check_finite`], and counts non-finite steps. The counters are updated even if the step is skipped
+    /// (after optax's `apply_if_finite`).
     ///
-    /// Taps: `skip_if_not_finite/count` (in a row), `skip_if_not_finite/gave_up` (bool; [`OnGiveUp`] says what follows).
+    /// Taps: `skip_if_not_finite/count` (in a row), `skip_if_not_finite/gave_up` (bool; [`OnGiveUp`] says what
+    /// follows).
     #[track_caller]
     pub fn skip_if_not_finite(mut self, guard: &FiniteGuard) -> Self {
         const NAME: &str = "skip_if_not_finite";

@@ -28,7 +28,7 @@ pub struct ClipGroups<'t> {
 }
 
 impl<'t> ClipGroups<'t> {
-    /// No group yet.
+    /// No groups.
     pub fn new() -> Self {
         Self::default()
     }
@@ -42,14 +42,14 @@ impl<'t> ClipGroups<'t> {
         }
     }
 
-    /// With another group.
+    /// Adds a group.
     #[must_use]
     pub fn group(mut self, params: &ParamSet, max_norm: impl Into<Operand<'t>>) -> Self {
         self.groups.push((params.clone(), max_norm.into()));
         self
     }
 
-    /// With another norm: any p above 0, or infinity.
+    /// Uses the p-norm, for p above 0 or infinite.
     #[must_use]
     pub fn p(self, p: f64) -> Self {
         Self { p: Some(p), ..self }
@@ -67,7 +67,7 @@ impl<'t> ClipGroups<'t> {
         Self { non_finite: Some(non_finite), ..self }
     }
 
-    /// Leaves parameters alone that are in no group.
+    /// Leaves parameters in no group alone.
     #[must_use]
     pub fn keep_rest(self) -> Self {
         Self { keep_rest: true, ..self }
@@ -108,16 +108,16 @@ impl<'t> Grads<'t, Unscaled> {
     /// Scales the gradients of each group so that their norm is at most the group's bound: the formula of
     /// [`Grads::clip_by_global_norm`], group by group (Pascanu et al. 2013).
     ///
-    /// With a bound of C for each of n groups, the norm of all may still be `C sqrt(n)`. Where a norm is not finite the step
-    /// is not taken (see [`NonFinite`]); nor where a bound is a tensor that is below 0 or NaN, which the session says
-    /// ([`crate::Error::Late`]).
+    /// With a bound of C for each of n groups, the norm of all may still be `C sqrt(n)`. If a norm is non-finite, the
+    /// step is skipped (see [`NonFinite`]). If a bound is a tensor that is below 0 or NaN, the step is skipped, and the
+    /// session reports it ([`crate::Error::Late`]).
     ///
     /// Taps: `clip_by_group_norm/norms` (before clipping), `clip_by_group_norm/coefficients`, one per group;
     /// `clip_by_group_norm/max_norm` for each bound that is a tensor.
     ///
     /// # Panics
-    /// If a parameter is in two groups; or in none, without [`ClipGroups::keep_rest`]; if there is no group; if a bound is
-    /// below 0 or not finite, or a tensor that is not a scalar; if p is not above 0, or eps is below.
+    /// If a parameter is in two groups; or in none, without [`ClipGroups::keep_rest`]; if there is no group; if a bound
+    /// is below 0 or not finite, or a tensor that is not a scalar; if p is not above 0, or eps is below 0.
     #[track_caller]
     pub fn clip_by_group_norm(mut self, clip: &ClipGroups<'t>) -> Self {
         const NAME: &str = "clip_by_group_norm";
@@ -149,7 +149,7 @@ impl<'t> Grads<'t, Unscaled> {
             let sorted = Tensor::concat(&norms, 0).gather(table(&order), 0);
             let norms = norm(sorted, p, Over::Each(&segments));
             let coefficients = coefficient(clip.bounds(norms), norms, eps);
-            // One more for those in no group.
+            // The last coefficient is for parameters in no group.
             let all = Tensor::concat(&[coefficients, self.tape.full([1], 1.0, widest)], 0);
             let mut units = units.iter();
             let clipped = flat.map_mut(|_, g| {
@@ -174,7 +174,7 @@ impl<'t> Grads<'t, Unscaled> {
     ///
     /// `g / max(1, rms(g) / threshold)`
     ///
-    /// If the threshold is a tensor that is not above 0, the step is not taken, and the session says so
+    /// If the threshold is a tensor that is not above 0, the step is skipped, and the session reports it
     /// ([`crate::Error::Late`]).
     ///
     /// Taps: `clip_by_block_rms/clipped`, the number of parameters scaled down (u32); `/threshold`, if it is a tensor.
@@ -218,7 +218,7 @@ impl<'t> ClipGroups<'t> {
     }
 }
 
-/// The positions of parameters, group by group, and the stretch of each group. Those in no group are left out.
+/// The positions of parameters, group by group, and the segment of each group. Parameters in no group are left out.
 fn by_group(params: &[Param], clip: &ClipGroups<'_>) -> (Vec<usize>, Arc<Segments>) {
     let (mut order, mut ranges) = (vec![], vec![]);
     for (members, _) in &clip.groups {

@@ -23,23 +23,23 @@ pub enum Noise {
         eta: f64,
         /// The rate of its fall.
         gamma: f64,
-        /// Updates that are taken to have been made before the first.
+        /// The number of updates that are assumed before the first.
         t0: f64,
     },
 }
 
 impl Noise {
-    /// Of constant deviation.
+    /// Noise of constant deviation.
     pub fn fixed(sigma: f64) -> Self {
         Noise::Fixed { sigma }
     }
 
-    /// Falling as in the paper: gamma 0.55, from the first update on. Its eta are 0.01, 0.3 and 1.
+    /// Noise that falls as in the paper: gamma 0.55, from the first update on. The paper's eta are 0.01, 0.3 and 1.
     pub fn annealed(eta: f64) -> Self {
         Noise::Annealed { eta, gamma: 0.55, t0: 0.0 }
     }
 
-    /// The standard deviation after so many updates (u32 scalar), in a float type.
+    /// The standard deviation after this many updates (u32 scalar), in a float type.
     #[track_caller]
     pub fn sigma<'t>(self, updates: Tensor<'t>, dtype: DType) -> Tensor<'t> {
         match self {
@@ -51,7 +51,7 @@ impl Noise {
         }
     }
 
-    /// True if there is none at all: then not even the sign of a zero changes.
+    /// True if there is no noise at all: then not even the sign of a zero changes.
     fn is_silent(self) -> bool {
         let size = match self {
             Noise::Fixed { sigma } => sigma,
@@ -82,12 +82,12 @@ impl Noise {
     }
 }
 
-/// The place where the normal numbers come from.
+/// The source of the normal numbers.
 #[derive(Clone, Debug)]
 pub enum Draw<'t> {
-    /// A generator whose counter is that of updates: [`crate::Optimizer::step`] moves it on, if the step is taken.
+    /// A generator whose counter counts updates: [`crate::Optimizer::step`] advances it, if the step is taken.
     Rng(Rng),
-    /// Numbers that are given: for each arena a vector of its length, and how many updates have been made (u32 scalar).
+    /// Given numbers: for each arena a vector of its length, and the number of updates so far (u32 scalar).
     Given {
         /// Standard normal numbers.
         z: Flat<'t>,
@@ -103,7 +103,7 @@ impl From<Rng> for Draw<'_> {
 }
 
 impl<'t, S> Grads<'t, S> {
-    /// Has the step move a generator on, once, past the counter's value that was drawn by.
+    /// Makes the step advance a generator, once, past the counter at which its numbers were drawn.
     pub(super) fn moves(&mut self, generator: Rng, drawn: Tensor<'t>) {
         if self.generators.iter().all(|(known, _)| *known != generator) {
             self.generators.push((generator, drawn));
@@ -117,13 +117,13 @@ impl<'t> Grads<'t, Unscaled> {
     /// `g + sigma_t z`
     ///
     /// The generator's numbers are a function of its seed, its counter and the element's position, so all replicas add
-    /// the same noise. Its counter must be moved by nothing but the optimizer that takes the step: give it to no dropout.
-    /// A step that is not taken draws its numbers again. This is no differential privacy: that clips example by example.
+    /// the same noise. Only the optimizer's step may advance its counter: do not use the generator for dropout. After a
+    /// skipped step the same numbers are drawn again. This is not differential privacy, which clips example by example.
     ///
     /// Taps: `add_noise/sigma`.
     ///
     /// # Panics
-    /// If a value of the noise is below 0 or not finite; if the generator is moved on by [`Rng::advance`] on this tape
+    /// If a value of the noise is below 0 or not finite; if the generator is advanced by [`Rng::advance`] on this tape
     /// ([`crate::Pitfall::AdvanceOnSkippedStep`]).
     #[track_caller]
     pub fn add_noise(mut self, noise: Noise, draw: impl Into<Draw<'t>>) -> Self {
@@ -155,7 +155,7 @@ impl<'t> Grads<'t, Unscaled> {
                     Draw::Rng(rng) => rng.normal(self.tape, g.shape(), g.dtype()),
                     Draw::Given { z, .. } => z.get(arena).expect("checked above"),
                 };
-                // Zero where no gradient is: what is absent stays, and so does the padding.
+                // The deviation is zero where no gradient is: absent gradients and the padding stay as they are.
                 let sigma = noise.sigma(updates, g.dtype()).broadcast_to([units.params.len()]);
                 g + sigma.segment_broadcast(&units.segments) * z
             });

@@ -1,4 +1,4 @@
-//! p-norms of flat vectors, which overflow only where the norm itself does.
+//! p-norms of flat vectors, which overflow only if the norm itself does.
 
 use crate::{
     Tensor,
@@ -28,7 +28,7 @@ impl Over<'_> {
         }
     }
 
-    /// True if nothing is reduced to something.
+    /// True if one of the results is over no elements.
     fn has_empty(self, x: Tensor<'_>) -> bool {
         match self {
             Over::All => x.numel() == 0,
@@ -36,7 +36,7 @@ impl Over<'_> {
         }
     }
 
-    /// Repeats results over what they were taken of; ones elsewhere.
+    /// Repeats results over the elements that they were computed from; 1 elsewhere.
     #[track_caller]
     fn spread<'t>(self, y: Tensor<'t>, x: Tensor<'t>) -> Tensor<'t> {
         match self {
@@ -49,8 +49,8 @@ impl Over<'_> {
     }
 }
 
-/// `(sum |x|^p)^(1/p)`, of any order above 0; of infinite order the largest magnitude. 0 of nothing; NaN if an element is
-/// NaN, else infinite if one is. The gradient at 0 is 0.
+/// `(sum |x|^p)^(1/p)`, for p above 0; for infinite p the largest magnitude. 0 over nothing; NaN if an element is NaN,
+/// else infinite if one is. The gradient at 0 is 0.
 #[track_caller]
 pub(super) fn norm<'t>(x: Tensor<'t>, p: f64, over: Over<'_>) -> Tensor<'t> {
     if p == 2.0 {
@@ -66,8 +66,9 @@ pub(super) fn norm<'t>(x: Tensor<'t>, p: f64, over: Over<'_>) -> Tensor<'t> {
     if p == f64::INFINITY {
         return largest;
     }
-    // In units of the largest, which is a constant to gradients: the formula is homogeneous, so that changes none, of any
-    // order. Both powers have an infinite slope at 0, or may have: their inputs are replaced there.
+    // Computed in units of the largest magnitude, which is a constant to gradients: the formula is homogeneous, so that
+    // this changes no derivative of any order. Both powers may have an infinite slope at 0: their inputs are replaced
+    // there.
     let unit = largest.detach();
     let unit = unit.is_finite().and(unit.not_equals(0.0)).select(unit, unit.ones_like());
     let sum = over.reduce(Reduce::Sum, power(x.abs() / over.spread(unit, x), p));

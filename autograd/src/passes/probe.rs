@@ -1,4 +1,4 @@
-//! A look at gradients on their way: their norms, and what these are of the parameters' own.
+//! Probes of gradients: their norms, and the ratios of these to the norms of the parameters.
 
 use crate::{grads::Grads, pass_state::Action, recorded::PassKind, store::ParamSet};
 
@@ -6,12 +6,12 @@ impl<S> Grads<'_, S> {
     /// Shows the gradients as they are here, and changes nothing.
     ///
     /// Taps: `<name>/norm`, the Euclidean norm of all; `<name>/norms`, that of each present parameter, in the order of
-    /// declaration; and `<name>/ratios`, the latter over the norms of the parameters' values, which tell vanishing and
-    /// exploding gradients where absolute numbers cannot: 0 for a parameter that is all zeros. (f32, but for the first,
-    /// which is in the widest type of the gradients.)
+    /// declaration; and `<name>/ratios`, the norms divided by those of the parameters' values, which show vanishing and
+    /// exploding gradients better than absolute numbers; 0 for a parameter that is all zeros. (All are f32, except the
+    /// first, which is in the widest type of the gradients.)
     ///
-    /// Gradients that still carry a loss scale, are of one replica or one micro-batch, or have been clipped, are noted as
-    /// [`crate::Pitfall::MisplacedProbe`].
+    /// Gradients that still carry a loss scale, are of one replica or one micro-batch, or have been clipped, are noted
+    /// as [`crate::Pitfall::MisplacedProbe`].
     #[track_caller]
     pub fn probe(&self, name: &str) {
         self.apply(Action::Probe);

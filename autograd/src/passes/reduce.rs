@@ -11,18 +11,20 @@ use crate::{
 };
 
 impl<'t, S> Grads<'t, S> {
-    /// The mean over the ranks that train together ([`crate::Session::with_collective`]); of a single one, the same gradients.
-    /// Once per update, when all micro-batches are in.
+    /// The mean over the ranks that train together ([`crate::Session::with_collective`]); with a single rank, the same
+    /// gradients. Record it once per update, when all micro-batches are in.
     ///
-    /// `(1/R) sum_r g_r`; of gradients weighted by tokens `sum_r n_r g_r / sum_r n_r`, which a mean of the ranks' means is
-    /// not.
+    /// `(1/R) sum_r g_r`; for gradients weighted by tokens `sum_r n_r g_r / sum_r n_r`, which is not the mean of the
+    /// ranks' means.
     ///
-    /// A NaN or infinity of one rank reaches all; a verdict that has been given becomes that of all ranks
-    /// ([`crate::Pitfall::LocalVerdict`]). One that has no tokens has nothing to say. All ranks have the same bits afterwards. Where ranks have gradients of different
-    /// parameters the run is refused on all of them ([`crate::Pitfall::MissingGradient`]).
+    /// A NaN or infinity of one rank reaches all. An earlier verdict becomes that of all ranks
+    /// ([`crate::Pitfall::LocalVerdict`]), except ranks without tokens. All ranks have the same bits afterwards. If
+    /// ranks have gradients of different parameters, the run is refused on all of them
+    /// ([`crate::Pitfall::MissingGradient`]).
     ///
     /// # Panics
-    /// [`crate::Pitfall::ClipBeforeAllReduce`] if they have been clipped before, unless [`Grads::local_clip`] says that this is meant.
+    /// [`crate::Pitfall::ClipBeforeAllReduce`] if they have been clipped before, unless [`Grads::local_clip`] declares
+    /// that this is meant.
     #[track_caller]
     pub fn all_reduce(mut self) -> Self {
         const NAME: &str = "all_reduce";
@@ -35,7 +37,7 @@ impl<'t, S> Grads<'t, S> {
         let tag = fnv1a(&present);
         let (verdict, weight) = (self.verdict, self.weight);
         let (flat, extra) = self.pass(PassKind::AllReduce, NAME, &[("ranks", ranks.to_string())], |flat| {
-            // First all that goes out, then all that is exchanged: one stop for everything.
+            // All values are prepared before the first exchange, so that one stop of the kernels serves all exchanges.
             let out = flat.map(|_, g| weight.map_or(g, |weight| weighted(g, weight)));
             let against = verdict.map(|verdict| !heard(verdict, weight));
             let sums = out.map(|_, g| g.over_ranks(Reduce::Sum, tag));
@@ -54,7 +56,7 @@ impl<'t, S> Grads<'t, S> {
     }
 
     /// The mean over replicas whose gradients are all on this tape, in the order in which they are given, this one
-    /// first: what is added up in which order does not depend on a device. Otherwise as [`Grads::all_reduce`].
+    /// first, so that the order of addition does not depend on a device. Otherwise as [`Grads::all_reduce`].
     ///
     /// # Panics
     /// If the replicas have gradients of different parameters, or under different scales; or some are weighted, and
@@ -105,7 +107,7 @@ impl<'t, S> Grads<'t, S> {
         self.with_flat(flat)
     }
 
-    /// Asks the rules for several replicas about what each has been through, and goes on under them.
+    /// Checks the actions on each replica by the rules for several replicas, which hold from here on.
     #[track_caller]
     fn judge_together(&mut self, others: &[Grads<'t, S>]) {
         let ranks = others.len() + 1;
@@ -133,7 +135,7 @@ impl<'t, S> Grads<'t, S> {
     }
 }
 
-/// A gradient times its number of tokens; without any there is no gradient to speak of.
+/// A gradient times its number of tokens; 0 if there are none, whatever the gradient.
 #[track_caller]
 fn weighted<'t>(g: Tensor<'t>, tokens: Tensor<'t>) -> Tensor<'t> {
     tokens.equals(0.0).select(g.zeros_like(), g * tokens.cast(g.dtype()))
@@ -145,7 +147,7 @@ fn heard<'t>(verdict: Tensor<'t>, tokens: Option<Tensor<'t>>) -> Tensor<'t> {
     tokens.map_or(verdict, |tokens| verdict.or(tokens.equals(0.0)))
 }
 
-/// A sum over replicas divided by their number, or by that of all their tokens.
+/// A sum over replicas divided by their number, or by the number of their tokens.
 #[track_caller]
 fn mean<'t>(sum: Tensor<'t>, total: Option<Tensor<'t>>, ranks: usize) -> Tensor<'t> {
     match total {
@@ -154,7 +156,7 @@ fn mean<'t>(sum: Tensor<'t>, total: Option<Tensor<'t>>, ranks: usize) -> Tensor<
     }
 }
 
-/// The sum of some tensors, from the first on.
+/// The sum of some tensors, in their order.
 #[track_caller]
 fn sum<'t>(tensors: impl Iterator<Item = Tensor<'t>>) -> Tensor<'t> {
     tensors.reduce(|a, b| a + b).expect("at least one")

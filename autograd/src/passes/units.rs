@@ -1,4 +1,4 @@
-//! Units of an arena: what a pass treats one by one, such as the rows of weights.
+//! Units of an arena, such as the rows of weights, which a pass treats one by one.
 
 use crate::{
     op::Segments,
@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 /// Stretches of an arena, each within a parameter, none empty, in the order of the arena.
 pub(super) struct Units {
-    /// The place where they lie.
+    /// The segment of each unit.
     pub segments: Arc<Segments>,
-    /// The parameter of each.
+    /// The parameter of each unit.
     pub params: Vec<Param>,
 }
 
 impl Units {
-    /// The units of an arena's parameters: `dims` tells how many leading dimensions of a parameter tell its units apart
-    /// (0: the whole is one), or that it has none.
+    /// The units of an arena's parameters: `dims` gives the number of leading dimensions that tell a parameter's units
+    /// apart (0: the whole is one unit), or `None` if it has no units.
     pub fn of(layout: &Layout, arena: StateId, dims: impl Fn(Param) -> Option<usize>) -> Self {
         let (mut ranges, mut params) = (vec![], vec![]);
         for param in layout.members(arena) {
@@ -37,8 +37,8 @@ impl Units {
     }
 }
 
-/// The number of leading dimensions that tell the rows of a parameter apart: the first of weights (rows of `[out, in]`, filters
-/// of `[out, in, ..]`), none of vectors and scalars.
+/// The number of leading dimensions that tell the rows of a parameter apart: 1 for weights (rows of `[out, in]`,
+/// filters of `[out, in, ..]`), 0 for vectors and scalars.
 pub(super) fn row_dims(layout: &Layout, param: Param) -> usize {
     (layout.param(param).shape.rank() >= 2) as usize
 }

@@ -10,9 +10,9 @@ use crate::{
 };
 
 impl<'t> Grads<'t, Unscaled> {
-    /// Keeps each element between `-bound` and `bound` (PyTorch's `clip_grad_value_`). This turns the gradient; NaN stays
-    /// NaN, and an infinity becomes the bound, so a check for finite values comes before. No gradient flows at the bounds
-    /// and beyond.
+    /// Keeps each element between `-bound` and `bound` (PyTorch's `clip_grad_value_`). This changes the direction of
+    /// the gradient. NaN stays NaN, but an infinity becomes the bound, so check for finite values before. No gradient
+    /// flows at the bounds and beyond.
     ///
     /// Taps: `clip_by_value/clamped`, the number of elements beyond the bound (u32).
     ///
@@ -36,10 +36,10 @@ impl<'t> Grads<'t, Unscaled> {
 }
 
 impl<'t, S> Grads<'t, S> {
-    /// Multiplies the gradients of some parameters by a factor; others keep their bits. Before a clip by the global norm
-    /// this changes what all others are scaled by; after it, the bound no longer holds. A factor below 0 turns them round, as
-    /// an adversary's may be. Where the factor is a tensor that is not finite, the step is not taken, and the session says so
-    /// ([`crate::Error::Late`]).
+    /// Multiplies the gradients of some parameters by a factor; others keep their bits. Before a clip by the global
+    /// norm, this changes the scale of all others; after it, the bound no longer holds. A factor below 0 reverses the
+    /// gradients, as for an adversary. If the factor is a non-finite tensor, the step is skipped, and the session
+    /// reports it ([`crate::Error::Late`]).
     ///
     /// Taps: `scale_grad/factor`, if it is a tensor.
     ///

@@ -1,5 +1,4 @@
-//! Functions over tensors, by name: what is refused within one is refused in its name, with what it was given, at its
-//! caller's line.
+//! Functions over tensors, by name: an error within one names the function, its arguments and its caller's line.
 
 use crate::{Site, Tensor, node::NodeId, tape::Tape};
 use std::fmt;
@@ -18,8 +17,8 @@ pub(crate) struct Named {
 #[must_use = "the function ends where this is dropped"]
 pub struct Call<'t> {
     tape: &'t Tape,
-    /// The line that nodes were attributed to before, and the function then; nothing has changed within the call of
-    /// another function.
+    /// The line and the function that nodes were attributed to before. `None` within the call of another function: then
+    /// this call changes nothing.
     before: Option<(Option<Site>, Option<Named>)>,
 }
 
@@ -39,9 +38,10 @@ impl Drop for Call<'_> {
 }
 
 impl Tape {
-    /// Begins a function over these tensors (the first six count), which lasts until the result is dropped: its nodes are
-    /// attributed to the caller's line, and what is refused within it is refused in its name, the outermost one's. For who
-    /// writes functions over tensors; mark them `#[track_caller]`, and let nothing that may be refused happen in a closure.
+    /// Begins a function over these tensors (the first six count), which lasts until the result is dropped. Until then
+    /// nodes are attributed to the caller's line, and errors name the function (the outermost one, if functions nest).
+    /// Use it in your own functions over tensors: mark them `#[track_caller]`, and record nothing that may panic in a
+    /// closure.
     ///
     /// ```should_panic
     /// # use wgrad::{DType, Tape, Tensor};
@@ -74,25 +74,25 @@ impl Tape {
         Call { tape: self, before: Some(before) }
     }
 
-    /// Attributes what `f` records to another source line: for what records on behalf of somebody.
+    /// Attributes what `f` records to another source line, for code that records on behalf of its caller.
     pub fn at_site<R>(&self, site: Site, f: impl FnOnce() -> R) -> R {
         let _call = self.at(site);
         f()
     }
 
-    /// As [`Tape::at_site`], of all that is recorded until the result is dropped.
+    /// As [`Tape::at_site`], for everything recorded until the result is dropped.
     pub fn at(&self, site: Site) -> Call<'_> {
         let inner = &mut *self.inner.borrow_mut();
         Call { tape: self, before: Some((inner.here.site.replace(site), inner.here.named)) }
     }
 
-    /// Attributes what `f` records to the caller's line, unless it is being attributed to another already.
+    /// Attributes what `f` records to the caller's line, unless another line is set already.
     #[track_caller]
     pub(crate) fn at_caller<R>(&self, f: impl FnOnce() -> R) -> R {
         self.at_site(self.site(), f)
     }
 
-    /// Refuses what does not hold, in the name of `op` of these tensors, or of the function that it is a part of.
+    /// Panics unless `holds`, in the name of `op` of these tensors and of the function that it is a part of.
     #[track_caller]
     pub(crate) fn require(&self, holds: bool, op: &str, of: &[Tensor<'_>], why: impl FnOnce() -> String) {
         if !holds {

@@ -1,24 +1,27 @@
 //! Closures that take part in recording: gradient hooks, gradient rules of compositions, checkpoints and probes.
 //!
-//! They run while the tape is recorded, never while the program runs: what they record is the program.
+//! They run while the tape is recorded, never while the program runs: the nodes that they record are part of the
+//! program.
 //!
 //! The rules of gradient hooks:
 //!
-//! 1. A hook is registered on a tensor that a gradient can flow to; on any other it is refused. It gives back what it
-//!    was given, or something else in its place.
+//! 1. A hook is registered on a tensor that a gradient can flow to; on any other it is refused. It returns the gradient
+//!    that it was given, or a replacement.
 //! 2. It is given the total gradient of all uses of the hooked tensor, once per reverse sweep.
-//! 3. Several run in the order of registration, each on what the one before gave back.
-//! 4. What takes a gradient's place has its shape and type.
-//! 5. A retained gradient is what all hooks of its tensor have made of it, those registered later too.
+//! 3. Several run in the order of registration; each is given the result of the one before.
+//! 4. A replacement has the gradient's shape and type.
+//! 5. A retained gradient is the result of all hooks of its tensor, those registered later too.
 //! 6. A hook of a parameter sees the gradient of one sweep, before it is added to anything;
 //!    [`crate::Accumulator::on_accumulated`] sees the running sum after the addition.
-//! 7. [`Tensor::grad_wrt`] runs the former, and not the latter: it adds to nothing.
-//! 8. A parameter that is used twice has one gradient, and its hook one call, also where other parameters are stepped in
-//!    between. What has no gradient has no call. A hook is part of what was recorded, so none is ever removed.
-//! 9. What a hook records is differentiated like all else; one that gives back a constant ends the gradient's way.
-//! 10. Hooks run within the sweep: what they see is of one micro-batch and one replica, and still scaled where the loss
-//!     is. A clip there is not the clip of the whole gradient ([`crate::Pitfall::PassOnPartialWindow`]), and a norm logged there not the
-//!     norm of the update ([`crate::Pitfall::MisplacedProbe`]).
+//! 7. [`Tensor::grad_wrt`] runs hooks of parameters, but not `on_accumulated`: it accumulates nothing.
+//! 8. A parameter that is used twice has one gradient, and its hook is called once, even if other parameters are
+//!    stepped in between. Without a gradient the hook is not called. A hook is part of the recording, so none is ever
+//!    removed.
+//! 9. The nodes that a hook records are differentiated like all others. A hook that returns a constant cuts second
+//!    derivatives.
+//! 10. Hooks run within the sweep: they see the gradient of one micro-batch and one replica, still scaled if the loss
+//!     is. A clip there is not the clip of the whole gradient ([`crate::Pitfall::PassOnPartialWindow`]), and a norm
+//!     logged there is not the norm of the update ([`crate::Pitfall::MisplacedProbe`]).
 
 use crate::{
     Tensor,
@@ -29,15 +32,15 @@ use crate::{
 };
 use std::{ops::Range, rc::Rc};
 
-/// One registered hook: the total cotangent, and the tensors it was registered with.
+/// One registered hook: a function of the total cotangent and of the tensors that the hook was registered with.
 type HookFn = Rc<dyn for<'t> Fn(Tensor<'t>, &[Tensor<'t>]) -> Tensor<'t>>;
 
 /// The hooks of one tensor, in the order in which they were registered.
 #[derive(Clone, Default)]
 pub(crate) struct HookFns {
-    /// And which of the node's inputs each takes.
+    /// The hooks, each with the range of the node's inputs that it takes.
     fns: Vec<(HookFn, Range<usize>)>,
-    /// The names under which the gradient is shown after all of them.
+    /// The names under which the gradient is tapped after all hooks.
     retained: Vec<String>,
 }
 
@@ -53,7 +56,7 @@ impl HookFns {
     }
 }
 
-/// Refuses what a hook gave back if it cannot stand for the gradient.
+/// Panics if a hook's result does not have the shape and type of the gradient.
 #[track_caller]
 pub(crate) fn check_replacement(g: Tensor<'_>, replaced: Tensor<'_>) {
     assert!(
@@ -67,13 +70,13 @@ pub(crate) fn check_replacement(g: Tensor<'_>, replaced: Tensor<'_>) {
     );
 }
 
-/// The arguments of a composition's rule.
+/// The arguments of a composition's gradient rule.
 pub struct Vjp<'a, 't> {
-    /// The arguments.
+    /// The arguments of the composition.
     pub inputs: &'a [Tensor<'t>],
-    /// The outputs.
+    /// The outputs of the composition.
     pub outputs: &'a [Tensor<'t>],
-    /// The cotangents of the outputs; `None` where nothing flows back to one.
+    /// The cotangents of the outputs; `None` for an output that nothing flows back to.
     pub cotangents: &'a [Option<Tensor<'t>>],
 }
 
@@ -85,7 +88,7 @@ pub(crate) type OwnRule = for<'v, 'a, 't> fn(&[usize], &'v Vjp<'a, 't>) -> Vec<O
 /// The handler of tensors that modules mark as worth watching.
 pub(crate) type Probe = Rc<dyn for<'t> Fn(&str, Tensor<'t>) -> Tensor<'t>>;
 
-/// The handler of operations that a recording is asked for.
+/// The handler of [`Tape::with_rewrite`], which may replace operations.
 pub(crate) type Rewrite = Rc<dyn for<'t> Fn(&Op, &[Tensor<'t>]) -> Option<Tensor<'t>>>;
 
 impl Tape {
@@ -145,9 +148,9 @@ impl Tape {
         result
     }
 
-    /// Registers a hook on a parameter: see [`Tensor::on_grad`]. It acts on reads of the parameter that follow, whatever
-    /// value the parameter has then; several run in the order in which they were registered, on the total gradient, once
-    /// per sweep.
+    /// Registers a hook on a parameter: see [`Tensor::on_grad`]. It acts on reads of the parameter that follow,
+    /// whatever value the parameter has then; several run in the order in which they were registered, on the total
+    /// gradient, once per sweep.
     #[track_caller]
     pub fn on_param_grad(&self, param: Param, hook: impl for<'a> Fn(Tensor<'a>) -> Tensor<'a> + 'static) {
         self.layout.param(param);
@@ -172,8 +175,8 @@ impl Tape {
         total
     }
 
-    /// True if a gradient can flow to a tensor, or on to something that it was computed from: an input, a state or a parameter.
-    /// None flows to constants, to random numbers, or to what is detached.
+    /// True if a gradient can flow to an input, a state or a parameter that the tensor is, or was computed from. No
+    /// gradient flows to constants, random numbers or detached values.
     pub(crate) fn takes_gradients(&self, x: Tensor<'_>) -> bool {
         let nodes = &self.inner.borrow().nodes;
         let (mut seen, mut open) = (std::collections::HashSet::new(), vec![x.id]);
@@ -190,16 +193,17 @@ impl Tape {
         false
     }
 
-    /// Records `f`; a reverse sweep recomputes what it recorded instead of reading it, so that nothing within needs to
-    /// be kept between forward and backward (Chen et al. 2016, "Training deep nets with sublinear memory cost").
-    /// Checkpoints nest.
+    /// Records `f`; a reverse sweep recomputes the nodes that `f` recorded instead of reading them, so that nothing
+    /// within needs to be kept between forward and backward (Chen et al. 2016, "Training deep nets with sublinear
+    /// memory cost"). Checkpoints nest.
     ///
-    /// Gradients are the same bits as without. Gradients of gradients agree up to rounding: where forward and backward
-    /// compute the same value, a checkpoint computes it twice, and what flows back to it is added in another order.
+    /// Gradients are bitwise the same as without a checkpoint. Gradients of gradients agree up to rounding: where
+    /// forward and backward compute the same value, a checkpoint computes it twice, and its cotangents are added in
+    /// another order.
     ///
-    /// Everything recorded within happens once: random numbers are those of the first time, what is assigned to a state (the
-    /// running statistics of a batch normalisation, say) is assigned once, and hooks run once per sweep. That is
-    /// [`crate::Pitfall::ChangedRecomputation`] out of the way.
+    /// Everything recorded within takes effect once: the recomputation uses the same random numbers, a state (the
+    /// running statistics of a batch normalisation, say) is assigned once, and hooks run once per sweep. This rules out
+    /// [`crate::Pitfall::ChangedRecomputation`].
     pub fn checkpoint<R>(&self, f: impl FnOnce() -> R) -> R {
         let start = self.len();
         let result = f();
@@ -208,8 +212,9 @@ impl Tape {
         result
     }
 
-    /// Records `f` with a handler for [`Tensor::probe`]: it sees each probed tensor with its path, and returns what is
-    /// used in its place (the tensor itself, or the tensor with a hook). A handler around it sees that tensor next.
+    /// Records `f` with a handler for [`Tensor::probe`]: it sees each probed tensor with its path, and returns the
+    /// tensor to use in its place (the tensor itself, or the tensor with a hook). An outer handler sees that tensor
+    /// next.
     pub fn with_probe<R>(
         &self,
         handler: impl for<'t> Fn(&str, Tensor<'t>) -> Tensor<'t> + 'static,
@@ -229,10 +234,10 @@ impl Tape {
         result
     }
 
-    /// Records `f` with a handler that sees each operation with inputs before it is recorded, and may return what is used in
-    /// its place: how a program is changed while it is recorded, by who did not write it. [`Tape::scope_path`] and
-    /// [`Tape::site`] say where it is asked for. What the handler records is not shown to it, and a handler within another is
-    /// the only one.
+    /// Records `f` with a handler that sees each operation with inputs before it is recorded, and may return a tensor
+    /// to use in its place. So a program can be changed while it is recorded, without its source. [`Tape::scope_path`]
+    /// and [`Tape::site`] say where the operation is recorded. The handler does not see the operations that it records
+    /// itself. Of nested handlers, only the innermost is called.
     ///
     /// ```
     /// use wgrad::{DType, Tape, op::Op};
@@ -277,17 +282,16 @@ impl Tape {
 }
 
 impl<'t> Tensor<'t> {
-    /// The first of the outputs that were recorded of this tensor over some axes, with a gradient rule for all of them, known
-    /// by a name, that loses fewer digits than those of the steps.
+    /// Gives one gradient rule to outputs that were recorded from this tensor over some axes, and returns the first of
+    /// them. The rule, known by its name, loses fewer digits than the rules of the steps.
     #[track_caller]
     pub(crate) fn composed(self, name: &'static str, axes: &[usize], outputs: &[Self], rule: OwnRule) -> Self {
         self.tape.with_rule(self.tape.own_rule(name, axes, rule), &[self], outputs)[0]
     }
 
     /// Registers a hook on the gradient of this tensor: use the tensor that is returned. In each reverse sweep the hook
-    /// is given the total gradient of all uses of the returned tensor, and what it returns goes on in its place.
-    /// On a tensor that has hooks already, the new one is appended: hooks run in the order in which they were
-    /// registered.
+    /// is given the total gradient of all uses of the returned tensor, and its result flows on in place of that. On a
+    /// tensor that has hooks already, the new one is appended: hooks run in the order in which they were registered.
     ///
     /// ```
     /// # use wgrad::{DType, Tape};
@@ -299,8 +303,8 @@ impl<'t> Tensor<'t> {
     /// ```
     ///
     /// # Panics
-    /// If no gradient can flow to the tensor: it is of integers, detached, or computed from constants alone; in a sweep,
-    /// if the hook changes the gradient's shape or type.
+    /// If no gradient can flow to the tensor: it is of integers, detached, or computed from constants alone; in a
+    /// sweep, if the hook changes the gradient's shape or type.
     #[track_caller]
     pub fn on_grad(self, hook: impl for<'a> Fn(Tensor<'a>) -> Tensor<'a> + 'static) -> Self {
         self.on_grad_with([], move |g, []| hook(g))
@@ -319,8 +323,8 @@ impl<'t> Tensor<'t> {
         self.hooked(fns, inputs)
     }
 
-    /// True if a gradient can flow to this tensor, so that [`Tensor::on_grad`] may be called: it is of floats, neither detached
-    /// nor computed from constants alone.
+    /// True if a gradient can flow to this tensor, so that [`Tensor::on_grad`] may be called: it is of floats, neither
+    /// detached nor computed from constants alone.
     pub fn requires_grad(self) -> bool {
         self.dtype().is_float() && self.tape.takes_gradients(self)
     }
@@ -329,7 +333,7 @@ impl<'t> Tensor<'t> {
     /// gradient after all of the tensor's hooks, those registered later too. Each reverse sweep that reaches the tensor
     /// taps once: the second as `<name>#2`.
     ///
-    /// The gradient of a parameter is at hand as it is: [`crate::Grads::get`].
+    /// For the gradient of a parameter, see [`crate::Grads::get`].
     ///
     /// # Panics
     /// If no gradient can flow to the tensor: see [`Tensor::on_grad`].
@@ -351,7 +355,7 @@ impl<'t> Tensor<'t> {
             self.shape()
         );
         let node = self.tape.node(self.id);
-        // On a hooked tensor: one node with the longer list, so that the order is that of registration.
+        // A hooked tensor gets one node with the longer list, so that hooks run in the order of registration.
         match node.op {
             Op::Hook(id) => (self.tape.inner.borrow().closures.hooks[id.0 as usize].clone(), node.inputs.into_vec()),
             _ => (HookFns::default(), vec![self.id]),

@@ -31,7 +31,7 @@ impl Tape {
         self.scalar(value, dtype).broadcast_to(shape)
     }
 
-    /// A constant vector, rounded to a float type: for facts of the program, which are part of it. Give data as an input.
+    /// A constant vector, rounded to a float type. It becomes part of the program; for data, use an input.
     ///
     /// # Panics
     /// If an integer type, or bool, does not hold a value.
@@ -55,7 +55,7 @@ impl Tape {
     /// Host data that each run supplies under this name.
     ///
     /// # Panics
-    /// If the tape has an input of this name already: what is to be the same data is the same tensor.
+    /// If the tape has an input of this name already: for the same data, use the same tensor.
     #[track_caller]
     pub fn input(&self, name: &str, shape: impl Into<Shape>, dtype: DType) -> Tensor<'_> {
         let (shape, site) = (shape.into(), self.site());
@@ -72,7 +72,8 @@ impl Tape {
         self.push_typed(Op::Input(id), [].into(), (shape, dtype))
     }
 
-    /// As [`Tape::input`], or the input of this name: for programs put together from parts that do not know of each other.
+    /// As [`Tape::input`], but gives the input of this name if there is one: for programs whose parts do not know of
+    /// each other.
     #[cfg(feature = "testing")]
     #[track_caller]
     pub fn shared_input(&self, name: &str, shape: impl Into<Shape>, dtype: DType) -> Tensor<'_> {
@@ -92,7 +93,7 @@ impl Tape {
 
     // State: single assignment within a program.
 
-    /// The latest value of a state on this tape: what was assigned last, else its value when the program starts.
+    /// The latest value of a state on this tape: the value assigned last, else its value when the program starts.
     #[track_caller]
     pub fn state(&self, state: StateId) -> Tensor<'_> {
         let (rebound, current) = {
@@ -136,7 +137,7 @@ impl Tape {
         self.inner.borrow_mut().training.scaled_by.insert(scale, id);
     }
 
-    /// True if a loss scale still has the value that was noted, and where no loss was scaled on this tape.
+    /// True if a loss scale still has the noted value, or if it has scaled no loss on this tape.
     #[track_caller]
     pub(crate) fn scale_is_noted(&self, scale: StateId) -> bool {
         let id = self.state(scale).id;
@@ -149,7 +150,7 @@ impl Tape {
         Flat::new(params.arenas(&self.layout).into_iter().map(|arena| (arena, self.state(arena))).collect())
     }
 
-    /// The node of a value for a state.
+    /// The node of a value for a state. Panics if its shape or type is not the state's.
     #[track_caller]
     pub(crate) fn fitting(&self, what: &str, state: StateId, value: Tensor<'_>) -> NodeId {
         let decl = self.layout.state(state);
@@ -167,14 +168,14 @@ impl Tape {
 
     /// Runs `f` with other values for whole arenas: a model on updated parameters, for gradients through an update.
     ///
-    /// [`Tensor::grad`] within `f` is by these values, and goes no further back; after it, of what `f` has returned, it goes
-    /// through these values to the parameters that they were computed from.
+    /// Within `f`, [`Tensor::grad`] differentiates with respect to these values, and goes no further back. After `f`,
+    /// the gradient of its result flows through these values to the parameters that they were computed from.
     ///
     /// # Panics
     /// If a value does not have its arena's shape and type.
     #[track_caller]
     pub fn with_params<'t, R>(&'t self, values: &Flat<'t>, f: impl FnOnce() -> R) -> R {
-        // A loop, not a closure: what does not fit is refused at the caller's line.
+        // A loop, not a closure: errors name the caller's line.
         let mut bindings = BTreeMap::new();
         for &(arena, value) in values.parts() {
             bindings.insert(arena, self.fitting("with_params:", arena, value));

@@ -1,4 +1,4 @@
-//! Scopes of a tape: names that nodes are recorded under, and the precision that holds within.
+//! Scopes of a tape: the names that nodes are recorded under, and the precision within.
 
 use super::{Scope, ScopeId, Tape};
 use crate::{DType, Tensor};
@@ -30,8 +30,8 @@ impl Tape {
         f()
     }
 
-    /// As [`Tape::scoped`], of all that is recorded until the result is dropped: what is refused there names the line of
-    /// who calls a `#[track_caller]` function, which it does not within a closure.
+    /// As [`Tape::scoped`], for everything recorded until the result is dropped. In a `#[track_caller]` function,
+    /// errors still name the caller's line, which they do not within a closure.
     pub fn enter(&self, name: &str) -> Entered<'_> {
         self.entered(self.child_scope(self.current_scope(), name, None))
     }
@@ -75,18 +75,18 @@ impl Tape {
 
     /// Records contractions of f32 tensors in half precision (Micikevicius et al. 2018, "Mixed precision training"):
     ///
-    /// | what | with `F16` |
+    /// | operation | with `F16` |
     /// |---|---|
-    /// | `matmul`, `matmul_t`, `conv1d`, `conv2d`; with them a recurrent layer's product of its inputs, and `attention`'s of values where it masks or drops weights | operands and result rounded to f16, products summed wider; the result is f32 again |
+    /// | `matmul`, `matmul_t`, `conv1d`, `conv2d`; a recurrent layer's product with its inputs; `attention`'s product with values, if it has a mask or dropout | operands and result rounded to f16, products summed wider; the result is f32 again |
     /// | `attention` | queries, keys and values rounded to f16; scores, soft-max and sums in f32; the result rounded to f16, and f32 again |
-    /// | their gradients, of activations and of weights | computed and rounded likewise, in a sweep recorded within or without |
+    /// | their gradients, of activations and of weights | computed and rounded likewise, wherever the sweep is recorded |
     /// | several gradients of one value or weight | summed in f32, rounded once |
     /// | elementwise operations, `dot`, sums, means, norms, soft-max, losses, embeddings, a recurrent layer's steps | f32, and so are their gradients |
-    /// | parameters, and their gradients in the arena | f32, holding what the gradients in f16 can hold |
+    /// | parameters, and their gradients in the arena | f32, but gradients that were rounded to f16 have its range |
     /// | contractions of f64, or of f16 | left as they are |
     ///
-    /// So what flows back from layer to layer is rounded to f16 at each contraction: below 2^-25 (3e-8) it is lost, from
-    /// 65520 on it is infinite. Scale the loss, and unscale the gradients, which makes an overflow a step not taken:
+    /// So cotangents are rounded to f16 at each contraction: magnitudes below 2^-25 (3e-8) become 0, those from 65520
+    /// on infinite. Scale the loss, and unscale the gradients; after an overflow the step is then skipped:
     ///
     /// ```
     /// # use wgrad::{DType, LossScaler, Optimizer, ParamSet, Tape, Tensor};
@@ -97,7 +97,7 @@ impl Tape {
     /// # }
     /// ```
     ///
-    /// Within, `F32` switches it off, and the innermost policy holds.
+    /// Policies nest, and the innermost holds; `F32` switches autocast off.
     ///
     /// # Panics
     /// If the type is neither f16 nor f32.
@@ -114,7 +114,7 @@ impl Tape {
         result
     }
 
-    /// The type that a contraction of these is to be computed in, if that is another than theirs.
+    /// The type that a contraction of these operands is computed in, if it is not their own.
     pub(crate) fn autocasts(&self, a: Tensor<'_>, b: Tensor<'_>) -> Option<DType> {
         let half = self.inner.borrow().here.autocast?;
         let casts = a.dtype() == DType::F32 && b.dtype() == DType::F32;

@@ -1,7 +1,7 @@
-//! The values that an arena has on a tape, and through which of them a loss reads each parameter.
+//! The successive values of an arena on a tape, and those through which a loss reads each parameter.
 //!
-//! A step makes a new value of the whole arena; the parameters that it does not step are in it what they were. A
-//! parameter that is read before and after such a step is one variable, and what flows back to both reads is one gradient.
+//! A step makes a new value of the whole arena; the parameters that it does not step keep their values in it. Such a
+//! parameter, if read before and after the step, is one variable, and has one gradient: the sum over both reads.
 
 use crate::{
     Site, Tensor,
@@ -18,16 +18,17 @@ use std::{
 /// A tape's record of its arenas' values.
 #[derive(Default)]
 pub(crate) struct Versions {
-    /// Every value that a state has been given, in order, and the line that gave it.
+    /// Every assignment, in order: the state, the value and the line.
     pub assigned: Vec<(StateId, NodeId, Site)>,
-    /// Values of arenas that differ from an earlier one in some parameters only, and the line that made them.
+    /// For a value of an arena that differs from an earlier one in some parameters only: the earlier value, those
+    /// parameters, and the line of the update.
     updates: HashMap<NodeId, (NodeId, ParamSet, Site)>,
-    /// The reads of each parameter: the arena's value, and the parameter's.
+    /// The reads of each parameter: the value of the arena, and the node of the parameter.
     reads: BTreeMap<Param, Vec<(NodeId, NodeId)>>,
 }
 
 impl Versions {
-    /// The earliest value of the arena from which on a parameter has been what it is in this one, but none before one of
+    /// The earliest value of the arena since which a parameter has not changed up to `version`. The search ends at
     /// `stops`.
     fn origin(&self, version: NodeId, param: Param, stops: &[Tensor<'_>]) -> NodeId {
         let mut origin = version;
@@ -41,23 +42,23 @@ impl Versions {
     }
 }
 
-/// The ends of a sweep.
+/// The restrictions on the paths of a sweep.
 #[derive(Default)]
 pub(crate) struct Paths {
-    /// Nodes that hand nothing on.
+    /// Nodes that send no cotangents to their inputs.
     cuts: HashSet<NodeId>,
-    /// For a node on the way from the arena to a read of a parameter, the first of those that are the same: in a sweep, all
-    /// that reads any of them comes before it.
+    /// For a node between an arena and a read of a parameter: the first of the nodes with the same value. A sweep
+    /// reaches it after the consumers of all of them.
     firsts: HashMap<NodeId, NodeId>,
 }
 
 impl Paths {
-    /// True if a node hands nothing on.
+    /// True if a node sends no cotangents to its inputs.
     pub fn end_at(&self, id: NodeId) -> bool {
         self.cuts.contains(&id)
     }
 
-    /// The node that gathers what flows to this one.
+    /// The node that gathers the cotangents of this one.
     pub fn gathering(&self, id: NodeId) -> NodeId {
         self.firsts.get(&id).copied().unwrap_or(id)
     }
@@ -67,10 +68,10 @@ impl Paths {
 pub(crate) struct Read<'t> {
     /// The parameter.
     pub param: Param,
-    /// That value of the arena.
+    /// The value of the arena.
     pub version: Tensor<'t>,
-    /// The node that its gradient arrives at: a slice that gathers it, or an arena that the loss reads otherwise than by
-    /// parameters.
+    /// The node that receives the gradient: the slice that gathers it, or the arena, if the loss also reads that as a
+    /// whole.
     pub stand: Tensor<'t>,
     /// The line that reads it.
     site: Site,
@@ -92,7 +93,7 @@ impl Tape {
         read
     }
 
-    /// A parameter as a value of its arena has it, before hooks.
+    /// The parameter's slice of a value of its arena, before hooks.
     #[track_caller]
     fn param_within<'t>(&'t self, param: Param, arena: Tensor<'t>) -> Tensor<'t> {
         let decl = self.layout.param(param);
@@ -137,14 +138,14 @@ impl Tape {
         rebound.chain(assigned).collect()
     }
 
-    /// The paths of a sweep from a value to some tensors: reads of one value of a parameter are one, unless the sweep is
-    /// to tell them apart, being to several of them or to an arena in between.
+    /// The paths of a sweep from a value to some tensors. Reads of one value of a parameter count as one, unless `wrt`
+    /// tells them apart: it names several of them, or an arena in between.
     pub(crate) fn paths(&self, y: Tensor<'_>, wrt: &[Tensor<'_>]) -> Paths {
         self.paths_up_to(y, wrt, HashSet::new())
     }
 
-    /// The paths of a sweep from a loss to parameters: they end at every value that an arena has been given, so that none
-    /// goes on through the step that made it.
+    /// The paths of a sweep from a loss to parameters: they end at every value that an arena has been given, so that
+    /// none goes through the step that made the value.
     pub(crate) fn paths_to_params(&self, loss: Tensor<'_>) -> Paths {
         let arenas: HashSet<StateId> = self.layout.params().map(|(_, decl)| decl.arena).collect();
         self.paths_up_to(loss, &[], arenas.into_iter().flat_map(|arena| self.made(arena)).collect())
@@ -174,7 +175,7 @@ impl Tape {
                 if named.map(|way| way.last()).collect::<BTreeSet<_>>().len() > 1 {
                     continue;
                 }
-                // Of one parameter's hooks, shapes and slices those that are the same op are the same value.
+                // Among a parameter's hooks, reshapes and slices, equal ops have equal values.
                 let mut firsts: HashMap<&Op, NodeId> = HashMap::new();
                 for &id in ways.iter().flatten() {
                     firsts.entry(&inner.nodes[id.index()].op).and_modify(|first| *first = id.min(*first)).or_insert(id);
@@ -215,7 +216,7 @@ impl Tape {
                 for &version in &versions {
                     let (whole, slice) = (wholes.get(&version.id), slices.get(&(version.id, param)));
                     let Some(reader) = slice.or(whole) else { continue };
-                    // A slice that an arena is differentiated by anyway adds to that arena's gradient.
+                    // If the arena as a whole receives a gradient anyway, the slice adds to it.
                     let slice = slice.map(|slice| paths.gathering(*slice)).filter(|_| whole.is_none());
                     let within = slice.map_or(version.id, |slice| nodes[slice.index()].inputs[0]);
                     let id = slice.filter(|_| !wholes.contains_key(&within)).unwrap_or(within);
@@ -232,7 +233,7 @@ impl Tape {
         reads
     }
 
-    /// A value of an arena in which each parameter that a loss reads is what it was where it was read.
+    /// A value of an arena in which each parameter has the value at which the loss read it.
     #[track_caller]
     pub(crate) fn as_read<'t>(
         &'t self,
@@ -254,7 +255,8 @@ impl Tape {
             })
     }
 
-    /// The line that made a value of an arena: that of the step, of the assignment, of the update, or of the value itself.
+    /// The line that made a value of an arena: that of the step, of the assignment, of the update, or of the value
+    /// itself.
     fn made_at(&self, version: NodeId) -> Site {
         let inner = self.inner.borrow();
         let stepped = inner.training.passes.iter().find(|pass| pass.outputs.contains(&version)).map(|pass| pass.site);
@@ -263,7 +265,7 @@ impl Tape {
         stepped.or(assigned).or(updated).unwrap_or(inner.nodes[version.index()].site)
     }
 
-    /// Refuses one gradient by two values of a parameter.
+    /// Refuses one gradient with respect to two values of a parameter.
     #[track_caller]
     pub(crate) fn refuse_two_values(&self, later: &Read<'_>, earlier: &Read<'_>) -> ! {
         let path = &self.layout.param(later.param).path;

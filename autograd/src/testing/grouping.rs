@@ -1,10 +1,10 @@
-//! Strategies for what the planner may do.
+//! Strategies for the options of the planner.
 
 use crate::plan::Grouping;
 use proptest::prelude::*;
 
-/// Any part of the planner's freedom: everything half of the time, else each decision on or off by itself, with rows
-/// and groups of any limit. It shrinks towards one kernel per node.
+/// Options of the planner: half of the time the defaults, else each decision on or off by itself, with various limits
+/// of rows and groups. It shrinks towards one kernel per node.
 pub fn grouping() -> impl Strategy<Value = Grouping> {
     let limits =
         (prop_oneof![Just(0usize), Just(3), Just(16 * 1024)], prop_oneof![Just(1usize), Just(3), Just(48)], 4..16usize);

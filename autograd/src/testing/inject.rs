@@ -7,15 +7,16 @@ use crate::{
     recorded::{InputDecl, Pass, TapDecl},
 };
 
-/// The input that tells which element of the value is replaced (u32 scalar), counted row-major. One that there is not
-/// replaces nothing.
+/// The input that holds the row-major index of the element to replace (u32 scalar). An index out of range replaces
+/// nothing.
 pub const INJECTED_AT: &str = "injected at";
-/// The input that tells by what (a scalar of the value's type).
+/// The input that holds the replacement (a scalar of the value's type).
 pub const INJECTED: &str = "injected";
 
-/// The same program with one element of a node's value replaced, as the inputs [`INJECTED_AT`] and [`INJECTED`] say, for
-/// whatever reads it on the way to the nodes `seen`; nodes are given by their position. All that follows the last of those
-/// reads them as they are then, and everything else as it was: a constant, say, that the optimizer shares with the model.
+/// The same program with one element of a node's value replaced, as the inputs [`INJECTED_AT`] and [`INJECTED`] say.
+/// Nodes are given by their position. The nodes on the way to `seen` read the replacement. The nodes after the last of
+/// `seen` read the changed values of `seen`, and the original values of all others, such as a constant that the
+/// optimizer shares with the model.
 ///
 /// # Panics
 /// If there is no such node, or it is not of floats.
@@ -28,11 +29,11 @@ pub fn injected(program: &Program, target: usize, seen: &[usize]) -> Program {
     inputs.push(InputDecl { name: INJECTED.into(), shape: Shape::scalar(), dtype, site });
     let last = seen.iter().copied().max().unwrap_or(0);
     let mut nodes: Vec<Node> = vec![];
-    // Each node's present name, and its copy that depends on the injected number.
+    // Each node's new id, and the id of its copy that depends on the injected number.
     let mut names: Vec<NodeId> = vec![];
     let mut copies: Vec<Option<NodeId>> = vec![None; program.nodes.len()];
     while names.len() < program.nodes.len() {
-        // The outputs of an operation follow one another, and read the same.
+        // The outputs of an operation follow one another, and have the same inputs.
         let start = names.len();
         let group = start..start + program.nodes[start].op.outputs().0;
         let new = |nodes: &mut Vec<Node>, i: usize, to: &dyn Fn(&NodeId) -> NodeId| {
@@ -71,7 +72,7 @@ pub fn injected(program: &Program, target: usize, seen: &[usize]) -> Program {
     Program { nodes, inputs, taps, passes, commits, ..program.clone() }
 }
 
-/// Appends `iota == at ? value : x`, and gives its name.
+/// Appends `iota == at ? value : x`, and returns its id.
 fn put_in(
     nodes: &mut Vec<Node>,
     x: NodeId,
@@ -99,26 +100,26 @@ fn put_in(
     push(Op::Select, &[hit, value, x], shape, dtype)
 }
 
-/// The input of [`injectable`] that tells which node's value is replaced (u32 scalar), by its position in the program that was
-/// given; one that there is not replaces nothing.
+/// The input of [`injectable`] that holds the position, in the given program, of the node whose value is replaced (u32
+/// scalar). A position out of range replaces nothing.
 pub const INJECTED_NODE: &str = "injected node";
-/// The input of [`injectable`] that tells whether the element becomes NaN, or is divided by 0 (u32 scalar).
+/// The input of [`injectable`] that chooses the replacement (u32 scalar): infinity if it is 0, else NaN.
 pub const INJECTED_NAN: &str = "injected nan";
 
 /// The value of a node that [`injectable`] guards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Guarded {
-    /// The node's position in the program that was given.
+    /// The node's position in the given program.
     pub node: usize,
-    /// The node that stands for it in the new one.
+    /// The node that replaces it in the new program.
     pub stands: NodeId,
-    /// The division of finite numbers that gives what is put in.
+    /// The division of finite numbers whose result is injected.
     pub division: NodeId,
 }
 
-/// The same program with one element of any float value among those that are wanted, given by position, replaced by what is not
-/// finite, as the inputs [`INJECTED_NODE`], [`INJECTED_AT`] and [`INJECTED_NAN`] say: 1 or 0, divided by 0. Constants are left
-/// as they are.
+/// The same program with one element of a float value replaced by a non-finite number, 1 or 0 divided by 0, as the
+/// inputs [`INJECTED_NODE`], [`INJECTED_AT`] and [`INJECTED_NAN`] say. Only values at positions that are `wanted` can
+/// be replaced, and no constants.
 pub fn injectable(program: &Program, wanted: impl Fn(usize) -> bool) -> (Program, Vec<Guarded>) {
     let mut inputs = program.inputs.clone();
     let site = program.nodes[0].site;

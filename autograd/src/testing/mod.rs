@@ -1,9 +1,9 @@
-//! Proptest strategies for fuzzing whatever runs or transforms programs: shapes, arrays, single operations and whole random
-//! tapes.
+//! Proptest strategies for fuzzing code that runs or transforms programs: shapes, arrays, single operations and whole
+//! random tapes.
 //!
-//! A backend is tested by recording a [`Recipe`] and comparing what it computes with the reference interpreter; a
-//! gradient rule by comparing the recorded gradient with finite differences of the recipe's [`Mode::Explicit`] form.
-//! A failing recipe shrinks to a short tape, and its `Debug` form shows that tape.
+//! A backend is tested by recording a [`Recipe`] and comparing its results with those of the reference interpreter; a
+//! gradient rule by comparing the recorded gradient with finite differences of the recipe's [`Mode::Explicit`] form. A
+//! failing recipe shrinks to a short tape, and its `Debug` form shows that tape.
 //!
 //! ```
 //! use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};

@@ -1,6 +1,6 @@
 //! Random tapes as plain data: the leaves, and the steps that are recorded over them.
 //!
-//! A step refers to earlier values by keys: to the one with the nearest key, whatever is there. What does not fit is
+//! A step refers to earlier values by keys, and reads the value with the nearest key. An operand that does not fit is
 //! resized. So any list of steps is a valid recipe, proptest may remove any of them while it shrinks, and a step that
 //! nothing refers to leaves the others as they were.
 
@@ -31,10 +31,10 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The records of a step. Functions with a limited domain are recorded on safe arguments such as `x * x + 0.5`;
+    /// The kinds of steps. Functions with a limited domain are recorded on safe arguments such as `x * x + 0.5`;
     /// `CastHalf` is a sine in f16; `Windows` are two overlapping slices of one value, one of them reversed; `Sequence`
-    /// runs any recurrent cell over a few steps; `Checkpoint` wraps the steps that follow. Recipes shrink towards the first
-    /// ones, which are the simplest.
+    /// runs any recurrent cell over a few steps; `Checkpoint` wraps the steps that follow. Recipes shrink towards the
+    /// first ones, which are the simplest.
     Neg Sin Cos Tanh Erf Exp Expm1 Add Mul Sub Recip Sqrt Log Log1p Div Pow Max
     SelectLess SelectEqual SelectFinite CastFloat CastHalf CastInteger CastBool
     Random
@@ -54,9 +54,9 @@ pub struct Step {
     pub key: u8,
     /// Its first operand: 0 for the latest value, else the one with the key nearest to this.
     pub a: u8,
-    /// Its second operand, where the kind has one.
+    /// Its second operand, if the kind has one.
     pub b: u8,
-    /// Whatever else the kind needs to know: axes, positions, extents, factors.
+    /// Further parameters of the kind: axes, positions, extents, factors.
     pub n: [u8; 4],
 }
 
@@ -74,7 +74,7 @@ pub struct Leaf {
 pub struct Recipe {
     /// The float type of all values.
     pub dtype: DType,
-    /// The leaves: the values that gradients are taken of. At least one.
+    /// The leaves, by which gradients are taken. At least one.
     pub leaves: Vec<Leaf>,
     /// The steps, in order.
     pub steps: Vec<Step>,
@@ -99,8 +99,8 @@ impl Recipe {
         Array::new(shape, Data::from_f64(self.dtype, values))
     }
 
-    /// The value of an input that [`Recipe::record`] declares: a leaf, indices into an axis, or what random numbers come
-    /// from.
+    /// The value of an input that [`Recipe::record`] declares: a leaf, indices into an axis, or the key or counter of
+    /// random numbers.
     pub fn array(&self, input: &str) -> Option<Array> {
         let number = |prefix: &str| input.strip_prefix(prefix)?.parse::<usize>().ok();
         if let Some(extent) = number("index") {
@@ -125,7 +125,7 @@ impl Recipe {
     pub(super) const INDICES: usize = 96;
 }
 
-/// The recorded tape, or that recording panics.
+/// The recorded tape, or a note that recording panics.
 impl fmt::Display for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let record = || {
@@ -160,7 +160,7 @@ impl fmt::Debug for Recipe {
 /// A step of one of these kinds. Its first operand is mostly the latest value, so that tapes are deep.
 pub fn step(kinds: &'static [Kind]) -> impl Strategy<Value = Step> {
     let operand = |latest: u32| prop_oneof![latest => Just(0u8), 3 => 1..=255u8];
-    // Keys do not shrink: they mean nothing but which value is which.
+    // Keys do not shrink: they only identify values.
     (select(kinds), (1..=255u8).no_shrink(), operand(5), operand(1), any::<[u8; 4]>())
         .prop_map(|(kind, key, a, b, n)| Step { kind, key, a, b, n })
 }
@@ -178,8 +178,8 @@ pub fn recipe_of(kinds: &'static [Kind], steps: usize) -> impl Strategy<Value = 
 }
 
 /// A single operation: a recipe in f64 of exactly one step, whose operands are leaves. It is of any kind that computes
-/// something of a leaf, so of all but `Checkpoint`, and fits its operands: a scalar has no axis to take an argmax along.
-/// It shrinks to a simpler one.
+/// something from a leaf (all but `Checkpoint`), and applies to its operands: a scalar has no axis to take an argmax
+/// along. It shrinks to a simpler one.
 ///
 /// ```
 /// use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};

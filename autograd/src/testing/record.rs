@@ -8,22 +8,22 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// No value of a recipe has more elements.
+/// The greatest number of elements of a value.
 const MAX_NUMEL: usize = 64;
 /// Values whose magnitude could exceed this are squashed.
 const MAX_BOUND: f64 = 4.0;
 
-/// The way the ops are recorded that mean something to the reverse sweep only.
+/// The way to record ops that mean something to the reverse sweep only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// As themselves.
     Plain,
-    /// By what they mean: a detached value is an input `frozen0`, `frozen1`, .. of the program; a hook that scales by
+    /// By their meaning: a detached value is an input `frozen0`, `frozen1`, .. of the program; a hook that scales by
     /// `f` is `x * f + frozen * (1 - f)`; barriers, checkpoints and custom rules are left out. The function recorded
     /// then has the gradient that the plain recording claims, so finite differences of it check that gradient.
     Explicit,
-    /// As themselves, but for each element of each value, which is moved by up to 1e-5 of itself, as a number that the seed
-    /// decides: what rounding in f32 may do by the end of a tape, wherever it is done.
+    /// As themselves, but each element of each value is changed by up to 1e-5 of itself, as the seed decides. This
+    /// stands for the effect of rounding in f32 by the end of a tape, wherever it happens.
     Moved(u32),
 }
 
@@ -34,14 +34,14 @@ const MOVED: f64 = 1e-5;
 pub struct Recorded<'t> {
     /// A float scalar that depends on every value that no other step has used.
     pub loss: Tensor<'t>,
-    /// The values that no other step has used: what the loss is the weighted sum of.
+    /// The values that no other step has used. The loss is their weighted sum.
     pub unused: Vec<Tensor<'t>>,
     /// The leaves.
     pub leaves: Vec<Tensor<'t>>,
-    /// Whatever is discrete about the values: the outcomes of comparisons, the winners of maxima, integers. Where these
+    /// The discrete facts about the values: the outcomes of comparisons, the winners of maxima, integers. If these
     /// differ between two points, a kink or a jump lies between them.
     pub branches: Vec<Tensor<'t>>,
-    /// The values that the sweep takes as constants: what to give [`Mode::Explicit`]'s inputs `frozen0`, `frozen1`, ..
+    /// The values that the sweep takes as constants, for the inputs `frozen0`, `frozen1`, .. of [`Mode::Explicit`].
     pub frozen: Vec<Tensor<'t>>,
 }
 
@@ -63,9 +63,10 @@ impl Recipe {
         self.record_in_parts(leaves, mode, &[], |_| vec![])
     }
 
-    /// As [`Recipe::record_over`], in parts: before the step at each of some positions (ascending, at most the number of
-    /// steps), `between` is told how many parts there have been, less one, and may record what it likes. What it returns,
-    /// each with the number of a leaf, steps from there on may read beside the leaf, and in its place.
+    /// As [`Recipe::record_over`], in parts. Before the step at each of some positions (ascending, at most the number
+    /// of steps), `between` is called with the number of the part before it, from 0 on, and may record anything. It
+    /// returns values, each with the number of a leaf. Later steps may read such a value beside the leaf, and in its
+    /// place.
     pub fn record_in_parts<'t>(
         &self,
         leaves: &[Tensor<'t>],
@@ -164,7 +165,7 @@ impl<'t> Player<'t> {
         (self.pool[i].x, self.pool[i].bound)
     }
 
-    /// A constant to the sweep, and to the explicit recording an input.
+    /// A constant to the sweep; in the explicit recording, an input.
     fn freeze(&mut self, x: Tensor<'t>) -> Tensor<'t> {
         let frozen = match self.mode {
             Mode::Plain | Mode::Moved(_) => x.detach(),
@@ -277,7 +278,7 @@ impl<'t> Player<'t> {
         match step.kind {
             Kind::CastFloat | Kind::CastHalf => (x.cast(other).sin().cast(self.dtype), 1.0),
             _ => {
-                // Only u32 needs the square: nothing below 0 is cast to it.
+                // u32 needs the square, because it holds no number below 0.
                 let discrete = (if other == DType::U32 { x * x } else { x }).cast(other);
                 self.branches.push(discrete);
                 (x + discrete.cast(self.dtype), b + b * b)
@@ -397,8 +398,8 @@ impl<'t> Player<'t> {
         Some((x.matmul_with(y, ta, tb), bound))
     }
 
-    /// A convolution of one or two small images, in one or two groups. Each freedom has bits of its own, so that clearing
-    /// them shrinks it to one product.
+    /// A convolution of one or two small images, in one or two groups. Each parameter has bits of its own, so that
+    /// clearing them shrinks the convolution to one product.
     fn convolution(&mut self, step: &Step, x: Tensor<'t>, bx: f64) -> Option<(Tensor<'t>, f64)> {
         let (w, bw) = self.pick(step.b);
         let [n0, n1, n2, n3] = step.n.map(usize::from);
@@ -447,7 +448,7 @@ impl<'t> Player<'t> {
         };
         let (h, c) = recurrence.run();
         if cell == Cell::Irnn {
-            // The units that are at rest. Nothing else keeps them small.
+            // A unit at 0 is a branch. No function bounds the other units.
             self.branches.push(h.equals(0.0));
             bound = (0..time).fold(bh, |bound, _| bound.max(bx + hidden as f64 * bw * bound));
         }
@@ -458,7 +459,7 @@ impl<'t> Player<'t> {
         }
     }
 
-    /// Attention of one or two heads to as many, or to one, of up to four queries to up to three keys. Scores are small.
+    /// Attention of up to four queries to up to three keys, in heads of which one or two share keys. Scores are small.
     fn attention(&mut self, step: &Step, x: Tensor<'t>) -> (Tensor<'t>, f64) {
         let [n0, n1, n2, n3] = step.n.map(usize::from);
         let ((k, _), (v, bound)) = (self.pick(step.b), self.pick(step.n[3]));
@@ -512,8 +513,7 @@ impl<'t> Player<'t> {
     }
 }
 
-/// The lesser of two values. Equality would be no branch that can be taken both ways: hardly any value near one
-/// that is equal to another is equal to it too.
+/// The order of two values. Equality alone would not show a crossing, because it holds on neither side of it.
 fn sides<'t>(x: Tensor<'t>, y: Tensor<'t>) -> [Tensor<'t>; 2] {
     [x.less(y), y.less(x)]
 }
@@ -597,8 +597,8 @@ fn resize<'t>(x: Tensor<'t>, shape: &Shape) -> Tensor<'t> {
     repeated.slice(0, 0, want).reshape(shape)
 }
 
-/// Up to `count` segments of a vector of `total` elements, or of one as long as they need. Some are empty, with gaps
-/// between.
+/// Up to `count` segments of a vector of `total` elements, or without a total, of a vector as long as they need. Some
+/// are empty, with gaps between.
 fn segments(n: &[u8; 4], count: usize, total: Option<usize>) -> Arc<Segments> {
     let mut ranges = vec![];
     let mut end = 0;

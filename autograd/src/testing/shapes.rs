@@ -3,8 +3,8 @@
 use crate::{Array, DType, Data, Shape};
 use proptest::prelude::*;
 
-/// Extents worth testing. Odd ones leave remainders in every blocked loop; empty ones are rare, since whatever they
-/// touch is empty too.
+/// Extents worth testing. Odd ones leave remainders in every blocked loop; empty ones are rare, since all results of an
+/// empty value are empty, too.
 fn extent() -> impl Strategy<Value = usize> {
     prop_oneof![6 => Just(2usize), 5 => Just(1), 6 => Just(3), 3 => Just(5), 1 => Just(4), 1 => Just(7), 1 => Just(0)]
 }
@@ -17,7 +17,8 @@ pub fn shape() -> impl Strategy<Value = Shape> {
 /// A shape of at most the given rank and number of elements.
 pub fn shape_up_to(rank: usize, numel: usize) -> impl Strategy<Value = Shape> {
     proptest::collection::vec(extent(), 0..=rank).prop_map(move |mut dims| {
-        // Drop dimensions, outermost first, until the rest is small enough. An empty shape may not be large otherwise.
+        // Drop dimensions, outermost first, until the rest is small enough. The other extents of an empty shape must be
+        // small, too.
         while dims.iter().map(|&n| n.max(1)).product::<usize>() > numel {
             dims.remove(0);
         }

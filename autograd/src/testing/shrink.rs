@@ -1,6 +1,7 @@
-//! Shrinking recipes: any one edit that makes a failing recipe simpler and leaves it failing is kept, until none is left.
+//! Shrinking recipes: any one edit that makes a failing recipe simpler and leaves it failing is kept, until there is no
+//! such edit.
 //!
-//! Proptest's own trees shrink each part once, in order; here a step may go because a later one has become simpler.
+//! Proptest's own trees shrink each part once, in order; here a step may also go after a later one has become simpler.
 
 use super::recipe::{Kind, Leaf, Recipe, Step};
 use crate::Shape;
@@ -16,7 +17,7 @@ const SMALL: f64 = 0.1;
 #[derive(Debug)]
 pub(super) struct Shrinking<S> {
     pub recipes: S,
-    /// The simpler kinds of a step.
+    /// The kinds of steps, the simplest first.
     pub kinds: &'static [Kind],
 }
 
@@ -35,12 +36,12 @@ impl<S: Strategy<Value = Recipe>> Strategy for Shrinking<S> {
 pub(super) struct Tree {
     /// The simplest that is known to fail.
     best: Recipe,
-    /// The edits to be tried.
+    /// The edit that is being tried, or the best itself.
     current: Recipe,
     kinds: &'static [Kind],
     /// All edits of the best.
     edits: Option<Vec<Recipe>>,
-    /// The next edit. It goes on after one that is kept, and around.
+    /// The index of the next edit. It goes on after an edit that is kept, and wraps around.
     next: usize,
     /// The number of edits in a row that were not kept.
     since: usize,
@@ -67,20 +68,21 @@ impl ValueTree for Tree {
     fn simplify(&mut self) -> bool {
         if self.current != self.best {
             (self.best, self.edits, self.since) = (self.current.clone(), None, 0);
-            // Edits of what is gone by now lie behind; those of the same part come next.
+            // The edit at the index of the one that was kept is of the same part, or of the next one if that part is
+            // gone.
             self.next = self.next.saturating_sub(1);
         }
         self.advance()
     }
 
     fn complicate(&mut self) -> bool {
-        // If none is left, the best is still a change from the one tried.
+        // Even if no edit is left, the best differs from the edit that was tried.
         let tried = self.current != self.best;
         self.advance() || tried
     }
 }
 
-/// All recipes that are simpler in one place, those first that save most.
+/// All recipes that are simpler in one place; those that save most come first.
 fn edits(recipe: &Recipe, kinds: &[Kind]) -> Vec<Recipe> {
     let mut all = vec![];
     for i in 0..recipe.steps.len() {
@@ -113,7 +115,8 @@ fn edits(recipe: &Recipe, kinds: &[Kind]) -> Vec<Recipe> {
     all
 }
 
-/// A kind that is earlier among all, the latest value as operand, smaller numbers and fewer bits. Keys mean nothing but which value is which.
+/// Steps with an earlier kind, the latest value as operand, smaller numbers or fewer bits. Keys stay as they are: they
+/// only identify values.
 fn simpler_steps(step: &Step, kinds: &[Kind]) -> Vec<Step> {
     let earlier = kinds.iter().take_while(|kind| **kind != step.kind).map(|&kind| Step { kind, ..*step });
     let operands = [Step { a: 0, ..*step }, Step { b: 0, ..*step }];
@@ -131,7 +134,7 @@ fn simpler_steps(step: &Step, kinds: &[Kind]) -> Vec<Step> {
     all
 }
 
-/// A dimension less, or smaller, and elements of few digits.
+/// Leaves with one dimension less, a smaller one, or elements of few digits.
 fn simpler_leaves(leaf: &Leaf) -> Vec<Leaf> {
     let dims = &leaf.shape;
     let without = (0..dims.rank()).map(|d| Shape::from([&dims[..d], &dims[d + 1..]].concat()));
@@ -144,7 +147,7 @@ fn simpler_leaves(leaf: &Leaf) -> Vec<Leaf> {
     for i in 0..leaf.values.len() {
         for value in [SMALL, leaf.values[i].abs(), (leaf.values[i] * 10.0).round() / 10.0] {
             let mut values = leaf.values.clone();
-            // Clear of the kinks at 0, as all elements are.
+            // Elements stay clear of the kinks at 0.
             values[i] = if value == 0.0 { SMALL } else { value };
             all.push(with(values));
         }

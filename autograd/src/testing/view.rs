@@ -6,8 +6,8 @@ use proptest::{collection::vec, prelude::*};
 /// No leaf has more elements, unless the view itself has.
 const MAX_LEAF: usize = 1024;
 
-/// The layout of a tensor of one shape within a leaf of another: movements, applied in order. Plain data, so that a failing
-/// case prints, and shrinks to fewer movements.
+/// The layout of a tensor of one shape within a leaf of another: movements, applied in order. Plain data, so that a
+/// failing case prints, and shrinks to fewer movements.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct View {
     leaf: Shape,
@@ -24,7 +24,7 @@ enum Movement {
     Reshape(Shape),
 }
 
-/// The rank of a movement among others.
+/// The kind of a movement.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Slice,
@@ -63,7 +63,8 @@ impl View {
         x
     }
 
-    /// The view as it is, of a leaf that is itself a view: one movement more at the start. `None` if it does not apply.
+    /// This view with one more movement at the start, which makes the old leaf a view of a new one. `None` if the
+    /// movement does not apply.
     fn before(&self, kind: Kind, n: [u8; 4]) -> Option<Self> {
         let now = &self.leaf;
         let [n0, n1, n2, n3] = n.map(usize::from);
@@ -124,8 +125,8 @@ pub fn view(shape: Shape) -> impl Strategy<Value = View> {
     of_kinds(shape, &[Kind::Slice, Kind::Permute, Kind::Reshape, Kind::Broadcast])
 }
 
-/// A view of this shape in which every element is another of the leaf's, at constant strides: slices and dimensions in
-/// another order.
+/// A view of this shape in which every element is a different one of the leaf, at constant strides: slices and
+/// dimensions in another order.
 pub fn strided_view(shape: Shape) -> impl Strategy<Value = View> {
     of_kinds(shape, &[Kind::Slice, Kind::Permute])
 }

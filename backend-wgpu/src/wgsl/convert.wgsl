@@ -31,7 +31,7 @@ fn quotient_i32(a: i32, b: i32) -> i32 {
     let q = a / select(b, 1i, b == 0i || negative);
     return select(select(q, -q, negative), 0i, b == 0i);
 }
-// The bits of the nearest half, the even one of two: what is 65520 or more is infinite, and subnormal halves are kept.
+// The bits of the nearest f16, ties to even. 65520 and more become infinite; subnormal numbers are kept.
 // In integers, since WGSL leaves rounding, overflow and subnormals of its own conversions to the driver.
 fn half_bits(x: f32) -> u32 {
     let bits = bitcast<u32>(x);

@@ -63,8 +63,8 @@ impl Units {
     /// True if a product is one for them: of f16, and not too small. (The stand-in does the smallest, for their edges.)
     pub fn fit(&self, matmul: &MatMul, reads: &[View]) -> bool {
         let fewest = if self.by == By::Device { FEWEST } else { 1 };
-        let halves = reads[..2].iter().all(|side| side.dtype == DType::F16);
-        halves && [matmul.m, matmul.k, matmul.n].iter().all(|extent| *extent >= fewest)
+        let f16s = reads[..2].iter().all(|side| side.dtype == DType::F16);
+        f16s && [matmul.m, matmul.k, matmul.n].iter().all(|extent| *extent >= fewest)
     }
 
     /// True if they are the device's own.

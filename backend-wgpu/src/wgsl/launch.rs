@@ -42,8 +42,8 @@ pub(crate) enum Element {
 
 impl Binding {
     /// The declaration as number `i` of a kernel that uses it so.
-    fn declared(&self, i: usize, halves: F16Storage, uses: impl Fn(&str) -> bool) -> String {
-        let (element, raw) = match (self.element, self.written, halves) {
+    fn declared(&self, i: usize, f16_storage: F16Storage, uses: impl Fn(&str) -> bool) -> String {
+        let (element, raw) = match (self.element, self.written, f16_storage) {
             (Element::Plain(element), ..) => (element, None),
             (Element::FourHalves, ..) => ("vec2<u32>", Some("b[i]")),
             (Element::Half, false, _) => ("u32", Some("b[i >> 1u] >> ((i & 1u) << 4u)")),
@@ -54,7 +54,7 @@ impl Binding {
         };
         let access = if self.written { "read_write" } else { "read" };
         let mut text = format!("@group(0) @binding({}) var<storage, {access}> b{i}: array<{element}>;\n", i + 1);
-        let put = match halves {
+        let put = match f16_storage {
             F16Storage::Native => "b[i] = u16(half_bits(x));",
             F16Storage::Packed => PACKED_PUT,
         };
@@ -228,12 +228,12 @@ impl Launch {
     }
 
     /// The kernel's text, and what it takes to run it.
-    pub fn dispatch(&self, halves: F16Storage) -> Dispatch {
+    pub fn dispatch(&self, f16_storage: F16Storage) -> Dispatch {
         let bindings = self.bindings().expect("bodies are merged if they agree");
         let params: Vec<u32> = self.bodies.iter().flat_map(|body| body.params.iter().copied()).collect();
         let mut text = String::new();
         let mut enables: BTreeSet<&str> = self.bodies.iter().flat_map(|body| body.enables).copied().collect();
-        if halves == F16Storage::Native && bindings.iter().any(|b| b.written && b.element == Element::Half) {
+        if f16_storage == F16Storage::Native && bindings.iter().any(|b| b.written && b.element == Element::Half) {
             enables.insert(INTEGERS);
         }
         enables.iter().for_each(|name| writeln!(text, "enable {name};").unwrap());
@@ -252,7 +252,7 @@ impl Launch {
         }
         for (i, binding) in bindings.iter().enumerate() {
             let uses = |name: &str| outside.contains(name) || mains.iter().any(|main| main.contains(name));
-            text += &binding.declared(i, halves, uses);
+            text += &binding.declared(i, f16_storage, uses);
         }
         text += &outside;
         let parts: BTreeSet<Part> = self.bodies.iter().flat_map(|body| body.parts.iter().copied()).collect();

@@ -46,7 +46,7 @@ struct Adapter {
     /// What wgrad asks for, and whether it is there.
     features: BTreeMap<String, bool>,
     /// True if kernels store f16 as integers of 16 bits.
-    native_halves: bool,
+    native_f16: bool,
     /// The products that its matrix units make.
     matrix_units: Vec<String>,
     /// What becomes of them; nothing is known of what cannot be opened.
@@ -109,7 +109,7 @@ impl Adapter {
                 ("subgroup_max", largest),
             ]),
             features: found.chain(summary.missing.iter().map(|name| (name.clone(), false))).collect(),
-            native_halves: summary.native_halves,
+            native_f16: summary.native_f16,
             matrix_units: summary.matrix_units,
             matrix_use: gpu.as_ref().ok().map(|gpu| gpu.matrix_units().to_string()),
             tested: Tested::new(gpu.map(Place::Gpu).map_err(Error::from)),
@@ -137,7 +137,7 @@ impl Adapter {
         let features: Vec<String> =
             self.features.iter().map(|(name, found)| format!("{name} {}", if *found { "yes" } else { "no" })).collect();
         line("features", &features.join(", "));
-        line("f16", if self.native_halves { "stored as integers of 16 bits" } else { "stored two in a word" });
+        line("f16", if self.native_f16 { "stored as integers of 16 bits" } else { "stored two in a word" });
         match &self.matrix_units[..] {
             [] => line("matrices", "no units for them"),
             units => {

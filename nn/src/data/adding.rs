@@ -8,8 +8,8 @@ use wgrad::Array;
 /// The adding problem (Hochreiter & Schmidhuber 1997, task 4; in the form of Le et al. 2015).
 ///
 /// Two inputs per step: a number, uniform in `[0, 1)`, and a mark, 1 at one random place of each half and 0 elsewhere.
-/// The target is the sum of the two marked numbers, f32 `[batch, 1]`: its mean is 1, its variance 1/6, the squared error
-/// of who always says 1.
+/// The target is the sum of the two marked numbers, f32 `[batch, 1]`. Its mean is 1 and its variance is 1/6, so a model
+/// that always predicts 1 has a squared error of 1/6.
 #[derive(Clone, Debug)]
 pub struct Adding {
     time: usize,

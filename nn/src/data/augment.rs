@@ -9,7 +9,7 @@ use rand::RngExt;
 pub struct Augment {
     /// Black pixels added on each side, from which a window of the image's own size is cut at random; 4 for CIFAR-10.
     pub padding: usize,
-    /// True if every other image, at random, is seen in a mirror.
+    /// True if each image is mirrored with probability 1/2.
     pub flip: bool,
 }
 

@@ -4,7 +4,7 @@ use super::{Images, Split};
 use crate::error::{Error, Result};
 use std::{fs, path::Path};
 
-/// The file that tells a folder of this data set.
+/// A folder that has this file holds this data set.
 pub(super) const FIRST: &str = "data_batch_1.bin";
 
 const SHAPE: [usize; 3] = [3, 32, 32];
@@ -12,7 +12,7 @@ const CLASSES: usize = 10;
 /// A label and the pixels of an image.
 const RECORD: usize = 1 + 3 * 32 * 32;
 
-/// Reads both parts of a folder.
+/// Reads the training and the test images of a folder.
 pub(super) fn read(folder: &Path) -> Result<Split> {
     let train: Vec<String> = (1..=5).map(|i| format!("data_batch_{i}.bin")).collect();
     Ok(Split { train: part(folder, &train)?, test: part(folder, &["test_batch.bin".into()])? })

@@ -13,14 +13,14 @@ const PIXELS: usize = SIDE * SIDE;
 const CLASSES: usize = 10;
 /// The largest pixel value.
 const WHITE: u32 = 16;
-/// Of each class, every sample at this period is held out.
+/// One in this number of samples is held out, of each class.
 const HELD_OUT_PERIOD: usize = 5;
 
 /// The UCI optical digits (E. Alpaydin & C. Kaynak 1998; CC BY 4.0): 1,797 images of 8x8, as sequences of 64 pixels in
 /// `[0, 1]`, row by row; ten classes.
 ///
 /// The last of every five samples of a class, in the order of the file, is held out, so both parts have all classes in
-/// proportion. Each epoch of the others is shuffled by seed and epoch; a batch may span two.
+/// proportion. The other samples are shuffled anew for each epoch, by the seed; a batch may span two epochs.
 #[derive(Clone, Debug)]
 pub struct Digits {
     train: Vec<Image>,
@@ -37,10 +37,10 @@ impl Digits {
         Self::parse(include_str!("../../data/digits.csv"), seed).expect("the embedded table is tested")
     }
 
-    /// From text of one image per line: 64 pixels from 0 to 16 and the class, separated by commas.
+    /// Parses a text of one image per line: 64 pixels from 0 to 16 and the class, separated by commas.
     ///
     /// # Errors
-    /// [`Error::Table`] if a line is something else, or there is nothing to train on.
+    /// [`Error::Table`] if a line cannot be parsed, or there is no image to train on.
     pub fn parse(text: &str, seed: u64) -> Result<Self> {
         let mut digits = Self { train: vec![], held_out: vec![], seed };
         let mut seen = [0; CLASSES];
@@ -62,7 +62,7 @@ impl Digits {
         self.train.len()
     }
 
-    /// The same as images of one channel, 8x8; those that are held out to test with.
+    /// The digits as images of one channel, 8x8; the held-out samples are the test images.
     pub fn images(&self) -> Split {
         let of = |part: &[Image]| {
             let byte = |pixel: &f32| (pixel * WHITE as f32) as u8;

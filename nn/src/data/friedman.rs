@@ -7,19 +7,20 @@ use rand_distr::{Distribution, StandardNormal};
 use std::f64::consts::PI;
 use wgrad::Array;
 
-/// The inputs, of which the last five mean nothing.
+/// The number of inputs; the function ignores the last five.
 const INPUTS: usize = 10;
-/// Mean and standard deviation of the function without noise, by which targets are standardised.
+/// Mean and standard deviation of the function without noise, which standardise the targets.
 const MEAN: f64 = 14.416;
 const STD: f64 = 4.885;
 
-/// Friedman's first regression (Friedman 1991, "Multivariate adaptive regression splines", section 4.3): ten inputs, uniform
-/// in `[0, 1)`, and
+/// Friedman's first regression (Friedman 1991, "Multivariate adaptive regression splines", section 4.3): ten inputs,
+/// uniform in `[0, 1)`, and
 ///
 /// `10 sin(pi x1 x2) + 20 (x3 - 1/2)^2 + 10 x4 + 5 x5 + e`
 ///
-/// with standard normal noise `e`; less its mean, over its standard deviation. The squared error of who always says 0 is 1;
-/// the noise alone leaves 0.04. Held-out targets have no noise. Samples are sequences of one time step.
+/// with standard normal noise `e`; less the function's mean, divided by its standard deviation. A model that always
+/// predicts 0 has a squared error of 1; the noise alone contributes 0.04. Held-out targets have no noise. Samples are
+/// sequences of one time step.
 #[derive(Clone, Debug)]
 pub struct Friedman {
     seed: u64,

@@ -16,16 +16,16 @@ pub struct Images {
     classes: usize,
     /// Image after image, each `[channels, height, width]`.
     pixels: Vec<u8>,
-    /// The class of each.
+    /// The class of each image.
     labels: Vec<u32>,
 }
 
 /// Images to train on, and others to test with.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Split {
-    /// Those to train on.
+    /// The training images.
     pub train: Images,
-    /// The others.
+    /// The test images.
     pub test: Images,
 }
 
@@ -35,8 +35,8 @@ impl Split {
     /// `train-images-idx3-ubyte` and so on, unpacked).
     ///
     /// # Errors
-    /// [`Error::Io`] if the folder or a file is missing or cannot be read, [`Error::Format`] if one is something else or cut short, or if
-    /// the folder has the first file of neither.
+    /// [`Error::Io`] if the folder or a file is missing or cannot be read. [`Error::Format`] if a file has another
+    /// format or is cut short, or if the folder has the first file of neither data set.
     pub fn read(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
         fs::read_dir(folder).map_err(|source| Error::Io { action: "read", path: folder.into(), source })?;
@@ -52,10 +52,10 @@ impl Split {
 }
 
 impl Images {
-    /// From pixels and labels.
+    /// Images from pixels and labels.
     ///
     /// # Panics
-    /// If there are not as many pixels as the labels' images have, or a label is no class.
+    /// If the number of pixels does not fit the number of labels, or a label is not below `classes`.
     #[track_caller]
     pub fn new(shape: [usize; 3], white: u8, classes: usize, pixels: Vec<u8>, labels: Vec<u32>) -> Self {
         let size: usize = shape.iter().product();
@@ -75,7 +75,7 @@ impl Images {
         self.labels.len()
     }
 
-    /// True if there is none.
+    /// True if there are no images.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
@@ -105,7 +105,7 @@ impl Images {
         &self.pixels[image * size..(image + 1) * size]
     }
 
-    /// The first images, all if there are no more.
+    /// The first `count` images, or all if there are fewer.
     #[must_use]
     pub fn take(mut self, count: usize) -> Self {
         self.labels.truncate(count);
@@ -132,7 +132,7 @@ impl Images {
     }
 }
 
-/// Mean and standard deviation of each channel: those of the training images serve for all.
+/// Mean and standard deviation of each channel. Those of the training images standardise the test images too.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Moments {
     channels: Vec<[f64; 2]>,
@@ -144,21 +144,21 @@ impl Moments {
         &self.channels
     }
 
-    /// A pixel in `[0, 1]`, less the mean, over the deviation; where a channel is constant, over 1.
+    /// A pixel in `[0, 1]`, less the channel's mean, divided by its deviation; a constant channel is divided by 1.
     fn standardized(&self, channel: usize, pixel: f64) -> f32 {
         let [mean, deviation] = self.channels[channel];
         ((pixel - mean) / if deviation > 0.0 { deviation } else { 1.0 }) as f32
     }
 }
 
-/// Images as a data set: standardised, and varied at random where that is asked for.
+/// Images as a data set: standardised, and varied at random if `augment` is set.
 #[derive(Clone, Debug)]
 pub struct ImageData {
     /// The images.
     pub images: Images,
     /// The mean and deviation that standardise them.
     pub moments: Moments,
-    /// The variation of each, and the seed that decides.
+    /// The random variation of the images, and the seed of its draws.
     pub augment: Option<(Augment, u64)>,
 }
 

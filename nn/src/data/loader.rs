@@ -16,17 +16,17 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// Samples by number.
+/// A data set: samples numbered from 0.
 pub trait Dataset: Send + Sync + 'static {
     /// The number of samples.
     fn len(&self) -> usize;
 
-    /// True if there is none.
+    /// True if there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A batch of some samples, in their order. What is random about it depends on the epoch and the samples alone.
+    /// A batch of some samples, in their order. Its random variation depends on the epoch and the samples alone.
     fn batch(&self, samples: &[usize], epoch: u64) -> Batch;
 }
 
@@ -37,11 +37,12 @@ pub struct LoaderConfig {
     pub batch: usize,
     /// True if each epoch has an order of its own, decided by the seed.
     pub shuffle: bool,
-    /// True if an epoch ends with a smaller batch where samples are left; without, they are left out of this epoch.
+    /// True if the samples left at the end of an epoch make a smaller batch; otherwise the epoch leaves them out.
     pub keep_last: bool,
-    /// Decides the orders.
+    /// The seed of the epochs' orders.
     pub seed: u64,
-    /// The number of batches that a thread prepares ahead; 0 prepares each when it is asked for. The batches are the same.
+    /// The number of batches that a thread prepares ahead; 0 prepares each when it is asked for. The batches are the
+    /// same.
     pub prefetch: usize,
 }
 
@@ -55,9 +56,9 @@ impl Default for LoaderConfig {
 /// The position of a loader, for a checkpoint's metadata, as text such as `3:128`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Position {
-    /// The number of whole epochs before.
+    /// The number of whole epochs before the position.
     pub epoch: u64,
-    /// The number of samples of this epoch before.
+    /// The number of samples of this epoch before the position.
     pub sample: u64,
 }
 
@@ -83,7 +84,7 @@ impl FromStr for Position {
 struct Order {
     samples: usize,
     config: LoaderConfig,
-    /// The order of the epoch at hand.
+    /// The current epoch, and the order of its samples.
     epoch: Option<(u64, Vec<usize>)>,
 }
 
@@ -97,7 +98,7 @@ impl Order {
         (chosen, self.settled(next))
     }
 
-    /// A position, or the next epoch's first where no batch is left in this one.
+    /// The position itself, or the start of the next epoch if no batch is left in this one.
     fn settled(&self, at: Position) -> Position {
         let left = self.samples - at.sample as usize;
         let least = if self.config.keep_last { 1 } else { self.config.batch };
@@ -142,16 +143,16 @@ struct Ahead {
 }
 
 enum Supply {
-    /// Prepares when asked.
+    /// Prepares each batch when it is asked for.
     Here(Source),
-    /// Prepared ahead; `None` when the thread has ended.
+    /// A thread prepares batches ahead; `None` once the thread has ended.
     Thread(Option<Ahead>),
 }
 
-/// Gives batches without end: an iterator.
+/// An endless iterator over batches.
 ///
-/// The batches are a function of data, settings and position: whatever is prepared ahead is not lost by stopping, and a
-/// loader that starts from a saved [`Position`] goes on with the same batches.
+/// The batches are a function of the data, the settings and the position. So stopping loses no batch that was prepared
+/// ahead: a loader that starts from a saved [`Position`] goes on with the same batches.
 ///
 /// ```
 /// use wgrad_nn::data::{Digits, ImageData, Loader, LoaderConfig, Position};
@@ -174,14 +175,14 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts from a position: the default one, or one that was saved.
+    /// A loader that starts at a position: the default one, or a saved one.
     ///
     /// # Errors
-    /// [`Error::TooFew`] if the data has no batch, [`Error::Position`] if the position is beyond its end,
-    /// [`Error::Thread`] if none can be started.
+    /// [`Error::TooFew`] if the data has too few samples for a batch, [`Error::Position`] if the position is beyond the
+    /// end of the data, [`Error::Thread`] if the thread cannot be started.
     ///
     /// # Panics
-    /// If the batch is 0.
+    /// If `config.batch` is 0.
     #[track_caller]
     pub fn new(data: impl Dataset, config: LoaderConfig, position: Position) -> Result<Self> {
         assert!(config.batch > 0, "loader: batches of 0 samples");
@@ -199,7 +200,7 @@ impl Loader {
         let supply = if config.prefetch == 0 {
             Supply::Here(source)
         } else {
-            // One more than waits in the channel is being prepared.
+            // The thread itself holds one prepared batch, so the channel needs room for one less.
             let (send, receive) = sync_channel(config.prefetch - 1);
             let work = move || while send.send(source.step()).is_ok() {};
             let thread = thread::Builder::new().name("wgrad-loader".into()).spawn(work);
@@ -226,7 +227,7 @@ impl Iterator for Loader {
     /// The next batch; there always is one.
     ///
     /// # Panics
-    /// As the data set does.
+    /// If the data set panics.
     fn next(&mut self) -> Option<Batch> {
         let (batch, position) = match &mut self.supply {
             Supply::Here(source) => source.step(),
@@ -249,9 +250,9 @@ impl Drop for Loader {
         if let Supply::Thread(running) = &mut self.supply
             && let Some(Ahead { receive, thread }) = running.take()
         {
-            // A thread that waits to send finds nobody, and ends.
+            // Without a receiver, the thread's next send fails, which ends the thread.
             drop(receive);
-            // A panic in what nobody asked for any more is nobody's.
+            // Ignore a panic of the thread: nobody will read its batch.
             let _ = thread.join();
         }
     }

@@ -4,7 +4,7 @@ use super::{Images, Split};
 use crate::error::{Error, Result};
 use std::{fs, path::Path};
 
-/// The file that tells a folder of this data set.
+/// A folder that has this file holds this data set.
 pub(super) const FIRST: &str = "train-images-idx3-ubyte";
 
 const FORMAT: &str = "an IDX file of bytes";
@@ -12,7 +12,7 @@ const CLASSES: usize = 10;
 /// The first bytes of a compressed file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// Reads both parts of a folder.
+/// Reads the training and the test images of a folder.
 pub(super) fn read(folder: &Path) -> Result<Split> {
     let part = |name: &str| {
         let at = |what: &str| folder.join(format!("{name}-{what}-ubyte"));
@@ -50,7 +50,7 @@ struct Idx {
 }
 
 impl Idx {
-    /// The extents, if there are so many and none is 0.
+    /// The `N` extents; an error if there are more or fewer, or if one is 0.
     fn dims<const N: usize>(&self, path: &Path) -> Result<[usize; N]> {
         let fit = <[usize; N]>::try_from(self.dims.clone()).ok().filter(|dims| !dims.contains(&0));
         fit.ok_or_else(|| {
@@ -60,7 +60,8 @@ impl Idx {
     }
 }
 
-/// Reads a file: two zero bytes, the type (8, bytes), the number of extents, the extents as big-endian u32, the elements.
+/// Reads a file: two zero bytes, the type (8, bytes), the number of extents, the extents as big-endian u32, the
+/// elements.
 fn read_idx(path: &Path) -> Result<Idx> {
     let file = fs::read(path).map_err(|source| Error::Io { action: "read", path: path.into(), source })?;
     parse(file).map_err(|why| Error::Format { path: path.into(), format: FORMAT, why })

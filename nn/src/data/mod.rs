@@ -1,5 +1,5 @@
-//! Data as pure functions, so that a resumed run needs no generator state: tasks give batches by seed and step, data sets
-//! by samples and epoch, which a [`Loader`] chooses by seed and position.
+//! Data as pure functions, so that a resumed run needs no generator state: tasks give batches by seed and step, data
+//! sets by samples and epoch, which a [`Loader`] chooses by seed and position.
 
 mod adding;
 mod augment;
@@ -30,7 +30,8 @@ use wgrad::Array;
 pub struct Batch {
     /// The inputs: of a [`Task`], sequences f32 `[time, batch, inputs]`; else as the [`Dataset`] says.
     pub x: Array,
-    /// The targets: of a [`Task`], classes u32 `[batch]`, or values f32 `[batch, outputs]`; else as the [`Dataset`] says.
+    /// The targets: of a [`Task`], classes u32 `[batch]`, or values f32 `[batch, outputs]`; else as the [`Dataset`]
+    /// says.
     pub y: Array,
 }
 
@@ -51,12 +52,12 @@ pub trait Task {
     /// `size` training samples: the same for the same seed, step and size.
     fn train(&self, size: usize, step: u64) -> Batch;
 
-    /// Samples that no training batch contains, or is likely to: about `size`, or all where the data is finite.
-    /// They do not depend on the seed.
+    /// Samples that no training batch contains, or is likely to contain. A generated task gives `size` samples, a
+    /// finite data set all that it holds out. They do not depend on the seed.
     fn held_out(&self, size: usize) -> Batch;
 }
 
-/// Draws held-out samples of generated tasks: training steps count from 0 and stay below.
+/// The step that draws the held-out samples of generated tasks. Training steps count from 0 and never reach it.
 const HELD_OUT: u64 = u64::MAX;
 
 #[cfg(test)]

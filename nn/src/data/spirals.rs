@@ -1,4 +1,4 @@
-//! Two spirals: which of two interleaved arms a point of the plane lies on.
+//! Two spirals: tell on which of two interleaved arms a point of the plane lies.
 
 use super::{Batch, HELD_OUT, Task};
 use crate::random::generator;
@@ -7,14 +7,14 @@ use rand_distr::{Distribution, StandardNormal};
 use std::f64::consts::PI;
 use wgrad::Array;
 
-/// The turns of an arm.
+/// The number of turns of an arm.
 const TURNS: f64 = 1.5;
 /// The standard deviation of a point's distance from its arm, in the unit of the longest radius.
 const SPREAD: f64 = 0.01;
 
-/// The two spirals (after Lang & Witbrock 1988): two inputs, the coordinates of a point within about the unit circle, and
-/// two classes, its arm. Each arm goes round one and a half times, and the other is the same one turned by half a circle. No
-/// linear model does better than chance. Samples are sequences of one time step.
+/// The two spirals (after Lang & Witbrock 1988). The two inputs are the coordinates of a point, roughly within the unit
+/// circle; the class is its arm, one of two. Each arm makes one and a half turns; the second arm is the first, rotated
+/// by half a turn. No linear model does better than chance. Samples are sequences of one time step.
 #[derive(Clone, Debug)]
 pub struct Spirals {
     seed: u64,
@@ -84,7 +84,7 @@ mod tests {
             let radius = a.hypot(b);
             let angle = 2.0 * PI * TURNS * radius + PI * y.item(i);
             let off = (a - radius * angle.cos()).hypot(b - radius * angle.sin());
-            // An error of the radius turns the angle: ten of its deviations at most.
+            // An error of the radius changes the angle too: the bound allows ten of its standard deviations.
             assert!(off < 10.0 * (1.0 + 2.0 * PI * TURNS * radius) * SPREAD, "{i}: {off} off its arm");
         }
     }

@@ -1,4 +1,4 @@
-//! The temporal order problem: which of two symbols came first, and which second.
+//! The temporal order problem: tell which of two symbols came first, and which second.
 
 use super::{Batch, HELD_OUT, Task};
 use crate::random::generator;
@@ -12,8 +12,8 @@ const MARKS: u32 = 2;
 
 /// Temporal order (Hochreiter & Schmidhuber 1997, task 6a; lengths as in Pascanu et al. 2013).
 ///
-/// Sequences of the distractors c, d, e, f, except for two marks, each A or B, at random places in
-/// `[T/10, 2T/10)` and `[5T/10, 6T/10)`. Six inputs, one-hot, in the order A, B, c, d, e, f; four classes: AA, AB, BA, BB.
+/// Sequences of the distractors c, d, e, f, except for two marks, each A or B, at random places in `[T/10, 2T/10)` and
+/// `[5T/10, 6T/10)`. Six inputs, one-hot, in the order A, B, c, d, e, f; four classes: AA, AB, BA, BB.
 #[derive(Clone, Debug)]
 pub struct TemporalOrder {
     time: usize,
@@ -31,7 +31,7 @@ impl TemporalOrder {
         Self { time, seed }
     }
 
-    /// The place where the first and the second mark may be.
+    /// The steps at which the first and the second mark may lie.
     fn places(&self) -> [Range<usize>; 2] {
         [self.time / 10..2 * self.time / 10, 5 * self.time / 10..6 * self.time / 10]
     }

@@ -1,4 +1,4 @@
-//! Text as symbols, one per character, and windows of it to predict.
+//! Text as symbols, one per character, and windows of symbols to predict.
 
 use super::{Batch, Dataset};
 use crate::{
@@ -15,10 +15,10 @@ const VALIDATION: f64 = 0.1;
 /// The mark that some programs write before a text, to tell its encoding.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// The number of characters that lie between two whose places are remembered.
+/// One in this number of characters has its byte offset remembered.
 const STRIDE: usize = 256;
 
-/// The characters that a model knows; a character's number is its place in their order.
+/// The characters that a model knows. A character's number is its place in their sorted order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Vocabulary {
     characters: Vec<char>,
@@ -37,7 +37,7 @@ impl Vocabulary {
         self.characters.len()
     }
 
-    /// True if there is none.
+    /// True if there are no characters.
     pub fn is_empty(&self) -> bool {
         self.characters.is_empty()
     }
@@ -47,10 +47,10 @@ impl Vocabulary {
         self.characters.iter().collect()
     }
 
-    /// The number of each character.
+    /// The numbers of a text's characters.
     ///
     /// # Errors
-    /// [`Error::Character`] for the first that is not known.
+    /// [`Error::Character`] for the first character that is not in the vocabulary.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let symbol = |(at, character)| self.symbol(character).ok_or(Error::Character { character, at });
         text.chars().enumerate().map(symbol).collect()
@@ -61,10 +61,10 @@ impl Vocabulary {
         self.characters.binary_search(&character).ok().map(|symbol| symbol as u32)
     }
 
-    /// The text of some numbers.
+    /// The text that some numbers stand for.
     ///
     /// # Panics
-    /// If a number is no character's.
+    /// If a number is not below [`Vocabulary::len`].
     #[track_caller]
     pub fn decode(&self, symbols: &[u32]) -> String {
         let character = |symbol: &u32| self.characters.get(*symbol as usize).copied();
@@ -72,10 +72,11 @@ impl Vocabulary {
         text.unwrap_or_else(|| panic!("vocabulary of {} characters: {symbols:?} has a larger number", self.len()))
     }
 
-    /// True if this is the vocabulary that a checkpoint was made with: its characters, as [`Vocabulary::characters`] gave them.
+    /// Checks that a checkpoint was made with this vocabulary. `saved` is the text that [`Vocabulary::characters`]
+    /// gave.
     ///
     /// # Errors
-    /// [`Error::Vocabulary`] if it is another.
+    /// [`Error::Vocabulary`] if it was another vocabulary.
     pub fn check(&self, saved: &str) -> Result<()> {
         if self.characters() == saved {
             return Ok(());
@@ -91,7 +92,7 @@ impl Vocabulary {
     }
 }
 
-/// The characters that have occurred.
+/// A flag for each character: true if it has occurred.
 struct Known(Vec<bool>);
 
 impl Default for Known {
@@ -111,11 +112,11 @@ impl Known {
     }
 }
 
-/// A text whose characters can be had by number. It stays in UTF-8: numbers would take up to four times the room.
+/// A text with access to its characters by number. It stays in UTF-8: symbols would take up to four times the memory.
 #[derive(Debug)]
 struct Characters {
     text: String,
-    /// The places of characters 0, [`STRIDE`], 2 [`STRIDE`]..
+    /// The byte offsets of characters 0, [`STRIDE`], 2 [`STRIDE`]..
     places: Vec<usize>,
     len: usize,
 }
@@ -125,7 +126,7 @@ impl Characters {
     fn of(text: String) -> (Self, Vocabulary, u64) {
         let (mut known, mut places, mut len) = (Known::default(), Vec::with_capacity(text.len() / STRIDE + 1), 0);
         let hash = thread::scope(|scope| {
-            // Half the time is the hash's, which takes byte after byte.
+            // The hash takes half of the time, byte after byte, so it has a thread of its own.
             let hash = scope.spawn(|| fnv1a(&text));
             for (place, character) in text.char_indices() {
                 if len % STRIDE == 0 {
@@ -139,7 +140,7 @@ impl Characters {
         (Self { text, places, len }, known.vocabulary(), hash)
     }
 
-    /// The characters from one on.
+    /// The characters from number `at` on.
     fn from(&self, at: usize) -> impl Iterator<Item = char> {
         self.text[self.places[at / STRIDE]..].chars().skip(at % STRIDE)
     }
@@ -147,10 +148,11 @@ impl Characters {
 
 /// A text to train on, with its end kept for validation.
 ///
-/// As a data set, its samples are windows of `context` symbols side by side, with the symbols that follow each as targets.
-/// The beginning of the first is drawn anew in each epoch, from the seed, so that every place is met at every position.
+/// As a data set, its samples are adjacent windows of `context` symbols; the targets are the symbols that follow each.
+/// Each epoch draws the start of the first window from the seed, so that over the epochs every symbol occurs at every
+/// position of a window.
 ///
-/// It takes as much memory as the text in UTF-8, and a thirtieth more; clones share it.
+/// It takes as much memory as the text in UTF-8, and about 3 % more; clones share it.
 #[derive(Clone, Debug)]
 pub struct Text {
     vocabulary: Vocabulary,
@@ -163,11 +165,11 @@ pub struct Text {
 }
 
 impl Text {
-    /// From a text, with a vocabulary of its own. A byte-order mark at its beginning is left out.
+    /// A data set from a text, with a vocabulary of its own. It leaves out a byte-order mark at the beginning.
     ///
     /// # Errors
-    /// [`Error::OneCharacter`] if it has no two different characters; [`Error::TooShort`] if it has too few for windows of
-    /// this length.
+    /// [`Error::OneCharacter`] if it has no two different characters; [`Error::TooShort`] if it has too few for windows
+    /// of this length.
     ///
     /// # Panics
     /// If the context is 0.
@@ -191,7 +193,7 @@ impl Text {
         Ok(Self { vocabulary, characters: Arc::new(characters), train: len - kept, context, seed, fingerprint })
     }
 
-    /// From a file, whose line ends stay as they are.
+    /// Reads a text from a file. Line ends stay as they are.
     ///
     /// # Errors
     /// [`Error::Io`] if it cannot be read, [`Error::Format`] if it is empty or not UTF-8, and as [`Text::new`].
@@ -221,7 +223,7 @@ impl Text {
         &self.fingerprint
     }
 
-    /// The symbols of a window.
+    /// The number of symbols in a window.
     pub fn context(&self) -> usize {
         self.context
     }
@@ -243,7 +245,7 @@ impl Text {
         self.windows(chosen.map(|window| self.train + window * self.context))
     }
 
-    /// Windows that start at some places, and the same one symbol later.
+    /// The windows that start at some places, and as targets the same windows one symbol later.
     fn windows(&self, starts: impl Iterator<Item = usize>) -> Batch {
         let (mut x, mut y, context) = (vec![], vec![], self.context);
         let symbol = |character| self.vocabulary.symbol(character).expect("the vocabulary has all of the text");
@@ -259,11 +261,11 @@ impl Text {
 
 impl Dataset for Text {
     fn len(&self) -> usize {
-        // One window less than there is room for leaves all shifts within the text, and their targets.
+        // One window less than fits, so that every shift leaves the last window and its targets within the text.
         self.train / self.context - 1
     }
 
-    /// Symbols u32 `[batch, context]`, and those that follow each, of the same shape.
+    /// Symbols, u32 `[batch, context]`, and as targets the symbol that follows each, of the same shape.
     fn batch(&self, samples: &[usize], epoch: u64) -> Batch {
         let shift = generator(self.seed, "text", epoch).random_range(0..self.context);
         self.windows(samples.iter().map(|sample| sample * self.context + shift))
@@ -348,11 +350,11 @@ mod tests {
         assert_eq!(marked.vocabulary().characters(), "\n\rabc");
         assert_eq!((marked.vocabulary(), marked.fingerprint()), (plain.vocabulary(), plain.fingerprint()));
         assert_eq!(marked.batch(&[0, 3], 2), plain.batch(&[0, 3], 2));
-        // In the middle it is one as any other.
+        // In the middle of a text, the mark is a character like any other.
         assert_eq!(Text::new("a\u{feff}".repeat(20), 8, 1).expect("a text").vocabulary().len(), 2);
     }
 
-    /// Characters of all widths, at places on both sides of those that are remembered.
+    /// The text has characters of all widths in UTF-8; windows begin on both sides of the remembered offsets.
     #[test]
     fn windows_of_wide_characters_are_where_they_would_be_among_symbols() {
         let text: String = (0..3000u32).map(|i| ['a', 'ß', '語', '𝄞'][(i * i % 11 % 4) as usize]).collect();

@@ -1,64 +1,66 @@
-//! A forecast: signs that a run is about to break, while it still goes on.
+//! Forecasts: signs that a run is about to break, while it still goes on.
 
 use crate::{monitor::Measurement, train::Stability};
 use crate::{monitor::Update, numbers::median};
 use std::{collections::VecDeque, fmt};
 
-/// Updates that a sign is told by.
+/// The number of updates in a window. Signs compare the medians of two windows.
 const WINDOW: usize = 20;
-/// The share of the first loss that a median must have risen by, and its factor over the lowest, to be a rise.
+/// A median loss that rises by this share of the first loss, and by this factor over the lowest median, is a sign.
 const RISE: f64 = 0.2;
 const RISE_FACTOR: f64 = 1.5;
-/// The multiples of the first norm of gradients at which a norm that grows is a sign, and a break.
+/// A gradient norm that grows to `GROWN` times the first norms is a sign; at `BROKEN` times, the run breaks.
 const GROWN: f64 = 10.0;
 const BROKEN: f64 = 1e3;
-/// A break that is more updates away than this is no reason to warn.
+/// A break that is further away than this number of updates gives no warning.
 const AHEAD: f64 = 100.0;
-/// The range of attention's scores, or the size of a model's logits, from which on its growth is a sign, and at which soft-max
-/// leaves one alone (Wortsman et al. 2023).
+/// The range of attention scores, or the largest logit: above `WIDE` its growth is a sign, and at `WIDEST` the soft-max
+/// has collapsed onto one element (Wortsman et al. 2023).
 const WIDE: f64 = 100.0;
 const WIDEST: f64 = 1e4;
-/// Measurements that their growth is told by.
+/// The number of measurements over which the growth of scores and logits is taken.
 const LOOKS: usize = 5;
-/// The multiple of the highest rate at which steps settle beyond which no training has been seen to find its way to where they do
-/// (Lewkowycz et al. 2020, arXiv 2003.02218: up to it, it may).
+/// A learning rate above this multiple of the highest stable rate is a sign. Up to the multiple, training may still
+/// move to a region where its steps are stable; beyond it, no training has been seen to (Lewkowycz et al. 2020, arXiv
+/// 2003.02218).
 const BEYOND: f64 = 2.0;
-/// The share of itself that the running mean of norms keeps with each update (ZClip: Kumar et al. 2025, arXiv 2504.02507).
+/// The share of the old mean that the running mean of norms keeps with each update (ZClip: Kumar et al. 2025, arXiv
+/// 2504.02507).
 const KEEP: f64 = 0.97;
 
 /// A sign that a run is about to break.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Sign {
-    /// The median loss of the last 20 updates is above the lowest such median, or the first loss where that is lower, by half of
-    /// it, and by a fifth of the first loss.
+    /// The median loss of the last 20 updates is above `lowest` by half of `lowest`, and by a fifth of the first loss.
     RisingLoss {
-        /// The lowest median, or the first loss.
+        /// The lowest median so far, or the first loss if that is lower.
         lowest: f64,
-        /// The present one.
+        /// The present median.
         now: f64,
     },
-    /// The norm of the gradient is 10 times that of the first updates, and will be 1000 times soon, and the loss does not fall.
+    /// The gradient norm is above 10 times that of the first updates and will soon be above 1000 times, and the loss
+    /// does not fall.
     GrowingNorm {
         /// The median of the first updates.
         first: f64,
         /// The present median.
         now: f64,
     },
-    /// The scores of attention range over more than 100, and will over 10,000 soon.
+    /// The range of the attention scores is above 100, and will soon be above 10,000.
     GrowingScores {
         /// The present range.
         range: f64,
     },
     /// The largest logit, in magnitude, is above 100, and will be above 10,000 soon.
     GrowingLogits {
-        /// The present one.
+        /// The present largest logit.
         largest: f64,
     },
-    /// The loss is so sharp that the learning rate is more than twice the highest at which steps settle.
+    /// The loss is so sharp that the learning rate is above twice the highest stable one.
     Sharp {
         /// The learning rate.
         rate: f64,
-        /// The highest one.
+        /// The highest stable learning rate.
         highest: f64,
     },
 }
@@ -70,7 +72,7 @@ pub struct Warning {
     pub step: usize,
     /// The sign.
     pub sign: Sign,
-    /// The update at which the run breaks if this goes on, where that can be told.
+    /// The update at which the run breaks at this pace, if the pace is known.
     pub breaks: Option<usize>,
 }
 
@@ -110,18 +112,18 @@ impl fmt::Display for Warning {
 /// ```
 #[derive(Clone, Default, Debug)]
 pub struct Forecast {
-    /// Updates seen.
+    /// The number of updates seen.
     seen: usize,
     first_loss: f64,
     first_norms: Vec<f64>,
     losses: VecDeque<f64>,
     norms: VecDeque<f64>,
-    /// The lowest of the first loss and of the medians of losses before the present window.
+    /// The lowest of the first loss and of the medians of the windows before the present one.
     lowest: Option<f64>,
     scores: Looks,
     logits: Looks,
     told: [bool; 5],
-    /// The running mean and variance of norms, and the weight of those that the variance has.
+    /// The running mean and variance of norms, and the weight of all norms that the variance holds.
     running: Option<[f64; 3]>,
     spike: f64,
 }
@@ -152,7 +154,7 @@ impl Forecast {
         self.tell(step, 0, seen[0]).or_else(|| self.tell(step, 1, seen[1]))
     }
 
-    /// Takes a measurement of the update that was taken last, and gives the sign that appears with it.
+    /// Takes a measurement of the last update, and gives the sign that appears with it.
     pub fn measurement(&mut self, measured: &Measurement) -> Option<Warning> {
         let step = self.seen.saturating_sub(1);
         let ranges = measured.sites.iter().filter_map(|site| site.scores).map(|scores| scores.high - scores.low);
@@ -164,23 +166,25 @@ impl Forecast {
         self.tell(step, 2, scores).or_else(|| self.tell(step, 3, logits))
     }
 
-    /// Takes what [`crate::Landscape::stability`] has found after the update that was taken last, and gives the sign that appears
-    /// with it. While a sharp loss is up to twice as sharp as the rate allows, training may find its way to where it is not.
+    /// Takes the result of [`crate::Landscape::stability`] after the last update, and gives the sign that appears with
+    /// it. A loss up to twice as sharp as the rate allows is no sign: training may still move to where the loss is
+    /// flatter.
     pub fn stability(&mut self, found: &Stability) -> Option<Warning> {
         let Stability { rate, highest, .. } = *found;
         let is_sharp = highest > 0.0 && rate > BEYOND * highest;
         self.tell(self.seen.saturating_sub(1), 4, is_sharp.then_some((Sign::Sharp { rate, highest }, None)))
     }
 
-    /// The number of standard deviations by which the last norm is above the running mean of those before it. ZClip clips
-    /// steps with more than 2.5.
+    /// The number of standard deviations by which the last norm is above the running mean of those before it. ZClip
+    /// clips steps with more than 2.5.
     pub fn spike_score(&self) -> f64 {
         self.spike
     }
 
     fn score(&mut self, norm: f64) {
         let [mean, variance, weight] = self.running.unwrap_or([norm, 0.0, 0.0]);
-        // The first mean is no number apart: a variance of few norms is divided by what they weigh.
+        // The variance starts at 0, so it is divided by the weight of its norms. The mean starts at the first norm
+        // itself.
         self.spike = if variance > 0.0 { (norm - mean) / (variance / weight).sqrt() } else { 0.0 };
         let weigh = |old: f64, new: f64| KEEP * old + (1.0 - KEEP) * new;
         self.running = Some([weigh(mean, norm), weigh(variance, (norm - mean).powi(2)), weigh(weight, 1.0)]);
@@ -217,7 +221,7 @@ impl Forecast {
     }
 }
 
-/// The largest of what soft-max is given at each of the last measurements, with its update.
+/// The largest score range or logit of each of the last measurements, with the number of its update.
 #[derive(Clone, Default, Debug)]
 struct Looks(VecDeque<(f64, f64)>);
 
@@ -232,7 +236,7 @@ impl Looks {
         }
     }
 
-    /// The present one, and the updates until the largest that may be, where growth is so fast that they are few.
+    /// The last value, and the number of updates until it reaches [`WIDEST`]; `None` if that is not soon.
     fn growth(&self) -> Option<(f64, Option<f64>)> {
         let (first, last) = (self.0.front()?, self.0.back()?);
         let pace = (last.1 / first.1).log10() / (last.0 - first.0);
@@ -288,7 +292,7 @@ mod tests {
             matches!(found[..], [Warning { step: 39, sign: Sign::RisingLoss { lowest: 2.0, .. }, .. }]),
             "{found:?}"
         );
-        // A negative one, such as a likelihood: what counts is how far it rises.
+        // A loss may be negative, such as a log-likelihood: only the size of its rise counts.
         let found = warnings((0..300).map(|s| (-2.0 + 0.05 * s as f64 * noise(s), 1.0)));
         assert!(matches!(found[..], [Warning { sign: Sign::RisingLoss { lowest: -2.0, .. }, .. }]), "{found:?}");
     }
@@ -306,7 +310,8 @@ mod tests {
         assert!(text.starts_with("gradients grow: a norm of") && text.contains("breaks near step 1"), "{text}");
     }
 
-    /// The warnings of a run at one site, of which each fifth update is measured: it doubles.
+    /// The warnings of a run that is measured every five updates, and whose value at one site doubles between
+    /// measurements.
     fn growing(path: &str, of: fn(f64) -> (Option<ScoreMeasure>, Option<ValueMeasure>)) -> Vec<Warning> {
         let mut forecast = Forecast::default();
         let mut found = vec![];
@@ -347,7 +352,8 @@ mod tests {
             Stability { sharpness, rate, highest: 2.0 / value }
         };
         forecast.update(&update(1.0, 1.0));
-        // On the edge of stability a loss is a little sharper than its rate allows; a hollow one is not sharp.
+        // At the edge of stability a loss is a little sharper than its rate allows. A loss with negative curvature is
+        // not sharp.
         for (rate, value) in [(0.1, 1.0), (0.1, 25.0), (0.1, -25.0), (0.1, 0.0)] {
             assert_eq!(forecast.stability(&found(rate, value)), None);
         }

@@ -13,24 +13,24 @@ pub struct LrFinder {
     pub low: f64,
     /// The last rate.
     pub high: f64,
-    /// Updates from one to the other, each by the same factor.
+    /// The number of updates. Each raises the rate by the same factor.
     pub steps: usize,
 }
 
-/// A smoothed loss so many times the lowest ends the test.
+/// The test ends when the smoothed loss is above this multiple of its lowest value.
 const DIVERGED: f64 = 4.0;
-/// The share that a smoothed loss has of the one before it.
+/// The share of the previous smoothed loss in the next one.
 const SMOOTH: f64 = 0.9;
 
 impl LrFinder {
-    /// Around a rate, from a hundredth of it to a hundred times it, in 100 updates.
+    /// A range around a rate, from a hundredth of it to a hundred times it, in 100 updates.
     pub fn around(base: f64) -> Self {
         Self { low: base / 100.0, high: base * 100.0, steps: 100 }
     }
 
-    /// Runs the test, and leaves the session and the trainer as they were. The rate is that of the optimizer, or of one of its
-    /// groups, whose [`crate::optim::Rate`] is this state: a float scalar. `batches` gives the micro-batches of one update after
-    /// another.
+    /// Runs the test, and leaves the session and the trainer as they were. `rate` is a float scalar, the state that
+    /// holds the [`crate::optim::Rate`] of the optimizer or of one of its groups. Each call of `batches` gives the
+    /// micro-batches of the next update.
     ///
     /// ```
     /// # use wgrad::{Session, StateId};
@@ -48,7 +48,7 @@ impl LrFinder {
     /// ```
     ///
     /// # Errors
-    /// As `batches`, and [`Session::run`].
+    /// The errors of `batches` and of [`Session::run`].
     ///
     /// # Panics
     /// If the range is empty or below 0; if there are no steps; if the state is no float scalar of the session's store.
@@ -88,7 +88,7 @@ impl LrFinder {
     }
 }
 
-/// The mean loss of the micro-batches of an update that is made with a rate.
+/// Makes an update with a learning rate, and gives its loss: the mean over the micro-batches.
 #[track_caller]
 fn loss_at<E: From<Error>>(
     rate: StateId,
@@ -100,7 +100,7 @@ fn loss_at<E: From<Error>>(
     session.write(rate, value)?;
     let mut loss = f64::NAN;
     for micro_batch in micro_batches {
-        // A loss that is not finite is an answer here.
+        // A non-finite loss is a result of the test, not an error.
         for update in stepped(trainer, session, micro_batch)? {
             loss = update.loss;
         }
@@ -111,26 +111,27 @@ fn loss_at<E: From<Error>>(
 /// An update of the test.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LrPoint {
-    /// Its rate.
+    /// The learning rate.
     pub lr: f64,
-    /// Its loss, before it.
+    /// The loss before the update.
     pub loss: f64,
-    /// The running mean of losses.
+    /// The running mean of the losses.
     pub smooth: f64,
 }
 
 /// The result of a range test.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LrRange {
-    /// Its updates.
+    /// The updates of the test.
     pub points: Vec<LrPoint>,
-    /// The rate at which the loss was no longer finite, or 4 times the lowest; `None` if it never was.
+    /// The rate at which the loss was non-finite, or its running mean above 4 times the lowest; `None` if no rate did
+    /// so.
     pub limit: Option<f64>,
 }
 
 impl LrRange {
-    /// The rate to begin with: the one at which the running mean falls fastest, by the factor that the rate rises (Smith 2017),
-    /// but no more than a tenth of the limit. `None` if the loss never falls.
+    /// The rate to begin with: the one at which the running mean falls most from one rate to the next (Smith 2017), but
+    /// at most a tenth of the limit. `None` if the loss never falls.
     pub fn suggestion(&self) -> Option<f64> {
         let falls = self.points.windows(2).filter(|pair| pair[1].smooth < pair[0].smooth);
         let drop = |pair: &&[LrPoint]| pair[0].smooth - pair[1].smooth;

@@ -1,9 +1,9 @@
-//! Diagnosis: what went wrong with a training run, where, since when, and which remedy cures it.
+//! Diagnosis: the faults of a training run, with their places, the updates that first show them, and proven remedies.
 //!
-//! A [`Study`] makes a run from its start, as often as it must: once as it is, with a monitor; then once for each remedy of
-//! what the [`rules`] have found, on the same batches, to prove which one cures. The run is the user's own: a closure that
-//! declares the store and the trainer, and opens a session. What it must do for the study is to give [`Setup`] to its trainer's
-//! configuration.
+//! A [`Study`] makes a run from its start several times. The first time, it runs unchanged, with a monitor, and the
+//! [`rules`] look for faults. Then it runs once with each remedy of the first fault, on the same batches, until one is
+//! proven to cure. The user gives the run as a closure that declares the store and the trainer, and opens a session.
+//! The closure must apply its [`Setup`] to the trainer's configuration.
 //!
 //! ```
 //! use wgrad::{Array, Session, Store};
@@ -59,19 +59,19 @@ use signs::Signs;
 /// A fault of a run.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The rule that has found it, with the fault's name.
+    /// The rule that found the fault, with the fault's name.
     pub rule: &'static Rule,
     /// Paths of parameters or sites, or source lines.
     pub place: Vec<String>,
-    /// The update from which on it shows, counted from 0.
+    /// The first update at which the fault shows, counted from 0.
     pub since: usize,
-    /// The numbers that speak for it.
+    /// The numbers that indicate the fault.
     pub evidence: Vec<Evidence>,
-    /// Its remedies: proven ones first, else in the order of the rule.
+    /// The remedies: a proven one first, the others in the order of the rule.
     pub remedies: Vec<Remedy>,
-    /// The replays that show it; `None` where nothing is proven.
+    /// The replays that prove the first remedy; `None` if nothing is proven.
     pub proof: Option<Proof>,
-    /// The remedies that were tried, if nothing is proven, each with the end of the run.
+    /// If nothing is proven: the remedies that were tried, each with the outcome of its replay.
     pub tried: Vec<(&'static str, Outcome)>,
 }
 
@@ -84,25 +84,25 @@ pub struct Diagnosis {
     pub loss_first: f64,
     /// The median loss over the last tenth of updates.
     pub loss_last: f64,
-    /// The metric on held-out data, where the run is judged.
+    /// The metric on held-out data, if the run has a judge.
     pub metric: Option<f64>,
-    /// The updates made.
+    /// The number of updates made.
     pub steps: usize,
-    /// True if somebody stopped it before its end.
+    /// True if the run was stopped before its end.
     pub stopped: bool,
-    /// The signs by which it could be foreseen that it would break.
+    /// The warnings that appeared before the run broke.
     pub warnings: Vec<Warning>,
-    /// The place where it broke, if its loss is not finite at last.
+    /// The place where the run broke, if its last loss is non-finite.
     pub failure: Option<Failure>,
-    /// The place where values grew when its loss first had a spike.
+    /// The place where values grew at the first spike of the loss.
     pub spike: Option<Spike>,
 }
 
-/// The fault of a run of which nothing is found.
+/// The name that stands for the fault of a run without findings.
 pub const HEALTHY: &str = "healthy";
 
 impl Diagnosis {
-    /// Of a run that was to make so many updates.
+    /// The diagnosis of a run that was to make `steps` updates.
     pub fn of(trace: &Trace, steps: usize) -> Self {
         let signs = Signs::new(trace, steps);
         let find = |rule: &'static Rule| {

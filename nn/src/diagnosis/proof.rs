@@ -1,4 +1,4 @@
-//! Proof: the same steps again with each remedy, beside two controls.
+//! Proof of a remedy: a replay of the same steps with it, compared with two controls.
 
 use super::{
     Finding,
@@ -16,11 +16,11 @@ pub struct Outcome {
     pub loss_first: f64,
     /// The median loss over the last tenth of its updates.
     pub loss_last: f64,
-    /// The share of the first loss that is lost, 0 of a run whose loss is not finite at last.
+    /// The share of the first loss by which the loss fell; 0 if it became non-finite.
     pub learned: f64,
     /// The largest finite norm of the gradient.
     pub largest_norm: f64,
-    /// The update whose loss is not finite.
+    /// The first update whose loss is non-finite.
     pub died: Option<usize>,
 }
 
@@ -37,30 +37,30 @@ pub struct Proof {
     pub unchanged: Outcome,
     /// The run with a change that does not fit the fault.
     pub unfit: Outcome,
-    /// That change.
+    /// The name of that change.
     pub unfit_name: &'static str,
-    /// The loss of each of their updates.
+    /// The losses of the three runs.
     pub losses: Losses,
 }
 
 /// The loss of each update of the replays of a [`Proof`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct Losses {
-    /// Of the run with the remedy.
+    /// The losses of the run with the remedy.
     pub cured: Vec<f64>,
-    /// Of the run with nothing changed.
+    /// The losses of the run with nothing changed.
     pub unchanged: Vec<f64>,
-    /// Of the run with a change that does not fit.
+    /// The losses of the run with a change that does not fit.
     pub unfit: Vec<f64>,
 }
 
-/// The first so many losses of a run.
+/// The first `steps` losses of a run.
 fn losses(trace: &Trace, steps: usize) -> Vec<f64> {
     trace.updates.iter().take(steps).map(|update| update.loss).collect()
 }
 
 impl Outcome {
-    /// Of the first so many updates of a run.
+    /// The outcome of the first `steps` updates of a run.
     fn of(trace: &Trace, steps: usize) -> Self {
         let mut part = trace.clone();
         part.updates.truncate(steps);
@@ -74,15 +74,15 @@ impl Outcome {
         }
     }
 
-    /// True if this run is better than another by more than chance gives: it has lost a tenth of the first loss more, or has
-    /// less than half as much left.
+    /// True if this run is better than another by more than chance: its loss has fallen by a tenth of the first loss
+    /// more, or less than half as much of it is left.
     fn beats(&self, other: &Self) -> bool {
         let (own, others) = (self.learned, other.learned.clamp(0.0, 1.0));
         self.died.is_none() && own > 0.1 && (own > others + 0.1 || (1.0 - own) < 0.5 * (1.0 - others))
     }
 }
 
-/// A change that is a remedy of another fault.
+/// A control: a change that is a remedy of another fault.
 fn unfit(fault: &str) -> (&'static str, Edit) {
     match fault {
         "rate-too-low" | "warmup-too-long" | "decays-too-early" | "clip-too-tight" | "agc-too-tight" => {
@@ -92,7 +92,7 @@ fn unfit(fault: &str) -> (&'static str, Edit) {
     }
 }
 
-/// The number of updates of the unchanged run that are made again, to see that it repeats its bits.
+/// The number of updates of the unchanged run that are replayed, to see that the run repeats bit for bit.
 const REPEATED: usize = 10;
 
 impl<F, E> Study<F>
@@ -100,12 +100,13 @@ where
     F: FnMut(&Setup) -> std::result::Result<Opened<E>, E>,
     E: From<crate::Error>,
 {
-    /// Replays the first updates of the run with each remedy of a finding, until one cures: it does better than the same
-    /// steps with nothing changed, and than with a change that does not fit. Those that do not are told of in the finding, where
-    /// none does. Nothing is replayed if the run does not repeat its bits; `watch` may stop it.
+    /// Replays the first updates of the run with each remedy of a finding, until one cures. A remedy cures if its
+    /// replay does better than both controls: the same steps with nothing changed, and with a change that does not fit.
+    /// If no remedy cures, the finding lists those that were tried. Nothing is replayed if the run does not repeat bit
+    /// for bit; `watch` may stop the proof.
     ///
     /// # Errors
-    /// As what opens the run; if its device fails.
+    /// The errors of the closure that opens the run, and of its device.
     pub(super) fn proof(
         &mut self,
         trace: &Trace,

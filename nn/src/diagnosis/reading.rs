@@ -1,5 +1,5 @@
-//! The facts of a recorded program, before its first run: which parameters learn, what is cut off, what has no guard,
-//! what is summed, and the settings of its passes.
+//! Facts that a recorded program shows before its first run: trained parameters, cut gradients, operations without a
+//! guard, sums in place of means, and the settings of passes.
 
 use crate::train::Spot;
 use std::collections::HashSet;
@@ -11,9 +11,9 @@ use wgrad::{
 /// A recorded program, read for its faults.
 pub struct Reading<'p> {
     program: &'p Program,
-    /// The nodes that losses are computed from, as far as gradients flow.
+    /// True for the nodes that the gradients of the losses flow to.
     reached: Vec<bool>,
-    /// The same, beyond where gradients are cut.
+    /// True for all nodes that the losses are computed from, those behind a cut of the gradient too.
     wide: Vec<bool>,
 }
 
@@ -22,7 +22,7 @@ pub struct Reading<'p> {
 pub struct Cut {
     /// The operations that cut.
     pub spots: Vec<Spot>,
-    /// The parameters that nothing reaches because of it.
+    /// The parameters that no gradient reaches because of the cut.
     pub params: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl<'p> Reading<'p> {
             .collect()
     }
 
-    /// The paths of parameters that the loss depends on, and that are not trained.
+    /// The paths of parameters that the loss depends on, but that are not trained.
     pub fn frozen(&self) -> Vec<String> {
         let trained = self.trained();
         let layout = self.program.layout();
@@ -90,7 +90,7 @@ impl<'p> Reading<'p> {
         (!params.is_empty() && !spots.is_empty()).then_some(Cut { spots, params })
     }
 
-    /// The parameters of which a gradient is asked, and that the loss does not depend on at all.
+    /// The paths of parameters whose gradient is asked for, but on which the loss does not depend at all.
     pub fn unused(&self) -> Vec<String> {
         let of = |param: &&Param| !self.reads(**param).iter().any(|i| self.wide[*i]);
         self.program
@@ -101,7 +101,7 @@ impl<'p> Reading<'p> {
             .collect()
     }
 
-    /// Operations whose slope is infinite where their value is not, without a guard.
+    /// Operations without a guard whose derivative can be infinite while their value is finite.
     pub fn unguarded(&self) -> Vec<Spot> {
         self.program.steep().iter().map(|id| self.spot(id.index())).collect()
     }
@@ -118,7 +118,7 @@ impl<'p> Reading<'p> {
         self.program.scope_path(node.scope).iter().map(name).collect::<Vec<_>>().join("/")
     }
 
-    /// True if a loss over classes is given probabilities: the output of a soft-max.
+    /// True if a loss over classes is given probabilities, the output of a soft-max, in place of logits.
     pub fn double_softmax(&self) -> bool {
         self.program.logits().iter().any(|id| self.is_share(*id))
     }
@@ -128,7 +128,7 @@ impl<'p> Reading<'p> {
         self.program.logits().first().map(|id| self.program.node(*id).site.to_string())
     }
 
-    /// The node that an element comes from, however it was moved.
+    /// The node that a value's elements come from, before operations that only move or cast them.
     fn moved(&self, mut id: NodeId) -> NodeId {
         loop {
             let node = self.program.node(id);
@@ -142,7 +142,7 @@ impl<'p> Reading<'p> {
         }
     }
 
-    /// The constant that a value is, wherever it was repeated.
+    /// The constant that all elements of a value have, if there is one.
     pub(super) fn constant(&self, id: NodeId) -> Option<f64> {
         match self.program.node(self.moved(id)).op {
             Op::Const(bits) => Some(f64::from_bits(bits)),
@@ -150,7 +150,7 @@ impl<'p> Reading<'p> {
         }
     }
 
-    /// True if a value is an exponential over a sum.
+    /// True if a value is an exponential divided by another value, as the output of a soft-max is.
     fn is_share(&self, id: NodeId) -> bool {
         let node = self.program.node(self.moved(id));
         let is = |id, wanted: Unary| self.program.node(self.moved(id)).op == Op::Unary(wanted);
@@ -161,12 +161,13 @@ impl<'p> Reading<'p> {
         }
     }
 
-    /// The number of samples that the loss is a plain sum over; `None` where it is a mean, or of one.
+    /// The number of samples, if the loss is a plain sum over several; `None` if it is a mean.
     pub fn summed(&self) -> Option<usize> {
         self.program.losses().iter().find_map(|loss| self.summed_from(*loss, [1.0; 2], 0))
     }
 
-    /// The same of a part of a loss, with what multiplies it: in all, and last of all.
+    /// [`Reading::summed`] of a part of a loss. `factor` is the product of all constants that multiply the part, `last`
+    /// the one nearest to it.
     fn summed_from(&self, id: NodeId, [factor, last]: [f64; 2], depth: usize) -> Option<usize> {
         if depth > 24 {
             return None;
@@ -183,12 +184,12 @@ impl<'p> Reading<'p> {
             Op::Binary(Binary::Mul) => match (self.constant(x[0]), self.constant(x[1])) {
                 (_, Some(factor)) => by(x[0], factor),
                 (Some(factor), _) => by(x[1], factor),
-                // By the scale of the loss, which is divided out again.
+                // The other factor is the scale of the loss, which is divided out again.
                 _ => next(x[0], 1.0),
             },
             Op::Binary(Binary::Div) => match self.constant(x[1]) {
                 Some(divisor) => by(x[0], 1.0 / divisor),
-                // By a count that is known when it runs.
+                // The divisor is a count that is known only at run time.
                 None => None,
             },
             Op::Reduce(Reduce::Sum, axes) => {
@@ -205,7 +206,7 @@ impl<'p> Reading<'p> {
         }
     }
 
-    /// The largest weight of a mean in a loss that is a sum of several; `None` of a loss that is one mean.
+    /// The largest weight of a mean in a loss that is a sum of several means; `None` if the loss is one mean.
     pub fn largest_weight(&self) -> Option<f64> {
         let mut weights = vec![];
         self.program.losses().iter().for_each(|loss| self.weigh(*loss, 1.0, 0, &mut weights));
@@ -246,12 +247,12 @@ impl<'p> Reading<'p> {
         }
     }
 
-    /// True if micro-batches are summed where they should be averaged, and how many there are.
+    /// True if the update sums the gradients of micro-batches in place of their mean.
     pub fn sums_micro_batches(&self) -> bool {
         self.setting("accumulate", "weighting").is_some_and(|weighting| weighting == "Sum")
     }
 
-    /// The smallest share of a new batch in running statistics, with the buffer that they are in.
+    /// The smallest share of a new batch in running statistics, with the path of their buffer.
     pub fn statistics(&self) -> Option<(String, f64)> {
         let layout = self.program.layout();
         let mut least: Option<(String, f64)> = None;
@@ -269,7 +270,7 @@ impl<'p> Reading<'p> {
         least
     }
 
-    /// The parameter of a pass, as it is printed.
+    /// The value of a pass's setting, as it is printed.
     pub fn setting(&self, pass: &str, name: &str) -> Option<&'p str> {
         let own = self.program.passes().iter().filter(|own| own.name == pass);
         own.flat_map(|own| &own.parameters).find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
@@ -285,14 +286,15 @@ impl<'p> Reading<'p> {
         self.program.passes().iter().find(|pass| pass.kind == PassKind::Step)
     }
 
-    /// The momentum, or the decay rate of the mean of gradients.
+    /// The momentum of SGD, or Adam's decay rate of the mean of gradients; 0 if the optimizer has neither.
     pub fn momentum(&self) -> f64 {
         let betas = self.step().and_then(|step| step.parameters.iter().find(|(name, _)| *name == "betas"));
         let first = betas.and_then(|(_, text)| text.trim_start_matches('(').split(',').next()?.trim().parse().ok());
         first.or(self.optimizer("momentum")).unwrap_or(0.0)
     }
 
-    /// Of a loss that is a mean or a sum of squared differences: the target, which no parameter changes, and the difference.
+    /// The target and the difference, if the loss is a mean or a sum of squared differences from a target without
+    /// parameters.
     pub fn target(&self) -> Option<(NodeId, NodeId)> {
         let mut id = *self.program.losses().first()?;
         for _ in 0..24 {
@@ -314,14 +316,14 @@ impl<'p> Reading<'p> {
         None
     }
 
-    /// True of a value that is computed from inputs, and from no state.
+    /// True if a value is computed from inputs, and from no state.
     fn is_data(&self, id: NodeId) -> bool {
         let above = ancestors(self.program, &[id], false);
         let mut own = self.program.nodes().iter().zip(&above).filter(|(_, above)| **above).peekable();
         own.peek().is_some() && own.all(|(node, _)| !matches!(node.op, Op::State(_)))
     }
 
-    /// The number of classes that the first loss over classes tells apart.
+    /// The number of classes of a loss over classes: the last one, if there are several.
     pub fn classes(&self) -> Option<usize> {
         self.program.logits().last().and_then(|id| self.program.node(*id).shape.last().copied())
     }
@@ -331,7 +333,7 @@ impl<'p> Reading<'p> {
         self.program.nodes().iter().zip(&self.wide).any(|(node, on_the_way)| *on_the_way && wanted(&node.op))
     }
 
-    /// True if a node on the way to a loss is such.
+    /// True if a node on the way to a loss is `wanted`.
     pub(super) fn any(&self, wanted: impl Fn(&Self, &wgrad::Node) -> bool) -> bool {
         self.program.nodes().iter().zip(&self.wide).any(|(node, on_the_way)| *on_the_way && wanted(self, node))
     }
@@ -346,7 +348,7 @@ impl<'p> Reading<'p> {
         &self.program.node(id).inputs
     }
 
-    /// The nodes that are computed from inputs.
+    /// True for the nodes that are computed from inputs.
     pub(super) fn data(&self) -> Vec<bool> {
         let mut below = vec![false; self.program.nodes().len()];
         for (i, node) in self.program.nodes().iter().enumerate() {
@@ -355,7 +357,8 @@ impl<'p> Reading<'p> {
         below
     }
 
-    /// The input of the first loss over classes, and all that this is computed from; all nodes where there is no such loss.
+    /// True for the inputs of losses over classes and the nodes that these are computed from; for all nodes if there is
+    /// no such loss.
     pub(super) fn before_logits(&self) -> Vec<bool> {
         match self.program.logits() {
             [] => vec![true; self.program.nodes().len()],
@@ -363,7 +366,7 @@ impl<'p> Reading<'p> {
         }
     }
 
-    /// True if the forward pass drops values at random.
+    /// The largest probability at which the forward pass drops a value at random; `None` if it has no dropout.
     pub fn drops(&self) -> Option<f64> {
         let mut most: Option<f64> = None;
         for (i, node) in self.program.nodes().iter().enumerate() {
@@ -394,7 +397,7 @@ impl<'p> Reading<'p> {
     }
 }
 
-/// The nodes that some nodes are computed from, and these themselves; by gradients, or beyond where they are cut.
+/// True for `roots` and the nodes that they are computed from. With `by_gradient`, the walk stops at a cut gradient.
 fn ancestors(program: &Program, roots: &[NodeId], by_gradient: bool) -> Vec<bool> {
     let nodes = program.nodes();
     let mut above = vec![false; nodes.len()];
@@ -407,7 +410,7 @@ fn ancestors(program: &Program, roots: &[NodeId], by_gradient: bool) -> Vec<bool
     above
 }
 
-/// The paths of a layer's parameters, without the last part.
+/// The layers of some parameters: their paths without the last part, each once.
 pub fn layers(params: &[String]) -> Vec<String> {
     let mut seen = HashSet::new();
     let parent = |path: &String| path.rsplit_once('/').map_or(path.clone(), |(parent, _)| parent.to_string());

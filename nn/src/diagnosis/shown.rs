@@ -1,4 +1,4 @@
-//! A diagnosis as text for a person: the finding first, then its numbers, what cures it, and how that was proven.
+//! A diagnosis as text for a person: the finding, its numbers, its remedy, and the proof of the remedy.
 
 use super::{Diagnosis, Finding, Proof, proof::Outcome};
 use crate::train::{Failure, Spike};

@@ -1,4 +1,4 @@
-//! The signs of a run: numbers that the rules compare, each relative to the run's own.
+//! The signs of a run: the numbers that the rules compare with their bounds.
 
 use super::{reading::Reading, study::Trace};
 use crate::{
@@ -10,10 +10,10 @@ use wgrad::{
     op::{Binary, Op, Unary},
 };
 
-/// The share of its first loss that a run must lose to count as one that learns.
+/// The share by which the loss must fall for a run to count as one that learns.
 const LEARNS: f64 = 0.38;
 
-/// The updates from which on a run can be expected to have learned something.
+/// The number of updates after which a run should have learned something.
 const ENOUGH: usize = 50;
 
 /// The signs of a run, with its program.
@@ -22,12 +22,12 @@ pub struct Signs<'a> {
     pub trace: &'a Trace,
     /// Its program.
     pub reading: Reading<'a>,
-    /// The updates that it was to make.
+    /// The number of updates that the run was to make.
     pub steps: usize,
 }
 
 impl<'a> Signs<'a> {
-    /// Of a run that was to make so many updates.
+    /// The signs of a run that was to make `steps` updates.
     pub fn new(trace: &'a Trace, steps: usize) -> Self {
         Self { trace, reading: Reading::new(&trace.program), steps }
     }
@@ -50,8 +50,8 @@ impl<'a> Signs<'a> {
         median(losses[losses.len() - losses.len().div_ceil(10)..].to_vec())
     }
 
-    /// The loss of a guess, where that is less than the first: that of equal shares where the loss is over classes, that of 0
-    /// where it is one of squared differences.
+    /// The loss of a guess, or the first loss if that is lower. A guess gives equal shares if the loss is over classes,
+    /// and 0 if the loss is one of squared differences.
     pub fn start(&self) -> f64 {
         let first = self.first_loss();
         if let Some(guess) = self.trace.guess.filter(|guess| *guess < 1.0 && *guess > 0.0) {
@@ -63,7 +63,7 @@ impl<'a> Signs<'a> {
             .map_or(first, |chance| first.min(chance))
     }
 
-    /// The share of its first loss that the run has lost; 0 of one that broke off, below 0 of one that rose.
+    /// The share of [`Signs::start`] by which the loss fell: 0 if the run broke off, negative if the loss rose.
     pub fn learned(&self) -> f64 {
         if self.died().is_some() {
             return 0.0;
@@ -72,22 +72,22 @@ impl<'a> Signs<'a> {
         (start - self.last_loss()) / start.abs()
     }
 
-    /// The update whose loss is not finite.
+    /// The first update whose loss is non-finite.
     pub fn died(&self) -> Option<usize> {
         self.trace.updates.iter().position(|update| !update.loss.is_finite())
     }
 
-    /// True if something is wrong with what the run has reached.
+    /// True if the run broke, blew up or did not learn.
     pub fn is_sick(&self) -> bool {
         if self.died().is_some() || self.blew_up().is_some() {
             return true;
         }
-        // Of a few steps, and of a run that somebody stopped, no more is known.
+        // A short run, or one that was stopped, has had no chance to learn.
         let learned = self.learned();
         !self.trace.stopped && self.trace.updates.len() >= ENOUGH && (learned.is_nan() || learned < LEARNS)
     }
 
-    /// The first update at which the loss, or the norm of the gradient, is far beyond what it was.
+    /// The first update at which the loss, or the gradient norm, is far above its first values.
     pub fn blew_up(&self) -> Option<usize> {
         let start = self.first_loss().abs();
         let norms: Vec<f64> = self.trace.updates.iter().take(5).map(|update| update.grad_norm).collect();
@@ -110,13 +110,15 @@ impl<'a> Signs<'a> {
         self.trace.measured.last().map(|(_, measured)| measured)
     }
 
-    /// The median over measurements of what the optimizer was given over the gradient as it was.
+    /// The norm of the gradient that the optimizer got over that of the gradient before all passes: the median over
+    /// measurements.
     pub fn applied_share(&self) -> f64 {
         let of = |(_, measured): &(usize, Measurement)| measured.applied_norm / measured.update.grad_norm;
         median(self.trace.measured.iter().map(of))
     }
 
-    /// The norm of an update over that of its parameter: the median over weights, and the largest over measurements.
+    /// The norm of an update over that of its parameter: the median over weight matrices, and the largest over
+    /// measurements.
     pub fn update_ratio(&self) -> f64 {
         let weight =
             |path: &str| self.trace.first.iter().any(|(known, value)| known == path && value.shape().rank() > 1);
@@ -155,14 +157,14 @@ impl<'a> Signs<'a> {
         measured.sites.iter().filter(|site| name(&site.path) == wanted).collect()
     }
 
-    /// The mean magnitude of the gradient at the inputs of activations over the first third of layers, over that of the last
-    /// third. `None` of fewer than three.
+    /// The mean magnitude of the gradient at the inputs of activations over the first third of layers, over that of the
+    /// last third. `None` of fewer than three.
     pub fn flow_ratio(measured: &Measurement) -> Option<f64> {
         let flows = Signs::activations(measured).into_iter().filter_map(|site| site.flow.as_ref());
         thirds(&flows.map(|flow| flow.mean_abs).collect::<Vec<_>>())
     }
 
-    /// The same over the time steps of a recurrent layer.
+    /// The same ratio over the time steps of a recurrent layer.
     pub fn time_ratio(measured: &Measurement) -> Option<f64> {
         measured
             .sites
@@ -189,7 +191,7 @@ impl<'a> Signs<'a> {
         self.reading.has(|op| matches!(op, Op::Unary(Unary::Tanh | Unary::Sigmoid)))
     }
 
-    /// True if it has a recurrent layer.
+    /// True if the model has a recurrent layer.
     pub fn is_recurrent(&self) -> bool {
         self.begin().is_some_and(|measured| Signs::time_ratio(measured).is_some())
     }
@@ -199,7 +201,7 @@ impl<'a> Signs<'a> {
         self.reading.setting("clip_by_global_norm", "max_norm").is_some()
     }
 
-    /// The median root mean square of a batch's inputs; 0 where they are no floats.
+    /// The median root mean square of a batch's inputs; 0 if they are no floats.
     pub fn input_size(&self) -> f64 {
         median(self.trace.batches.iter().map(|batch| batch.rms))
     }
@@ -218,7 +220,7 @@ fn thirds(values: &[f64]) -> Option<f64> {
 }
 
 impl Reading<'_> {
-    /// True if something is 0 where it is not positive, and itself elsewhere.
+    /// True if the program has a rectifier: a value that is 0 where its input is not positive.
     pub fn rectifies(&self) -> bool {
         self.any(|reading, node| {
             node.op == Op::Select
@@ -231,8 +233,8 @@ impl Reading<'_> {
         })
     }
 
-    /// True if two tensors that are both computed from data are added on the way to the first loss over classes, or to any
-    /// loss.
+    /// True if two tensors that are both computed from data are added on the way to the first loss over classes, or to
+    /// any loss.
     pub fn has_shortcuts(&self) -> bool {
         let (data, before) = (self.data(), self.before_logits());
         let adds = |reading: &Self, node: &wgrad::Node| {

@@ -1,4 +1,4 @@
-//! A run that can be made again: once as it is, and once for each way in which it may be edited.
+//! A run that can be made again from its start, unchanged or with edits.
 
 use super::{Diagnosis, reading::Reading};
 use super::{Forecast, Warning};
@@ -22,11 +22,11 @@ pub type Judge<E> = Box<dyn FnMut(&mut Session) -> std::result::Result<f64, E>>;
 pub struct Opened<E = crate::Error> {
     /// The trainer.
     pub trainer: Trainer,
-    /// The states on their device.
+    /// The session, which holds the states on their device.
     pub session: Session,
-    /// The data.
+    /// The batches.
     pub batches: Batches<E>,
-    /// The measure of the run, if it is not its loss.
+    /// The metric of the run, if that is not its loss.
     pub judge: Option<Judge<E>>,
 }
 
@@ -36,17 +36,18 @@ impl<E> std::fmt::Debug for Opened<E> {
     }
 }
 
-/// The way a run is made: what its trainer's configuration must have.
+/// The settings that a study asks of the trainer's configuration.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Setup {
-    /// For [`TrainerConfig::monitor`].
+    /// The value of [`TrainerConfig::monitor`].
     pub monitor: Option<MonitorConfig>,
-    /// For [`TrainerConfig::edits`].
+    /// The value of [`TrainerConfig::edits`].
     pub edits: Vec<Edit>,
 }
 
 impl Setup {
-    /// A configuration with all of it. A loss that is not finite is left to the diagnosis, which ends the run there.
+    /// A configuration with these settings. The trainer does not check its loss: the diagnosis itself ends the run at a
+    /// non-finite loss.
     #[must_use]
     pub fn of(&self, config: TrainerConfig) -> TrainerConfig {
         let Setup { monitor, edits } = self.clone();
@@ -54,7 +55,7 @@ impl Setup {
     }
 }
 
-/// Measurements of a run, about.
+/// The approximate number of measurements of a run.
 const LOOKS: usize = 40;
 
 /// A run that can be made again from its start.
@@ -75,22 +76,22 @@ where
     F: FnMut(&Setup) -> std::result::Result<Opened<E>, E>,
     E: From<crate::Error>,
 {
-    /// Of a run of so many updates. `open` declares and opens it anew, each time the same but for the setup, and with the same
-    /// batches from the first on.
+    /// A study of a run of `steps` updates. `open` declares and opens the run. Each call must give the same run but for
+    /// the setup, with the same batches from the first one on.
     pub fn new(steps: usize, open: F) -> Self {
         Self { open, steps, traced: None }
     }
 
-    /// Makes the run, and looks for what is wrong with it.
+    /// Makes the run, and looks for its faults.
     ///
     /// # Errors
-    /// As what opens the run; if its device fails.
+    /// The errors of the closure that opens the run, and of its device.
     pub fn diagnose(&mut self) -> std::result::Result<Diagnosis, E> {
         self.diagnose_watched(&mut |_| true)
     }
 
-    /// As [`Study::diagnose`], showing the run so far after each step, whose updates may still be on their way; `false` stops it
-    /// there.
+    /// As [`Study::diagnose`], and calls `watch` with the run so far after each step; `false` stops the run there. The
+    /// last updates may be missing from it, as they are still on their way.
     ///
     /// # Errors
     /// As [`Study::diagnose`].
@@ -106,7 +107,8 @@ where
         self.traced.as_ref()
     }
 
-    /// Replays the run with each remedy of the first finding until one cures it, which is put first, with the proof.
+    /// Replays the run with each remedy of the first finding until one cures. The finding then lists that remedy first,
+    /// with the proof.
     ///
     /// # Errors
     /// As [`Study::diagnose`].
@@ -114,8 +116,8 @@ where
         self.prove_within(diagnosis, self.steps, &mut |_, _| true)
     }
 
-    /// As [`Study::prove`], by replays of so many updates at most. `watch` is told of the remedy and shown the replay so far after
-    /// each step; `false` stops, which leaves what is known.
+    /// As [`Study::prove`], with replays of at most `horizon` updates. `watch` gets the remedy's name and the replay so
+    /// far after each step; `false` stops the proof, and the diagnosis keeps what is known.
     ///
     /// # Errors
     /// As [`Study::diagnose`].
@@ -137,7 +139,7 @@ where
         Ok(())
     }
 
-    /// Makes the first updates of the run with edits.
+    /// Makes the first `until` updates of the run, with edits.
     pub(super) fn replay(
         &mut self,
         edits: &[Edit],
@@ -156,13 +158,13 @@ where
 pub struct BatchMeasure {
     /// The root mean square of its float inputs that are finite.
     pub rms: f64,
-    /// The mean.
+    /// The mean of the same elements.
     pub mean: f64,
-    /// The standard deviation.
+    /// Their standard deviation.
     pub std: f64,
-    /// The number of elements that are not finite.
+    /// The number of elements that are non-finite.
     pub non_finite: usize,
-    /// True if all samples are alike in all float inputs, or there is but one.
+    /// True if there are float inputs, and all elements of each are equal.
     pub constant: bool,
 }
 
@@ -173,7 +175,7 @@ pub struct Trace {
     pub updates: Vec<Update>,
     /// The measurements, each with the number of its update.
     pub measured: Vec<(usize, Measurement)>,
-    /// The batches.
+    /// The statistics of the batches.
     pub batches: Vec<BatchMeasure>,
     /// The parameters before the first step: path, and values.
     pub first: Vec<(String, Array)>,
@@ -181,23 +183,23 @@ pub struct Trace {
     pub metric: Option<f64>,
     /// The recorded program of an update, or of a micro-batch and the update.
     pub program: Program,
-    /// The first loss of a model that gives 0 for everything, over the loss that it was, where the loss is one of squared
-    /// differences from a target.
+    /// If the loss is one of squared differences from a target: the first loss of a model that always gives 0, over the
+    /// first loss of this run.
     pub guess: Option<f64>,
-    /// Learning rates by update; empty where they are not known.
+    /// Learning rates by update; empty if they are not known.
     pub rates: Vec<f64>,
     /// The highest learning rate of the schedule, whenever it comes.
     pub peak: f64,
-    /// True if somebody stopped it.
+    /// True if the run was stopped before its end.
     pub stopped: bool,
-    /// The place where it broke, if its loss is not finite at last.
+    /// The place where the run broke, if its last loss is non-finite.
     pub failure: Option<Failure>,
-    /// The place where values grew when its loss first had a spike.
+    /// The place where values grew at the first spike of the loss.
     pub spike: Option<Spike>,
 }
 
 impl Trace {
-    /// The signs that appeared before it broke.
+    /// The warnings that appeared before the run broke.
     pub fn warnings(&self) -> Vec<Warning> {
         let (mut forecast, mut measured, mut all) = (Forecast::default(), self.measured.iter().peekable(), vec![]);
         for (step, update) in self.updates.iter().enumerate() {
@@ -211,14 +213,14 @@ impl Trace {
 }
 
 impl BatchMeasure {
-    /// Of the float inputs of all micro-batches.
+    /// The statistics of the float inputs of all micro-batches.
     pub fn of(micro_batches: &[MicroBatch]) -> Self {
         let (mut count, mut sum, mut squares, mut non_finite) = (0usize, 0.0, 0.0, 0);
         let mut constant = true;
         let mut any = false;
         for (name, array) in micro_batches.iter().flatten() {
             let Data::F32(values) = array.data() else { continue };
-            // Targets are left out: they are told apart by nothing but their name.
+            // Leave out the targets. Only their name tells them from inputs.
             if name == "y" {
                 continue;
             }
@@ -243,7 +245,7 @@ impl BatchMeasure {
 /// Makes a run from its start.
 ///
 /// # Errors
-/// As what opens it; if its device fails.
+/// The errors of its batches and its judge, and of its device.
 fn trace<E: From<crate::Error>>(
     opened: &mut Opened<E>,
     edits: &[Edit],
@@ -312,7 +314,7 @@ fn trace<E: From<crate::Error>>(
     Ok(trace)
 }
 
-/// Takes in what has arrived. True if a loss is not finite, after which nothing counts.
+/// Adds the taps that have arrived to the trace. True if a loss is non-finite; later taps are then ignored.
 fn take_in(trainer: &mut Trainer, session: &mut Session, trace: &mut Trace) -> Result<bool> {
     let over = |trace: &Trace| trace.updates.last().is_some_and(|last| !last.loss.is_finite());
     for taps in session.taps()? {
@@ -333,7 +335,7 @@ fn first_values(session: &mut Session) -> Result<Vec<(String, Array)>> {
     layout.params().map(read).collect()
 }
 
-/// A model that gives 0 has the target itself as its difference from the target.
+/// The value of [`Trace::guess`]. A model that gives 0 has the target itself as its difference from the target.
 fn guess(session: &mut Session, program: &Program, micro: &MicroBatch) -> Result<Option<f64>> {
     let Some((target, difference)) = Reading::new(program).target() else { return Ok(None) };
     let named: Vec<(&str, &Array)> = micro.iter().map(|(name, array)| (name.as_str(), array)).collect();

@@ -21,7 +21,7 @@ pub enum Activation {
     GeluTanh,
     /// [`Tensor::silu`].
     Silu,
-    /// Nothing: the layers before and after it are one linear map.
+    /// The identity: the layers before and after it make one linear map.
     Identity,
 }
 

@@ -8,16 +8,16 @@ use wgrad::{Attention, Tensor};
 pub struct AttentionConfig {
     /// The width of the inputs and of the outputs.
     pub width: usize,
-    /// The number of heads that share it.
+    /// The number of heads that share the width.
     pub heads: usize,
-    /// True if a position sees itself and those before it only.
+    /// True if a position attends only to itself and to earlier positions.
     pub causal: bool,
-    /// True if queries and keys are normalised before they meet, which bounds the scores (Henry et al. 2020, "Query-key
-    /// normalization"; here by [`RmsNorm`], whose weights are learnt).
+    /// True if queries and keys are normalised before their product, which bounds the scores (Henry et al. 2020,
+    /// "Query-key normalization"; here by [`RmsNorm`], whose weights are learnt).
     pub qk_norm: bool,
     /// The divisor of scores, besides the root of a head's width; positive.
     pub temperature: f64,
-    /// Of the weights, and of what the module gives.
+    /// The dropout of the attention weights and of the output.
     pub dropout: Option<Dropout>,
 }
 
@@ -42,8 +42,8 @@ pub struct MultiHeadAttention {
 }
 
 impl MultiHeadAttention {
-    /// Declares `qkv` and `proj`, each with the given first weights, and biases of zeros; `q_norm` and `k_norm` where asked
-    /// for.
+    /// Declares `qkv` and `proj`, each with the given first weights, and biases of zeros; `q_norm` and `k_norm` if
+    /// `config` asks for them.
     ///
     /// # Panics
     /// If the heads do not divide the width, or the temperature is not positive.
@@ -64,9 +64,9 @@ impl MultiHeadAttention {
 
     /// Maps `[batch, time, width]` to the same shape.
     ///
-    /// Queries and keys, `[batch, heads, time, width / heads]`, are probed as `attention/queries` and `attention/keys`. So are
-    /// the scores `[batch, heads, time, time]`, as `attention/scores`, for [`crate::probe`] to look at: what a handler returns
-    /// for them is not used.
+    /// Queries and keys, `[batch, heads, time, width / heads]`, are probed as `attention/queries` and `attention/keys`.
+    /// The scores, `[batch, heads, time, time]`, are probed as `attention/scores`, so that [`crate::probe`] can measure
+    /// them; a tensor that a handler returns for the scores is ignored.
     ///
     /// # Panics
     /// If `x` has another shape or type.

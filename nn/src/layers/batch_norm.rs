@@ -1,22 +1,22 @@
-//! Normalisation by the statistics of a batch, and the running ones that take their place when a model is used.
+//! Normalisation by the statistics of a batch in training, and by running statistics in evaluation.
 
 use super::{Builder, Init};
 use wgrad::{Param, StateId, Tensor};
 
 /// Batch normalisation, channel by channel (Ioffe and Szegedy 2015): see [`Tensor::batch_norm`].
 ///
-/// In training it moves its running statistics, which are buffers: a step that is not taken must leave them as they were.
-/// A [`crate::Trainer`] sees to that; a step of one's own, with [`crate::Buffers`].
+/// In training it updates its running statistics, which are buffers. A skipped step must leave them as they were: a
+/// [`crate::Trainer`] ensures that, and a hand-written step uses [`crate::Buffers`].
 ///
-/// Statistics are of the micro-batch at hand: `accumulate` micro-batches are not one large batch.
+/// The statistics are those of one micro-batch, so accumulated micro-batches do not equal one large batch.
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
-    /// `[channels]`, 1 at first, or 0.
+    /// `[channels]`, 1 at first; 0 for a silent norm ([`crate::Norm::silent`]).
     pub weight: Param,
     /// `[channels]`, 0 at first.
     pub bias: Param,
-    /// `[2, channels]`: the running means, 0 at first, and the running variances, unbiased, 1 at first. In one state, which
-    /// takes half as many kernels to settle.
+    /// `[2, channels]`: the running means, 0 at first, and the running variances, unbiased, 1 at first. One state for
+    /// both takes half as many kernels to settle.
     pub running: StateId,
     /// The share of a new batch in the running statistics, in (0, 1].
     pub momentum: f64,
@@ -49,11 +49,12 @@ impl BatchNorm {
         Self { momentum, ..self }
     }
 
-    /// Normalises `[batch, channels, ..]`, such as rows of features or images: in training by the batch, whose statistics join the running ones;
-    /// otherwise by those, which stay as they are.
+    /// Normalises `[batch, channels, ..]`, such as rows of features or images. In training it uses the statistics of
+    /// the batch, and updates the running ones. Otherwise it uses the running statistics, which stay as they are.
     ///
     /// # Panics
-    /// If there is no such dimension, or the channels are others; in training, if a channel has fewer than two elements.
+    /// If `x` has fewer than two dimensions, or another number of channels; in training, if a channel has fewer than
+    /// two elements.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
         let tape = x.tape();

@@ -1,15 +1,15 @@
-//! Buffers: states that a forward pass in training moves, and that a step which is not taken must leave as they were.
+//! Buffers: states that a forward pass in training updates, and that a skipped step must leave as they were.
 
 use std::collections::BTreeMap;
 use wgrad::{DType, Layout, StateId, Tape, Tensor};
 
-/// The names of buffers begin so.
+/// The prefix of all buffers' names.
 pub(crate) const PREFIX: &str = "buffers/";
 
-/// The buffers of a store, such as running statistics: what [`crate::Builder::buffer`] has declared.
+/// The buffers of a store, such as running statistics: the states that [`crate::Builder::buffer`] declared.
 ///
-/// A [`crate::Trainer`] does what is needed. A step of one's own remembers their values before the forward pass, makes the
-/// step depend on what becomes of them, and settles them by the verdict:
+/// A [`crate::Trainer`] handles buffers itself. A hand-written step remembers their values before the forward pass,
+/// skips itself unless their new values are finite, and settles them by its verdict:
 ///
 /// ```
 /// # use wgrad::{DType, Optimizer, Store, Tape};
@@ -33,7 +33,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// All that have been declared so far.
+    /// All buffers that have been declared so far.
     pub fn of(layout: &Layout) -> Self {
         Self { states: layout.states().filter(|(_, s)| s.name.starts_with(PREFIX)).map(|(id, _)| id).collect() }
     }
@@ -43,7 +43,7 @@ impl Buffers {
         &self.states
     }
 
-    /// Their values at this place of a recording.
+    /// The buffers' values at this place of a recording.
     #[track_caller]
     pub fn remember<'t>(&self, tape: &'t Tape) -> Remembered<'t> {
         Remembered { values: self.states.iter().map(|&state| (state, tape.state(state))).collect() }
@@ -57,7 +57,7 @@ pub struct Remembered<'t> {
 }
 
 impl<'t> Remembered<'t> {
-    /// From states and the values they had.
+    /// Remembers the given values of states.
     pub(crate) fn new(values: Vec<(StateId, Tensor<'t>)>) -> Self {
         Self { values }
     }
@@ -67,7 +67,7 @@ impl<'t> Remembered<'t> {
         &self.values
     }
 
-    /// Those that have been assigned to since.
+    /// The buffers that have been assigned to since.
     #[must_use]
     #[track_caller]
     pub fn moved(self, tape: &'t Tape) -> Self {
@@ -75,11 +75,11 @@ impl<'t> Remembered<'t> {
         Self { values: self.values.into_iter().filter(moved).collect() }
     }
 
-    /// Bool scalar: whether the values that they have now are finite. A variance that overflows hides: what it divides is 0,
-    /// and loss and gradients stay finite.
+    /// Bool scalar: true if the present values of the buffers are finite. The loss and the gradients do not show a
+    /// variance that overflows: a quotient by infinity is 0, so they stay finite.
     #[track_caller]
     pub fn all_finite(&self, tape: &'t Tape) -> Tensor<'t> {
-        // One check for all of a type: one for each would be as many kernels.
+        // One check for all buffers of a type takes fewer kernels than one check for each.
         let mut flat: BTreeMap<DType, Vec<Tensor<'t>>> = BTreeMap::new();
         for (state, _) in &self.values {
             let value = tape.state(*state);
@@ -89,8 +89,8 @@ impl<'t> Remembered<'t> {
         finite.reduce(Tensor::and).unwrap_or_else(|| tape.scalar(1.0, DType::Bool))
     }
 
-    /// Keeps what they have become where the verdict (bool scalar) is true, as its mean over the ranks that train
-    /// together; else restores the values they had.
+    /// Keeps the buffers' new values if the verdict (bool scalar) is true, as their mean over the ranks that train
+    /// together; otherwise restores the values they had.
     #[track_caller]
     pub fn settle(&self, tape: &'t Tape, verdict: Tensor<'t>) {
         for &(state, before) in &self.values {

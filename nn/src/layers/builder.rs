@@ -40,7 +40,7 @@ impl<'s> Builder<'s> {
         Self { dtype, ..self }
     }
 
-    /// A builder for the part of the model of this name: its parameters' paths are `<this path>/<name>/..`.
+    /// A builder for a named part of the model: its parameters' paths are `<this path>/<name>/..`.
     pub fn at(&mut self, name: &str) -> Builder<'_> {
         Builder { path: self.join(name), store: self.store, seed: self.seed, dtype: self.dtype }
     }
@@ -113,8 +113,8 @@ impl<'s> Builder<'s> {
         self.store.param(&self.join(name), &array)
     }
 
-    /// Declares a buffer with its first values, row-major: a state, named `buffers/<path>/<name>`, that a forward pass in training
-    /// moves: see [`crate::Buffers`]. It has the builder's type.
+    /// Declares a buffer with its first values, row-major: a state, named `buffers/<path>/<name>`, that a forward pass
+    /// in training updates; see [`crate::Buffers`]. It has the builder's type.
     ///
     /// # Panics
     /// If its name is taken, or the shape does not hold as many values.

@@ -8,9 +8,9 @@ use wgrad::{Param, Tensor};
 pub struct Conv2d {
     /// `[outputs, inputs / groups, kernel, kernel]`.
     pub weight: Param,
-    /// `[outputs]`; `None` for a convolution without one, as before a normalisation, which takes it away again.
+    /// `[outputs]`; `None` without a bias, as before a normalisation, which would cancel the bias.
     pub bias: Option<Param>,
-    /// The way the kernel walks over the image.
+    /// The stride, padding, dilation and groups.
     pub geometry: wgrad::Conv2d,
 }
 
@@ -53,7 +53,7 @@ impl Conv2d {
     /// Maps `[batch, inputs, height, width]` to `[batch, outputs, ..]`.
     ///
     /// # Panics
-    /// If these are no such images, or the kernel does not fit them.
+    /// If `x` has another shape or type, or the kernel does not fit the images.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>) -> Tensor<'t> {
         let tape = x.tape();

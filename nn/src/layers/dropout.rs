@@ -2,12 +2,12 @@
 
 use wgrad::{Rng, Tensor};
 
-/// Zeroes elements at random while a model is trained (Srivastava et al. 2014), and does nothing where it is used:
+/// Zeroes elements at random in training (Srivastava et al. 2014), and does nothing in evaluation:
 ///
 /// `y = x / (1 - p)` with probability `1 - p`, else 0
 ///
-/// so that the mean stays. The numbers come from the generator, whose counter the training program advances once per run:
-/// see [`Rng::advance`]. A checkpoint around it recomputes the same mask.
+/// so that the mean stays the same. The numbers come from the generator, whose counter the training program advances
+/// once per run: see [`Rng::advance`]. A checkpoint around a dropout recomputes the same mask.
 ///
 /// ```
 /// use wgrad::{DType, Rng, Store, Tape};
@@ -26,7 +26,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// With this probability of a zero, in `[0, 1)`, and this source of randomness.
+    /// A dropout with this probability of a zero, in `[0, 1)`, and this source of randomness.
     ///
     /// # Panics
     /// If the probability is outside its range.
@@ -52,13 +52,13 @@ impl Dropout {
         if training && self.p > 0.0 { x.dropout(self.p, self.rng) } else { x }
     }
 
-    /// As [`Dropout::forward`] of a dropout that there may be.
+    /// As [`Dropout::forward`] if there is a dropout; otherwise the tensor itself.
     #[track_caller]
     pub(crate) fn optional<'t>(dropout: Option<Self>, x: Tensor<'t>, training: bool) -> Tensor<'t> {
         if let Some(dropout) = dropout { dropout.forward(x, training) } else { x }
     }
 
-    /// Probability and source, for what drops within an operation; `None` where it does nothing.
+    /// The probability and the source, for an operation that drops values itself; `None` if this dropout does nothing.
     pub(crate) fn of_weights(self, training: bool) -> Option<(f64, Rng)> {
         (training && self.p > 0.0).then_some((self.p, self.rng))
     }

@@ -17,8 +17,8 @@ impl Embedding {
         Self { weight: b.param("weight", [rows, width], init) }
     }
 
-    /// The vectors of some symbols: u32 indices of any shape `[..]` give `[.., width]`. An index that is not a row is an
-    /// error when the program runs.
+    /// The vectors of some symbols: u32 indices of any shape `[..]` give `[.., width]`. An index that is not a row is
+    /// an error when the program runs.
     ///
     /// # Panics
     /// If the indices are not u32.

@@ -61,7 +61,7 @@ pub enum Init {
         /// The factor.
         gain: f64,
     },
-    /// A square matrix with this many standard normal non-zeros per row at random places (all, where the row is
+    /// A square matrix with this many standard normal non-zeros per row at random places (all, if the row is
     /// shorter), rescaled to a spectral radius (Pascanu et al. 2013, "smart tanh": 15 and 0.95).
     SparseSpectral {
         /// Non-zeros per row, at least 1.

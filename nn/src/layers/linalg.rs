@@ -27,8 +27,9 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 /// The largest magnitude of an eigenvalue of a real square matrix, row-major; complex pairs count too.
 ///
-/// Gelfand's formula, `lim |A^m|^(1/m)`, at `m = 2^SQUARINGS` by repeated squaring, with the largest element as the norm
-/// (any will do), taken out each time so that nothing overflows. It errs by `O(log m / m)` times the logarithm of the eigenvectors' condition number.
+/// Gelfand's formula, `lim |A^m|^(1/m)`, at `m = 2^SQUARINGS` by repeated squaring. The norm is the largest element,
+/// since any norm will do; each squaring divides by it, so that nothing overflows. The error is `O(log m / m)` times
+/// the logarithm of the eigenvectors' condition number.
 pub(crate) fn spectral_radius(matrix: &[f64], n: usize) -> f64 {
     const SQUARINGS: u32 = 40;
     let (mut power, mut log_radius) = (matrix.to_vec(), 0.0);
@@ -66,7 +67,7 @@ mod tests {
 
     #[test]
     fn radius_of_a_rotation_is_its_scale() {
-        // Eigenvalues 1.7 e^(+-i): power iteration would not settle.
+        // Eigenvalues 1.7 e^(+-i): power iteration would not converge.
         let (sin, cos) = 1f64.sin_cos();
         assert_radius(&[1.7 * cos, -1.7 * sin, 1.7 * sin, 1.7 * cos], 2, 1.7);
     }

@@ -8,7 +8,7 @@ use wgrad::{Param, Tensor};
 pub struct Linear {
     /// `[outputs, inputs]`.
     pub weight: Param,
-    /// `[outputs]`; `None` for a linear map without one.
+    /// `[outputs]`; `None` without a bias.
     pub bias: Option<Param>,
 }
 

@@ -1,4 +1,5 @@
-//! Normalisation: of each sample by itself, over its features or over groups of channels; and the choice among all kinds.
+//! Normalisation of each sample by itself, over its features or over groups of channels; and the choice among all
+//! norms.
 
 use super::{BatchNorm, Builder, Init};
 use wgrad::{Param, Tensor};
@@ -102,7 +103,7 @@ impl GroupNorm {
     /// Normalises `[batch, channels, ..]`.
     ///
     /// # Panics
-    /// If the channels are others.
+    /// If `x` has another number of channels.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>) -> Tensor<'t> {
         let tape = x.tape();
@@ -142,18 +143,18 @@ impl NormKind {
 pub enum Norm {
     /// None.
     None,
-    /// Of the last dimension.
+    /// The norm of the last dimension.
     Layer(LayerNorm),
-    /// Of the last dimension, by its root mean square.
+    /// The norm of the last dimension by its root mean square.
     Rms(RmsNorm),
-    /// Of each channel, by the batch.
+    /// The norm of each channel by the batch.
     Batch(BatchNorm),
-    /// Of groups of channels.
+    /// The norm of groups of channels.
     Group(GroupNorm),
 }
 
 impl Norm {
-    /// Declares it for so many features, or channels.
+    /// Declares the norm for `width` features or channels.
     ///
     /// # Panics
     /// If the momentum is outside its range, or the groups do not divide the channels.
@@ -162,7 +163,7 @@ impl Norm {
         Self::declare(b, kind, width, &Init::Ones)
     }
 
-    /// The same with a weight of 0 at first, so that it begins by giving nothing.
+    /// As [`Norm::new`], but with weights of 0 at first, so that the norm gives 0 at first.
     ///
     /// # Panics
     /// As [`Norm::new`].
@@ -182,7 +183,7 @@ impl Norm {
         }
     }
 
-    /// The batch normalisation that it is, if it is one.
+    /// The batch normalisation, if this is one.
     pub fn batch(&self) -> Option<&BatchNorm> {
         if let Self::Batch(norm) = self { Some(norm) } else { None }
     }

@@ -10,10 +10,12 @@ use wgrad::{Recurrence, Tensor};
 /// `mean over t and samples of (|dL/dh_(t+1) dh_(t+1)/dh_t| / |dL/dh_(t+1)| - 1)^2`
 ///
 /// As in the paper its gradient is the immediate one with respect to `weight_hh`: errors and activations are constants.
-/// The paper sums over the time steps; the mean makes a weight mean the same for every length. Add it to the loss with
-/// a weight (5 does for temporal order). A sample whose error is exactly 0 at some step asks nothing there.
+/// The paper sums over the time steps; the mean lets one weight fit sequences of every length. Add the regulariser to
+/// the loss with a weight; 5 suffices for temporal order. A sample whose error is exactly 0 at a step contributes 0
+/// there.
 ///
-/// `outputs` are those of [`Recurrent::unrolled`]: an error counts all that a hidden state leads to.
+/// `outputs` are those of [`Recurrent::unrolled`]: there, the error of a hidden state includes its effect on all later
+/// steps.
 ///
 /// # Panics
 /// If the layer is gated or was not unrolled, if there is only one time step, or if `loss` is not a float scalar.

@@ -1,4 +1,4 @@
-//! Parameters by pattern of their paths: what to freeze, and whose learning rate differs.
+//! Parameters by a pattern of their paths, to freeze them or to give them a learning rate of their own.
 //!
 //! A pattern is compared part by part: `*` stands for any characters within a part, `**` for any number of parts.
 //!
@@ -22,7 +22,7 @@ use wgrad::{Layout, ParamSet};
 /// The parameters whose paths match a pattern.
 ///
 /// # Panics
-/// If there are none: a pattern that matches nothing was not meant so.
+/// If there are none: a pattern that matches nothing is a mistake.
 #[track_caller]
 pub fn select(layout: &Layout, pattern: &str) -> ParamSet {
     let found: ParamSet = layout.params().filter(|(_, p)| matches(pattern, &p.path)).map(|(id, _)| id).collect();
@@ -30,8 +30,8 @@ pub fn select(layout: &Layout, pattern: &str) -> ParamSet {
     found
 }
 
-/// The parameters of a set but for those whose paths match a pattern: what is trained while they are frozen. No gradient
-/// is computed for what is left out.
+/// The parameters of a set without those whose paths match a pattern. Training this set freezes the others: no gradient
+/// is computed for them.
 ///
 /// # Panics
 /// If no parameter's path matches; if a parameter is another store's.
@@ -42,9 +42,9 @@ pub fn freeze(layout: &Layout, params: &ParamSet, pattern: &str) -> ParamSet {
     params.iter().filter(|param| !frozen.contains(*param)).collect()
 }
 
-/// The parameters of the last layers among those whose paths match a pattern: what to train again of what is frozen, the layers
-/// nearest to the loss first. A layer is what parameters share but for the last part of their paths; layers are in the order of
-/// declaration.
+/// The parameters of the last `count` layers among those whose paths match a pattern. Use it to unfreeze a frozen part
+/// step by step, the layers nearest to the loss first. Parameters belong to one layer if their paths differ in the last
+/// part only; layers are in the order of declaration.
 ///
 /// # Panics
 /// If no parameter's path matches.
@@ -76,7 +76,7 @@ pub fn matches(pattern: &str, path: &str) -> bool {
     parts(&pattern.split('/').collect::<Vec<_>>(), &path.split('/').collect::<Vec<_>>())
 }
 
-/// True if a part of a path matches that of a pattern.
+/// True if a part of a path matches a part of a pattern.
 fn part_matches(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(name) = name.strip_prefix(first) else { return false };

@@ -7,11 +7,11 @@ use wgrad::{Cell, Param, Recurrence, Tensor};
 /// First values of a recurrent layer. Matrices are drawn per gate.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RecurrentInit {
-    /// Of `weight_ih`, per gate `[hidden, inputs]`.
+    /// The initializer of `weight_ih`, per gate `[hidden, inputs]`.
     pub input: Init,
-    /// Of `weight_hh`, per gate `[hidden, hidden]`.
+    /// The initializer of `weight_hh`, per gate `[hidden, hidden]`.
     pub hidden: Init,
-    /// Of the biases, per gate `[hidden]`.
+    /// The initializer of the biases, per gate `[hidden]`.
     pub bias: Init,
     /// The bias of an LSTM's forget gate, in place of `bias`: 1 keeps the memory at first (Jozefowicz et al. 2015).
     pub forget_bias: Option<f64>,
@@ -35,7 +35,8 @@ impl RecurrentInit {
         Self { input: Init::Normal(std), hidden: Init::Normal(std), bias: Init::Zeros, forget_bias: None }
     }
 
-    /// Pascanu et al. 2013, "smart tanh": 15 non-zeros per row at spectral radius 0.95, input weights of deviation 0.01.
+    /// Pascanu et al. 2013, "smart tanh": 15 non-zeros per row at spectral radius 0.95, input weights of deviation
+    /// 0.01.
     pub fn smart_tanh() -> Self {
         Self { hidden: Init::SparseSpectral { nonzeros: 15, radius: 0.95 }, ..Self::normal(0.01) }
     }
@@ -57,7 +58,7 @@ impl RecurrentInit {
 /// `bias`, the sum of PyTorch's two.
 #[derive(Clone, Debug)]
 pub struct Recurrent {
-    /// The kind.
+    /// The kind of cell.
     pub cell: Cell,
     /// The width of the hidden state.
     pub hidden: usize,
@@ -65,9 +66,9 @@ pub struct Recurrent {
     pub weight_ih: Param,
     /// `[gates * hidden, hidden]`.
     pub weight_hh: Param,
-    /// `[gates * hidden]`, of what comes from the input.
+    /// `[gates * hidden]`, added to the product of the input.
     pub bias: Param,
-    /// `[gates * hidden]`, of what comes from the hidden state; a GRU's only.
+    /// `[gates * hidden]`, added to the product of the hidden state; a GRU's only.
     pub bias_hh: Option<Param>,
 }
 
@@ -76,7 +77,7 @@ pub struct Recurrent {
 pub struct Outputs<'t> {
     /// The hidden state after the last time step, `[batch, hidden]`.
     pub last: Tensor<'t>,
-    /// An LSTM's memory after the last, `[batch, hidden]`.
+    /// An LSTM's memory after the last time step, `[batch, hidden]`.
     pub memory: Option<Tensor<'t>>,
     hidden: Hidden<'t>,
 }
@@ -86,7 +87,7 @@ pub struct Outputs<'t> {
 enum Hidden<'t> {
     /// `[time, batch, hidden]`, from one op.
     Whole(Tensor<'t>),
-    /// Each `[batch, hidden]`, from the one before.
+    /// One tensor `[batch, hidden]` per step, each computed from the one before.
     Steps(Vec<Tensor<'t>>),
 }
 
@@ -100,8 +101,9 @@ impl<'t> Outputs<'t> {
         }
     }
 
-    /// The hidden state after each time step, each `[batch, hidden]`. Only of an unrolled layer are the later steps
-    /// computed from these tensors, so that a gradient with respect to one counts all it leads to.
+    /// The hidden state after each time step, each `[batch, hidden]`. Only an unrolled layer computes the later steps
+    /// from these tensors; only there does a gradient with respect to one of them include its effect on the later
+    /// steps.
     #[track_caller]
     pub fn steps(&self) -> Vec<Tensor<'t>> {
         match &self.hidden {
@@ -158,8 +160,8 @@ impl Recurrent {
         Outputs { last: last(h), memory: c.map(last), hidden: Hidden::Whole(h) }
     }
 
-    /// As [`Recurrent::forward`], step by step in primitives: the same values, more slowly. Every step's hidden state is a
-    /// tensor that the later ones are computed from, for who asks for the gradient with respect to each.
+    /// As [`Recurrent::forward`], step by step in primitives: the same values, more slowly. Each step's hidden state is
+    /// a tensor that the later ones are computed from, so that a gradient with respect to each can be taken.
     ///
     /// # Panics
     /// As [`Recurrent::forward`].
@@ -183,7 +185,7 @@ impl Recurrent {
         Outputs { last, memory, hidden: Hidden::Steps(steps.into_iter().map(|(h, _)| h).collect()) }
     }
 
-    /// The state to start from where none is given.
+    /// The initial state of zeros.
     #[track_caller]
     fn zeros<'t>(&self, x: Tensor<'t>) -> (Tensor<'t>, Option<Tensor<'t>>) {
         let (tape, batch) = (x.tape(), x.shape().get(1).copied().unwrap_or(0));

@@ -3,7 +3,7 @@
 use super::{Builder, Init};
 use wgrad::{Param, Tensor};
 
-/// `y = s x`, with a learnable scalar `s`: where a part of a model meets another whose values are of another size.
+/// `y = s x`, with a learnable scalar `s`: it matches the magnitudes of two parts of a model where they meet.
 #[derive(Clone, Debug)]
 pub struct Scale {
     /// `[]`.

@@ -3,7 +3,7 @@
 use std::fmt;
 use wgrad::{DType, Layout, ParamSet, Shape};
 
-/// The parts of a model: prints as a table of the parameters, in the order of declaration, with sums.
+/// A table of a model's parameters, in the order of declaration, which prints with totals.
 ///
 /// ```
 /// use wgrad::Store;
@@ -45,7 +45,7 @@ impl Row {
 }
 
 impl Summary {
-    /// Of all parameters of a store, of which some are trained, and the others frozen.
+    /// The summary of all parameters of a store. Those outside `trained` are frozen.
     ///
     /// # Panics
     /// If a parameter is another store's.
@@ -100,7 +100,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// A number with its thousands apart.
+/// A number with commas between its thousands.
 fn grouped(n: usize) -> String {
     let digits = n.to_string();
     let comma = |i: usize| i > 0 && (digits.len() - i).is_multiple_of(3);

@@ -58,21 +58,21 @@ pub enum NormPlace {
 /// Settings of a [`TransformerBlock`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct BlockConfig {
-    /// Its attention, and the dropout of all that the block adds.
+    /// The settings of the attention; its dropout applies to the feed-forward network too.
     pub attention: AttentionConfig,
     /// The width between the two layers of the feed-forward network.
     pub hidden: usize,
-    /// The activation there.
+    /// The activation of the feed-forward network.
     pub activation: Activation,
-    /// The place where it normalises.
+    /// The place where the block normalises.
     pub place: NormPlace,
     /// First values of weights.
     pub init: Init,
-    /// First values of the weights whose results are added to the residual path: smaller in deep stacks.
+    /// First values of the weights whose outputs are added to the residual path; deep stacks need smaller ones.
     pub residual_init: Init,
 }
 
-/// Attention, then a feed-forward network, each added to what came in.
+/// Attention, then a feed-forward network, each added to its input.
 #[derive(Clone, Debug)]
 pub struct TransformerBlock {
     /// The norm of the attention.
@@ -83,7 +83,7 @@ pub struct TransformerBlock {
     pub norm2: LayerNorm,
     /// The feed-forward network.
     pub ffn: FeedForward,
-    /// The place where it normalises.
+    /// The place where the block normalises.
     pub place: NormPlace,
 }
 

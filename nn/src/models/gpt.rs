@@ -21,7 +21,7 @@ pub struct GptConfig {
     pub heads: usize,
     /// The width between the layers of each feed-forward network.
     pub hidden: usize,
-    /// The activation there.
+    /// The activation of each feed-forward network.
     pub activation: Activation,
     /// The place where blocks normalise.
     pub place: NormPlace,
@@ -31,12 +31,13 @@ pub struct GptConfig {
     pub temperature: f64,
     /// True if the output weights are those of the symbols (Press and Wolf 2017).
     pub tied: bool,
-    /// Of the embedding, of attention's weights, and of what blocks add.
+    /// The dropout of the embedding, of the attention weights, and of the outputs that blocks add.
     pub dropout: Option<Dropout>,
-    /// True if the backward sweep computes what is within blocks again, instead of keeping it: see [`wgrad::Tape::checkpoint`].
+    /// True if the backward sweep recomputes the values within blocks instead of keeping them: see
+    /// [`wgrad::Tape::checkpoint`].
     pub checkpoint: bool,
-    /// The standard deviation of first weights. Those that add to the residual path are divided by `sqrt(2 layers)`, as in
-    /// GPT-2 (Radford et al. 2019).
+    /// The standard deviation of first weights. For weights whose outputs are added to the residual path, it is divided
+    /// by `sqrt(2 layers)`, as in GPT-2 (Radford et al. 2019).
     pub std: f64,
 }
 
@@ -89,16 +90,17 @@ pub struct Gpt {
     pub positions: Embedding,
     /// The blocks.
     pub blocks: Vec<TransformerBlock>,
-    /// The norm after the last block; `None` where blocks end with one themselves.
+    /// The norm after the last block; `None` if the blocks themselves end with a norm.
     pub norm: Option<LayerNorm>,
-    /// From the width to the symbols; `None` where `tokens` serves for this too.
+    /// The map from the width to the logits; `None` if it shares the weights of `tokens`.
     pub head: Option<Linear>,
     /// The settings.
     pub config: GptConfig,
 }
 
 impl Gpt {
-    /// Declares `tokens`, `positions`, the blocks `block/0`, `block/1`, .., then `norm` and `head` where there are such.
+    /// Declares `tokens`, `positions`, the blocks `block/0`, `block/1`, .., then `norm` and `head` if the configuration
+    /// has them.
     ///
     /// # Panics
     /// If the heads do not divide the width, or the temperature is not positive.
@@ -117,8 +119,9 @@ impl Gpt {
         Self { tokens, positions, blocks, norm, head, config: config.clone() }
     }
 
-    /// Maps symbols, u32 `[batch, time]`, to the logits of their successors, `[batch, time, vocabulary]`. What each block gives
-    /// is probed as `block[i]/residual`. A symbol that is not in the vocabulary is an error when the program runs.
+    /// Maps symbols, u32 `[batch, time]`, to the logits of their successors, `[batch, time, vocabulary]`. The output of
+    /// each block is probed as `block[i]/residual`. A symbol that is not in the vocabulary is an error when the program
+    /// runs.
     ///
     /// # Panics
     /// If the symbols have another shape or type, or there are more positions than the context has.
@@ -128,11 +131,11 @@ impl Gpt {
         self.forward_embedded(self.embed(symbols), training)
     }
 
-    /// As [`Gpt::forward`], after positions that are no symbols, `[batch, before, width]`: logits `[batch, before + time,
-    /// vocabulary]`.
+    /// As [`Gpt::forward`], but other vectors, `before`, `[batch, before, width]`, come ahead of the symbols: the
+    /// logits are `[batch, before + time, vocabulary]`.
     ///
     /// # Panics
-    /// As [`Gpt::forward`]; if what comes before has another shape or type.
+    /// As [`Gpt::forward`]; if `before` has another shape or type.
     #[track_caller]
     pub fn forward_after<'t>(&self, before: Tensor<'t>, symbols: Tensor<'t>, training: bool) -> Tensor<'t> {
         let _call = symbols.tape().call("gpt", &[before, symbols]);
@@ -151,7 +154,7 @@ impl Gpt {
         self.tokens.forward(symbols)
     }
 
-    /// From a vector for each position, `[batch, time, width]`, to logits.
+    /// Maps a vector for each position, `[batch, time, width]`, to logits.
     #[track_caller]
     fn forward_embedded<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
         let (tape, time, context) = (x.tape(), x.shape()[1], self.config.context);

@@ -6,23 +6,23 @@ use wgrad::Tensor;
 /// Settings of an [`Mlp`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct MlpConfig {
-    /// The width of what it is given.
+    /// The width of the input.
     pub inputs: usize,
     /// The width of each hidden layer.
     pub width: usize,
     /// The number of hidden layers.
     pub depth: usize,
-    /// The width of what it gives.
+    /// The width of the output.
     pub outputs: usize,
     /// The activation after each hidden layer.
     pub activation: Activation,
     /// The normalisation of each activation's input.
     pub norm: NormKind,
-    /// True if the input of a hidden layer is added to its output, where both are of one width.
+    /// True if the input of a hidden layer is added to its output, if both have the same width.
     pub residual: bool,
-    /// Of what each hidden layer gives.
+    /// The dropout of each hidden layer's output.
     pub dropout: Option<Dropout>,
-    /// First values of the weights, those of the head too.
+    /// First values of the weights, including those of the head.
     pub init: Init,
     /// First value of the hidden layers' biases.
     pub bias: f64,
@@ -63,18 +63,18 @@ pub struct MlpLayer {
 pub struct Mlp {
     /// The hidden layers.
     pub layers: Vec<MlpLayer>,
-    /// From the last hidden layer to the outputs.
+    /// The linear map from the last hidden layer to the outputs.
     pub head: Linear,
     /// The settings.
     pub config: MlpConfig,
 }
 
 impl Mlp {
-    /// Declares the hidden layers `layer/0`, `layer/1`, .., each `weight` and `bias`, and `norm` where there is one; and
+    /// Declares the hidden layers `layer/0`, `layer/1`, .., each with `weight`, `bias`, and `norm` if there is one; and
     /// `head`.
     ///
     /// # Panics
-    /// If the gradient is to be cut behind a layer that there is not.
+    /// If `detach_after` is not below `depth`.
     #[track_caller]
     pub fn new(mut b: Builder<'_>, config: &MlpConfig) -> Self {
         let MlpConfig { inputs, width, depth, outputs, norm, init, .. } = config;

@@ -25,7 +25,7 @@ impl BlockKind {
         }
     }
 
-    /// The width of the result in terms of the stage's.
+    /// The width of the output, as a multiple of the stage's width.
     fn expansion(self) -> usize {
         match self {
             BlockKind::Basic => 1,
@@ -34,14 +34,14 @@ impl BlockKind {
     }
 }
 
-/// The stem.
+/// The first layers of a [`ResNet`]: a convolution, and a pooling if there is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stem {
     /// The kernel of the convolution.
     pub kernel: usize,
     /// Its stride.
     pub stride: usize,
-    /// A maximum over windows of what it gives.
+    /// The max-pooling of the convolution's output.
     pub pool: Option<Pool2d>,
 }
 
@@ -49,7 +49,7 @@ impl Stem {
     /// 3x3, for images of 8 to 32 pixels.
     pub const CIFAR: Self = Self { kernel: 3, stride: 1, pool: None };
 
-    /// 7x7 at every other pixel, then the maximum at every other again, for images of hundreds.
+    /// 7x7 with stride 2, then max-pooling with stride 2, for images of hundreds of pixels.
     pub const IMAGENET: Self =
         Self { kernel: 7, stride: 2, pool: Some(Pool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 2] }) };
 }
@@ -61,32 +61,33 @@ pub struct ResNetConfig {
     pub channels: usize,
     /// The number of classes.
     pub classes: usize,
-    /// The stem; it gives as many channels as the first stage is wide.
+    /// The stem; its output is as wide as the first stage.
     pub stem: Stem,
-    /// The blocks of stages.
+    /// The kind of all blocks.
     pub block: BlockKind,
     /// The width of each stage, and the number of its blocks. Each stage but the first halves height and width.
     pub stages: Vec<(usize, usize)>,
-    /// True if each block is added to what came in; without, the network is plain.
+    /// True if the input of each block is added to its output; otherwise the network is plain.
     pub residual: bool,
-    /// The normalisation of convolutions' results, batch by batch or in groups of channels; those that nothing follows have a
+    /// The normalisation after each convolution, by batch or in groups of channels. Without one, convolutions have a
     /// bias.
     pub norm: NormKind,
-    /// True if the last norm of each block that is added to what came in gives nothing at first: each begins as its shortcut,
-    /// and a deep network as a shallow one (Goyal et al. 2017, "Accurate, large minibatch SGD", section 5.1).
+    /// True if the last norm of each residual block gives 0 at first: each block begins as its shortcut, and a deep
+    /// network as a shallow one (Goyal et al. 2017, "Accurate, large minibatch SGD", section 5.1).
     pub silent: bool,
     /// The activation.
     pub activation: Activation,
-    /// True if the backward sweep computes what is within blocks again, instead of keeping it: see [`wgrad::Tape::checkpoint`].
+    /// True if the backward sweep recomputes the values within blocks instead of keeping them: see
+    /// [`wgrad::Tape::checkpoint`].
     pub checkpoint: bool,
     /// First values of the convolutions' weights.
     pub init: Init,
 }
 
 impl ResNetConfig {
-    /// The networks for CIFAR-10 of He et al. 2016 (section 4.2): three stages of widths 16, 32 and 64, and `depth` layers
-    /// with weights on the longest way: `6 n + 2` of basic blocks, such as 20, 56 or 110; `9 n + 2` of bottlenecks.
-    /// Shortcuts that change the width are 1x1 convolutions.
+    /// The networks for CIFAR-10 of He et al. 2016 (section 4.2): three stages of widths 16, 32 and 64. `depth` counts
+    /// the layers with weights on the longest path: `6 n + 2` for basic blocks, such as 20, 56 or 110; `9 n + 2` for
+    /// bottlenecks. Shortcuts that change the width are 1x1 convolutions.
     ///
     /// # Errors
     /// [`Error::Depth`] if there is no such network of this depth.
@@ -102,7 +103,8 @@ impl ResNetConfig {
         Self::three_stages(depth, block, [8, 16, 32], channels, classes)
     }
 
-    /// As [`ResNetConfig::cifar`], from this width on: each stage is twice as wide as the one before it.
+    /// As [`ResNetConfig::cifar`], but the first stage has this width, and each stage is twice as wide as the one
+    /// before it.
     ///
     /// # Errors
     /// As [`ResNetConfig::cifar`].
@@ -137,12 +139,12 @@ impl ResNetConfig {
         })
     }
 
-    /// The width of what the head is given.
+    /// The width of the head's input.
     pub fn features(&self) -> usize {
         self.stages.last().map_or(0, |(width, _)| width * self.block.expansion())
     }
 
-    /// The layers with weights on the longest way from an image to its class.
+    /// The number of layers with weights on the longest path from an image to its class.
     pub fn depth(&self) -> usize {
         2 + self.block.convolutions() * self.stages.iter().map(|(_, blocks)| blocks).sum::<usize>()
     }
@@ -158,7 +160,7 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Declares `conv`, and `norm` where the configuration has it; `silent` if that gives nothing at first.
+    /// Declares `conv`, and `norm` if the configuration has one; a `silent` norm gives 0 at first.
     #[track_caller]
     fn new(
         mut b: Builder<'_>,
@@ -181,16 +183,16 @@ impl Unit {
     }
 }
 
-/// Some convolutions, whose result is added to what came in.
+/// A block of convolutions, whose input is added to their output unless the network is plain.
 #[derive(Clone, Debug)]
 pub struct ResNetBlock {
     /// The convolutions.
     pub units: Vec<Unit>,
-    /// The shortcut goes through this where its shape differs.
+    /// The convolution of the shortcut, if input and output differ in shape.
     pub shortcut: Option<Unit>,
-    /// True if it is added at all.
+    /// True if the block has a shortcut.
     pub residual: bool,
-    /// The activation after each convolution, the last one after the sum.
+    /// The activation after each convolution; the last one comes after the sum.
     pub activation: Activation,
 }
 
@@ -198,7 +200,7 @@ impl ResNetBlock {
     #[track_caller]
     fn new(mut b: Builder<'_>, config: &ResNetConfig, inputs: usize, width: usize, stride: usize) -> Self {
         let outputs = width * config.block.expansion();
-        // Channels on the way, kernel, stride.
+        // Of each unit: its input and output channels, kernel and stride.
         let plan = match config.block {
             BlockKind::Basic => vec![([inputs, width], 3, stride), ([width, outputs], 3, 1)],
             BlockKind::Bottleneck => {
@@ -237,18 +239,19 @@ pub struct ResNet {
     pub stem: Unit,
     /// The blocks of all stages.
     pub blocks: Vec<ResNetBlock>,
-    /// From the mean of each channel to the classes.
+    /// The linear map from the mean of each channel to the classes.
     pub head: Linear,
     /// The settings.
     pub config: ResNetConfig,
 }
 
 impl ResNet {
-    /// Declares `stem`, the blocks `stage/<s>/<b>/..` and `head`, whose weights are uniform within the inverse root of its
-    /// inputs.
+    /// Declares `stem`, the blocks `stage/<s>/<b>/..` and `head`. The weights of the head are uniform within
+    /// `1 / sqrt(inputs)`.
     ///
     /// # Panics
-    /// If there is no stage, or it has no width; if the norm is one of rows, or its groups do not divide a width.
+    /// If there is no stage, or one has width 0; if the norm is [`NormKind::Layer`] or [`NormKind::Rms`], or its groups
+    /// do not divide a width.
     #[track_caller]
     pub fn new(mut b: Builder<'_>, config: &ResNetConfig) -> Self {
         let narrow = config.stages.iter().any(|(width, _)| *width == 0);
@@ -276,7 +279,7 @@ impl ResNet {
     /// Inputs of activations are probed as `stem/z` and `block[i]/unit[j]/z`: see [`wgrad::Tape::with_probe`].
     ///
     /// # Panics
-    /// If these are no such images; in training, if batch normalisation is left with one element in a channel.
+    /// If `x` has another shape or type; in training, if batch normalisation is left with one element in a channel.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
         let _call = x.tape().call("resnet", &[x]);

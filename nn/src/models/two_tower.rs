@@ -7,7 +7,7 @@ use wgrad::Tensor;
 /// The bridge between the encoder and the projection.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub enum Bridge {
-    /// Nothing: features enter as large as they are.
+    /// No bridge: features keep their magnitude.
     #[default]
     Plain,
     /// A [`LayerNorm`].
@@ -25,10 +25,10 @@ pub struct TwoTowerConfig {
     pub text: GptConfig,
     /// The bridge.
     pub bridge: Bridge,
-    /// The factor of features before the bridge: 1, unless they are to be of another size.
+    /// The factor of features before the bridge: 1, or another one to study features of another magnitude.
     pub feature_scale: f64,
-    /// True if the encoder runs as it does when it is used, also in training: its statistics stand still. That its parameters
-    /// stay is for the parameters that are trained to say: see [`crate::layers::paths::freeze`].
+    /// True if the encoder runs in evaluation mode in training too, so that its running statistics stay as they are.
+    /// Its parameters are frozen only if they are left out of the trained ones: see [`crate::layers::paths::freeze`].
     pub frozen: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct TwoTower {
     pub norm: Option<LayerNorm>,
     /// The scale of the features, where there is one.
     pub scale: Option<Scale>,
-    /// From features to the width of the text.
+    /// The linear map from features to the width of the text.
     pub projection: Linear,
     /// The decoder.
     pub text: Gpt,
@@ -78,16 +78,16 @@ impl TwoTower {
             let _scope = images.tape().enter("vision");
             self.vision.features(images, training && !self.config.frozen)
         };
-        // A factor of 1 is no node.
+        // A factor of 1 records no node.
         let features = if self.config.feature_scale == 1.0 { features } else { features * self.config.feature_scale };
         features.probe("features")
     }
 
-    /// Maps features and the symbols so far, u32 `[batch, time]`, to the logits of the symbols that follow the image and each
-    /// symbol, `[batch, 1 + time, vocabulary]`. What enters the projection is probed as `projection/x`.
+    /// Maps features and the symbols so far, u32 `[batch, time]`, to the logits of the symbols that follow the image
+    /// and each symbol, `[batch, 1 + time, vocabulary]`. The input of the projection is probed as `projection/x`.
     ///
     /// # Panics
-    /// If these are no such features; as [`Gpt::forward`].
+    /// If `features` has another shape or type; as [`Gpt::forward`].
     #[track_caller]
     pub fn describe<'t>(&self, features: Tensor<'t>, symbols: Tensor<'t>, training: bool) -> Tensor<'t> {
         let tape = features.tape();
@@ -104,17 +104,17 @@ impl TwoTower {
         self.text.forward_after(image.unsqueeze(1), symbols, training)
     }
 
-    /// Maps images and the symbols so far to logits: what [`TwoTower::describe`] says of what [`TwoTower::encode`] gives.
+    /// Maps images and the symbols so far to logits: [`TwoTower::encode`], then [`TwoTower::describe`].
     ///
     /// # Panics
-    /// As these.
+    /// As [`TwoTower::encode`] and [`TwoTower::describe`].
     #[track_caller]
     pub fn forward<'t>(&self, images: Tensor<'t>, symbols: Tensor<'t>, training: bool) -> Tensor<'t> {
         self.describe(self.encode(images, training), symbols, training)
     }
 
-    /// The mean cross-entropy of descriptions, u32 `[batch, time]`, each symbol given the features of an image and the symbols
-    /// before it, in nats per symbol.
+    /// The mean cross-entropy of descriptions, u32 `[batch, time]`, each symbol given the features of an image and the
+    /// symbols before it, in nats per symbol.
     ///
     /// # Panics
     /// As [`TwoTower::describe`]; if descriptions have no symbol.

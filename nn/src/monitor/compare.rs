@@ -1,10 +1,10 @@
-//! Histories of runs: a bound for the norm of gradients, and a run before and after a change.
+//! Statistics of runs' histories: a bound for the norm of gradients, and the comparison of two runs.
 
 use crate::numbers::{deviation, mean};
 use std::fmt;
 
-/// A bound for the global norm of gradients, from a history of norms before any clip: the norm that 5 % of updates exceed,
-/// rounded to one digit. `None` of a history without a finite norm above 0.
+/// A bound for the global norm of gradients, from a history of norms before any clip: the norm that 5 % of updates
+/// exceed, rounded to one digit. `None` if no norm is finite and above 0.
 ///
 /// ```
 /// # use wgrad_nn::suggest_max_norm;
@@ -19,7 +19,7 @@ pub fn suggest_max_norm(norms: &[f64]) -> Option<f64> {
     Some((usual / digit).round() * digit)
 }
 
-/// Losses over which the slope is taken.
+/// The number of losses over which the slope is taken.
 const SLOPE: usize = 50;
 
 /// The updates of a run.
@@ -36,15 +36,15 @@ pub struct RunHistory<'a> {
 pub enum Change {
     /// The mean norm of gradients is more than 10 times larger.
     LargerGradients,
-    /// It is less than a tenth.
+    /// The mean norm of gradients is less than a tenth as large.
     SmallerGradients,
-    /// The standard deviation of norms is less than half.
+    /// The standard deviation of norms is less than half as large.
     Steadier,
-    /// It is more than twice as large.
+    /// The standard deviation of norms is more than twice as large.
     Unsteadier,
-    /// The loss falls faster over the last 50 updates, or ends lower.
+    /// The mean of the last 10 losses is lower, or is finite only after the change.
     Better,
-    /// The loss ends higher, and falls no faster.
+    /// The mean of the last 10 losses is higher, or is non-finite after the change.
     Worse,
 }
 
@@ -78,7 +78,8 @@ fn slope(losses: &[f64]) -> f64 {
     products / squares
 }
 
-/// Compares a run with one after a change, such as a remedy. Of norms that are not finite nothing is said.
+/// Compares a run before a change, such as a remedy, with a run after it. A history of norms with a NaN gives no change
+/// of norms.
 ///
 /// # Panics
 /// If a history has fewer than 2 updates.
@@ -142,7 +143,7 @@ mod tests {
             |low: f64, high: f64| -> Vec<f64> { (0..200).map(|i| low + (high - low) * i as f64 / 199.0).collect() };
         assert_eq!(suggest_max_norm(&ramp(5.0, 10.0)), Some(10.0));
         assert_eq!(suggest_max_norm(&ramp(0.001, 0.004)), Some(0.004));
-        // A few spikes, and what is not finite, do not move it.
+        // A few spikes and non-finite norms do not move the bound.
         let mut spiky = ramp(0.5, 2.0);
         spiky.extend([1e6, f64::NAN, f64::INFINITY, 0.0]);
         assert_eq!(suggest_max_norm(&spiky), Some(2.0));

@@ -1,35 +1,35 @@
-//! Alerts from a loss while a run goes on: it is not finite, spikes, is unsteady, or stands still.
+//! Alerts from the loss of a run: the loss is non-finite, spikes, is unsteady, or stands still.
 
 use crate::numbers::{deviation, mean, median};
 use std::{collections::VecDeque, fmt};
 
-/// Losses that a spike is told by.
+/// The number of losses that a loss is compared with, to find a spike.
 const RECENT: usize = 50;
-/// The fewest of them that tell what is usual.
+/// The fewest losses that suffice for the comparison.
 const FEWEST: usize = 20;
 /// The number of median deviations above the median at which a loss is a spike.
 const SPIKE: f64 = 10.0;
-/// Losses that steadiness is told by.
+/// The number of losses over which steadiness is judged.
 const STEADY: usize = 10;
 /// The change over a window, as a share of the loss, below which the loss stands still.
 const STILL: f64 = 0.01;
 
-/// Something that a loss shows.
+/// An alert from a loss.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum LossAlert {
-    /// It is NaN or infinite.
+    /// The loss is NaN or infinite.
     NonFinite {
         /// The loss.
         loss: f64,
     },
-    /// It is above the median of the last 50 by more than 10 times their median deviation.
+    /// The loss is above the median of the last 50 by more than 10 times their median deviation.
     Spike {
         /// The loss.
         loss: f64,
         /// The median.
         usual: f64,
     },
-    /// The standard deviation of the last 10 is more than twice their mean.
+    /// The standard deviation of the last 10 losses is more than twice their mean.
     Unsteady {
         /// The standard deviation.
         std: f64,
@@ -46,7 +46,7 @@ pub enum LossAlert {
 }
 
 impl LossAlert {
-    /// Its name.
+    /// The name of the alert.
     pub fn name(&self) -> &'static str {
         match self {
             LossAlert::NonFinite { .. } => "non-finite",
@@ -89,17 +89,17 @@ pub struct LossWatch {
 }
 
 impl Default for LossWatch {
-    /// With a window of 100 losses.
+    /// A watch with a window of 100 losses.
     fn default() -> Self {
         Self::new(100)
     }
 }
 
 impl LossWatch {
-    /// With a window of so many losses, over which the loss must change or is said to stand still.
+    /// A watch with a window of `window` losses. A loss that hardly changes over the window stands still.
     ///
     /// # Panics
-    /// If it is below 3.
+    /// If the window is below 3.
     #[track_caller]
     pub fn new(window: usize) -> Self {
         assert!(window >= 3, "loss watch: a window of {window} losses has no thirds: needs at least 3");
@@ -131,7 +131,7 @@ impl LossWatch {
     fn spike(&self, loss: f64) -> Option<LossAlert> {
         let recent = self.last(RECENT.min(self.losses.len())).filter(|recent| recent.len() >= FEWEST)?;
         let usual = median(recent.iter().copied());
-        // Of losses that are all alike nothing else is a deviation.
+        // Losses that are all alike have no deviation: without this bound, any other loss would be a spike.
         let spread = median(recent.iter().map(|loss| (loss - usual).abs())).max(STILL * usual.abs());
         (loss.is_finite() && loss > usual + SPIKE * spread).then_some(LossAlert::Spike { loss, usual })
     }
@@ -142,7 +142,8 @@ impl LossWatch {
         (std > 2.0 * mean.abs()).then_some(LossAlert::Unsteady { std, mean })
     }
 
-    /// Thirds, by their medians: single losses of small batches differ by more than they fall in a window.
+    /// Compares thirds by their medians, as single losses of small batches differ by more than the loss falls in a
+    /// window.
     fn plateau(&self) -> Option<LossAlert> {
         let last = self.last(self.window)?;
         let third = self.window / 3;

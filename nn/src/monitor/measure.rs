@@ -8,16 +8,16 @@ use wgrad::{Array, Param, ParamSet, Taps};
 /// The measurements of an update.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measurement {
-    /// Its effect.
+    /// The update that was measured.
     pub update: Update,
-    /// The norm of what the optimizer was given: of the gradient after all clips and other passes.
+    /// The norm of the gradient that the optimizer got, after all clips and other passes.
     pub applied_norm: f64,
     /// The parameters that have a gradient, in the order of declaration.
     pub params: Vec<ParamMeasure>,
     /// The groups of the configuration, by name.
     pub groups: Vec<(String, GradMeasure)>,
-    /// The sites of the first micro-batch, in the order of the forward pass: its float inputs as `inputs/<name>`, and what
-    /// the model probes ([`wgrad::Tensor::probe`]).
+    /// The sites of the first micro-batch, in the order of the forward pass: its float inputs as `inputs/<name>`, and
+    /// the tensors that the model probes ([`wgrad::Tensor::probe`]).
     pub sites: Vec<SiteMeasure>,
 }
 
@@ -30,7 +30,7 @@ pub struct ParamMeasure {
     pub path: String,
     /// The measurements.
     pub grad: GradMeasure,
-    /// Its gradient by magnitude and sign, where the configuration asks for it.
+    /// The counts of its gradient by magnitude and sign, if the configuration asks for them.
     pub histogram: Option<Histogram>,
 }
 
@@ -45,7 +45,7 @@ pub struct GradMeasure {
     pub mean: f64,
     /// The mean magnitude of the gradient.
     pub mean_abs: f64,
-    /// The standard deviation of the gradient, from its norm and its mean: digits are lost where the mean is far larger.
+    /// The standard deviation of the gradient, from its norm and its mean: it loses digits if the mean is far larger.
     pub std: f64,
     /// The largest magnitude of the gradient.
     pub max: f64,
@@ -70,7 +70,7 @@ impl GradMeasure {
         self.update_norm / self.param_norm
     }
 
-    /// The measures of several together.
+    /// The measures of several parameters together.
     pub fn joined<'a>(parts: impl Iterator<Item = &'a Self>) -> Self {
         let parts: Vec<&Self> = parts.collect();
         let elements: usize = parts.iter().map(|part| part.elements).sum();
@@ -85,7 +85,7 @@ impl GradMeasure {
             mean: mean_of_all,
             mean_abs: mean(|part| part.mean_abs),
             std: deviation(norm_of_all.powi(2) / elements.max(1) as f64, mean_of_all),
-            // NaN, which a fold by the maximum would drop, stays.
+            // Keep a NaN, which `f64::max` would drop.
             max: parts.iter().map(|part| part.max).fold(0.0, |a, b| if a.is_nan() || b <= a { a } else { b }),
             zeros: mean(|part| part.zeros),
             non_finite: mean(|part| part.non_finite),
@@ -98,23 +98,23 @@ impl GradMeasure {
 /// A standard deviation from a mean square and a mean.
 fn deviation(square: f64, mean: f64) -> f64 {
     let variance = square - mean * mean;
-    // Rounding may leave less than nothing; NaN stays.
+    // Rounding may leave a negative variance; NaN stays.
     if variance < 0.0 { 0.0 } else { variance.sqrt() }
 }
 
-/// Elements of a gradient by magnitude and sign.
+/// Counts of a gradient's elements by magnitude and sign.
 ///
-/// Magnitudes are in bins of two octaves: below [`Histogram::EDGES`]`[0]`, from each edge to the next, and from the last one
-/// on.
+/// Magnitudes are in bins of two octaves: below [`Histogram::EDGES`]`[0]`, from each edge to the next, and from the
+/// last one on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Histogram {
-    /// The number that are negative, by bin, smallest magnitudes first.
+    /// The number of negative elements by bin, smallest magnitudes first.
     pub negative: Vec<u64>,
-    /// The number that are 0.
+    /// The number of elements that are 0.
     pub zeros: u64,
-    /// The number that are positive, by bin.
+    /// The number of positive elements by bin, smallest magnitudes first.
     pub positive: Vec<u64>,
-    /// The number that are NaN or infinite.
+    /// The number of elements that are NaN or infinite.
     pub non_finite: u64,
 }
 
@@ -129,9 +129,9 @@ impl Histogram {
         }
         edges
     };
-    /// Bins of one sign.
+    /// The number of bins of one sign.
     pub(super) const BINS: usize = Self::EDGES.len() + 1;
-    /// All bins: negative ones, positive ones, 0, and what is not finite.
+    /// The number of all bins: negative ones, positive ones, one of zeros, and one of non-finite elements.
     pub(super) const ALL: usize = 2 * Self::BINS + 2;
 
     fn of(counts: &[f64]) -> Self {
@@ -147,13 +147,13 @@ impl Histogram {
 pub struct SiteMeasure {
     /// Its path.
     pub path: String,
-    /// Its elements; `None` where only gradients are measured.
+    /// Measures of its elements; `None` if only gradients are measured.
     pub values: Option<ValueMeasure>,
-    /// Of the input of an activation, which is what a site named `z` is.
+    /// Measures of an activation's input: a site named `z`.
     pub units: Option<UnitMeasure>,
-    /// Of attention's scores.
+    /// Measures of attention scores.
     pub scores: Option<ScoreMeasure>,
-    /// The gradient of the loss of the first micro-batch with respect to it; `None` where none is computed.
+    /// The gradient of the loss of the first micro-batch with respect to it; `None` if none is computed.
     pub flow: Option<FlowMeasure>,
 }
 
@@ -164,7 +164,7 @@ pub struct ValueMeasure {
     pub rms: f64,
     /// Their mean.
     pub mean: f64,
-    /// Their standard deviation, from these two.
+    /// Their standard deviation, from the root mean square and the mean.
     pub std: f64,
     /// Their largest magnitude.
     pub max: f64,
@@ -172,7 +172,7 @@ pub struct ValueMeasure {
     pub non_finite: f64,
 }
 
-/// The elements of an activation's input, by what the activation makes of them.
+/// Shares of the elements of an activation's input, by the activation's effect on them.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct UnitMeasure {
     /// The share of elements that are exactly 0, in [0, 1].
@@ -181,8 +181,8 @@ pub struct UnitMeasure {
     pub tanh_saturated: f64,
     /// The share of elements for which the logistic function is outside 0.03 to 0.97, in [0, 1].
     pub sigmoid_saturated: f64,
-    /// The share of units (of the last dimension; of channels, where there are four) that are above 0 for no sample and at no
-    /// place: those of a rectifier are dead. In [0, 1].
+    /// The share of units that are above 0 for no sample and at no place, in [0, 1]: under a rectifier they are dead.
+    /// Units are the last dimension, or the channels if there are four dimensions.
     pub off: f64,
 }
 
@@ -204,11 +204,11 @@ impl UnitMeasure {
 /// Scores of attention.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ScoreMeasure {
-    /// The smallest finite one.
+    /// The smallest finite score.
     pub low: f64,
-    /// The largest finite one.
+    /// The largest finite score.
     pub high: f64,
-    /// The mean entropy of the distributions that they stand for, in nats.
+    /// The mean entropy of the attention weights that the scores give, in nats.
     pub entropy: f64,
 }
 
@@ -223,7 +223,7 @@ pub struct FlowMeasure {
     pub zeros: f64,
     /// The share of elements that are NaN or infinite, in [0, 1].
     pub non_finite: f64,
-    /// The mean magnitude at each time step, first to last, of a recurrent layer; else nothing.
+    /// The mean magnitude at each time step of a recurrent layer, first to last; empty for other sites.
     pub steps: Vec<f64>,
 }
 
@@ -238,8 +238,8 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The measurements of an update, with the sites of its first micro-batch, whose gradients are multiplied by the loss
-    /// scale. `None` if it is not measured.
+    /// The measurements of an update. `sites` are those of its first micro-batch, whose gradients are still multiplied
+    /// by the loss scale. `None` if the update is not measured.
     pub fn measurement(&self, taps: &Taps, update: &Update, sites: Vec<SiteMeasure>) -> Option<Measurement> {
         let of = |what: &str| taps.get(&format!("{}/{what}", self.prefix)).map(|value| value.to_f64());
         let applied_norm = of("applied_norm")?[0];
@@ -272,7 +272,7 @@ impl Reader<'_> {
             mean: sum / n,
             mean_abs: sum_abs / n,
             std: deviation(norm * norm / n, sum / n),
-            // Of nothing the largest is minus infinity.
+            // The maximum of no elements is minus infinity.
             max: if elements == 0 { 0.0 } else { max },
             zeros: zeros / n,
             non_finite: (elements as f64 - finite) / n,
@@ -282,10 +282,10 @@ impl Reader<'_> {
         ParamMeasure { param, path, grad, histogram: counts.map(Histogram::of) }
     }
 
-    /// The sites that a run shows, in the order of the forward pass.
+    /// The sites among the taps of a run, in the order of the forward pass.
     pub fn sites(&self, taps: &Taps) -> Vec<SiteMeasure> {
         let mut kinds = ["site/", "scores/", "flow/"].map(|kind| (kind, vec![], HashMap::<&str, &Array>::new()));
-        // Names are compared once each: there are many.
+        // There are many names, so each is compared once.
         for (name, value) in taps.iter() {
             let Some(own) = name.strip_prefix(self.prefix).and_then(|rest| rest.strip_prefix('/')) else { continue };
             for (kind, paths, known) in &mut kinds {

@@ -60,7 +60,7 @@ use wgrad::ParamSet;
 /// The choice of measurements, and their interval.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MonitorConfig {
-    /// Updates from one that is measured to the next: the first is, then every so many; at least 1.
+    /// The interval between measured updates, at least 1. The first update is measured.
     pub every: usize,
     /// Parameters that are measured together too, by name.
     pub groups: Vec<(String, ParamSet)>,
@@ -76,8 +76,8 @@ pub enum Detail {
     /// Everything.
     #[default]
     Full,
-    /// Only the gradient that reaches the input of each activation, the sites named `z`: whether it vanishes or explodes on
-    /// its way back shows there, and not in the gradients of weights.
+    /// Only the gradient that reaches the input of each activation, the sites named `z`. A gradient that vanishes or
+    /// explodes on its way back shows there, but not in the gradients of weights.
     Flow,
 }
 
@@ -88,13 +88,13 @@ impl Default for MonitorConfig {
     }
 }
 
-/// The measures of a gradient, in the order in which they are tapped, one vector of parameters after another.
+/// The number of measures of a gradient. Each is tapped as a vector over parameters, one vector after another.
 const GRADIENT: usize = 7;
 
-/// The measures of a tensor at a site, in the order in which they are tapped.
+/// The number of measures of a tensor at a site.
 const VALUES: usize = 4;
 /// The number of further measures of an activation's input.
 const UNITS: usize = 4;
 
-/// The measures of the gradient at a site, in the order in which they are tapped; the mean of each time step may follow.
+/// The number of measures of the gradient at a site. The mean of each time step may follow them.
 const FLOW: usize = 4;

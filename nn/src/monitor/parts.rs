@@ -1,4 +1,4 @@
-//! Parts of a model side by side: categories of layers by path, the balance of two parts, and boundaries behind what is frozen.
+//! Gradients of a model's parts: by category of layer, of two parts side by side, and at the boundary of a frozen part.
 
 use super::Measurement;
 use std::fmt;
@@ -30,7 +30,7 @@ const WORDS: [(Category, &[&str]); 5] = [
 ];
 
 impl Category {
-    /// By the words of a path: its parts, cut at what is no letter.
+    /// The category by the words of a path. Every character that is no letter separates words.
     ///
     /// ```
     /// use wgrad_nn::Category;
@@ -66,7 +66,7 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// The first over the second.
+    /// The norm of the first part over that of the second.
     pub fn ratio(&self) -> f64 {
         self.norms[0] / self.norms[1]
     }
@@ -77,27 +77,27 @@ impl Balance {
     }
 }
 
-/// The gradient behind what is frozen.
+/// The gradient that reaches a frozen part.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Boundary {
     /// Mean |dL/dz| at the boundary.
     pub flow: f64,
-    /// The median of it over all other sites.
+    /// The median of mean |dL/dz| over all other sites.
     pub usual: f64,
 }
 
 impl Boundary {
-    /// True if parameters behind the boundary could learn once they are trained: the gradient that reaches it is at least a
-    /// millionth of the usual one. One that does not reach it is no reason to train less, but more of what is behind:
-    /// [`crate::layers::paths::last_layers`].
+    /// True if parameters behind the boundary could learn once they are trained: the gradient that reaches it is at
+    /// least a millionth of the usual one. If the gradient does not reach it, train more of the layers behind it, not
+    /// fewer: see [`crate::layers::paths::last_layers`].
     pub fn is_reached(&self) -> bool {
         self.flow >= 1e-6 * self.usual && self.flow > 0.0
     }
 }
 
 impl Measurement {
-    /// The gradients of the parameters below two paths, such as `vision` and `text`. `None` if one has no parameter with a
-    /// gradient.
+    /// The gradients of the parameters below two paths, such as `vision` and `text`. `None` if one has no parameter
+    /// with a gradient.
     pub fn balance(&self, first: &str, second: &str) -> Option<Balance> {
         let norm = |prefix: &str| {
             let below =
@@ -109,8 +109,8 @@ impl Measurement {
         Some(Balance { norms: [norm(first)?, norm(second)?] })
     }
 
-    /// The gradient at a site behind which parameters are frozen, such as `projection/x`. `None` if no gradient is measured
-    /// there, or at no other site.
+    /// The gradient at a site behind which parameters are frozen, such as `projection/x`. `None` if no gradient is
+    /// measured there, or none at any other site.
     pub fn boundary(&self, site: &str) -> Option<Boundary> {
         let flows = |own: bool| -> Vec<f64> {
             let sites = self.sites.iter().filter(|of| (of.path == site) == own);
@@ -148,7 +148,7 @@ mod tests {
             ("head/weight", Category::Output),
             ("lm_head.bias", Category::Output),
             ("stem/weight", Category::Other),
-            // A word is a whole one.
+            // Only whole words count.
             ("overhead/attentive", Category::Other),
             ("", Category::Other),
         ] {

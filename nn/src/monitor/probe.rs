@@ -1,4 +1,4 @@
-//! The statistics of an activation: numbers to tap, of tensors that a model probes.
+//! Statistics of activations: scalars to tap, computed from tensors that a model probes.
 //!
 //! ```
 //! use wgrad::{DType, Store, Tape};
@@ -26,8 +26,9 @@
 
 use wgrad::Tensor;
 
-/// The smallest and the largest finite element, scalars: of attention's scores, those that no mask has taken away. Within
-/// 10 in magnitude they are sound, beyond 100 the soft-max is saturated. Infinities of the other sign if nothing is finite.
+/// The smallest and the largest finite element, as scalars; masked attention scores are infinite, and do not count.
+/// Scores within 10 in magnitude are sound; beyond 100 the soft-max is saturated. Without a finite element, the
+/// smallest is infinity and the largest minus infinity.
 #[track_caller]
 pub fn range(x: Tensor<'_>) -> (Tensor<'_>, Tensor<'_>) {
     let (x, finite) = (x.detach(), x.is_finite());
@@ -35,9 +36,9 @@ pub fn range(x: Tensor<'_>) -> (Tensor<'_>, Tensor<'_>) {
     (or(f64::INFINITY).min(), or(f64::NEG_INFINITY).max())
 }
 
-/// The mean entropy of the distributions that rows of scores stand for, the last dimension, in nats: near 0 each query attends
-/// to one key alone. It is right to about 1e-6; [`Tensor::softmax_entropy`] is right to its last digits, and takes three times
-/// as long.
+/// The mean entropy of the soft-max over the last dimension of scores, in nats: near 0, each query attends to one key
+/// alone. Its error is about 1e-6; [`Tensor::softmax_entropy`] is exact to its last digits, and takes three times as
+/// long.
 ///
 /// # Panics
 /// If the scores are a scalar, or no floats.
@@ -48,7 +49,7 @@ pub fn entropy(scores: Tensor<'_>) -> Tensor<'_> {
     let axis = x.rank().saturating_sub(1);
     let max = x.max_axes(&[axis]);
     let top = max.is_finite().select(max, max.zeros_like());
-    // Of what lies so far below, or is masked, nothing is left.
+    // The exponential of -104 is 0 in f32, so scores further below and masked scores contribute nothing.
     let below = (x - top.unsqueeze(axis)).maximum(-104.0);
     let e = below.exp();
     let sum = e.sum_axes(&[axis]);
@@ -64,7 +65,7 @@ pub fn zero_fraction(x: Tensor<'_>) -> Tensor<'_> {
 /// The mean Euclidean norm of the rows `[.., width]`, such as those that enter a projection.
 ///
 /// # Panics
-/// If it is a scalar, or no floats.
+/// If `x` is a scalar, or has no floats.
 #[track_caller]
 pub fn row_norm(x: Tensor<'_>) -> Tensor<'_> {
     x.detach().norm_axes(&[x.rank().saturating_sub(1)]).mean()

@@ -1,13 +1,13 @@
-//! The nodes that measure: what a watched step taps besides what any step does.
+//! The nodes that measure an update: the taps that a monitored step has in addition.
 
 use super::probe;
 use super::{Detail, FLOW, Histogram, UNITS, VALUES};
 use std::sync::Arc;
 use wgrad::{DType, Flat, Grads, Layout, Param, Program, StateId, Tape, Tensor, op::Segments};
 
-/// The place where the magnitude of tanh is 0.97.
+/// The argument at which tanh is 0.97.
 const TANH_FLAT: f64 = 2.092_295_719_650_229_5;
-/// The place where the logistic function is 0.97; where it is 0.03 is its negative.
+/// The argument at which the logistic function is 0.97. At its negative, the function is 0.03.
 const SIGMOID_FLAT: f64 = 3.476_098_685_110_138;
 
 /// Records measurements under a prefix.
@@ -23,7 +23,7 @@ pub(crate) struct Recorder {
     pub detail: Detail,
 }
 
-/// The parameters before an update, for what it makes of them.
+/// The parameters before an update, to measure the difference that it makes.
 pub(crate) struct Before<'t> {
     values: Flat<'t>,
     members: Vec<(StateId, Arc<Segments>)>,
@@ -78,7 +78,7 @@ impl Recorder {
         Before { values: Flat::new(values), members }
     }
 
-    /// The places among the trained parameters of those of an arena that have a gradient, and where they lie.
+    /// The parameters of an arena that have a gradient: their indices among the trained parameters, and their segments.
     fn members(&self, layout: &Layout, arena: StateId, grads: &Grads<'_>) -> (Vec<f64>, Arc<Segments>) {
         let own =
             |(_, param): &(usize, &Param)| layout.param(**param).arena == arena && grads.present().contains(**param);
@@ -93,13 +93,13 @@ impl Recorder {
         (members.iter().map(|(at, _)| *at as f64).collect(), Arc::new(segments))
     }
 
-    /// Taps the norm of what the optimizer is given.
+    /// Taps the norm of the gradient that the optimizer gets.
     #[track_caller]
     pub fn applied(&self, grads: &Grads<'_>) {
         self.tap(grads.tape(), "applied_norm", grads.norm());
     }
 
-    /// Taps what the update has made of each parameter.
+    /// Taps the norm of the difference that the update made to each parameter.
     #[track_caller]
     pub fn updated<'t>(&self, tape: &'t Tape, before: &Before<'t>) {
         if self.detail == Detail::Flow {
@@ -112,7 +112,7 @@ impl Recorder {
         self.tap(tape, "updates", joined(tape, before.members.iter().map(of).collect()));
     }
 
-    /// Taps the measures of a tensor that is probed, and of the gradient that reaches it.
+    /// Taps the measures of a probed tensor, and of the gradient that reaches it.
     #[track_caller]
     pub fn site<'t>(&self, path: &str, x: Tensor<'t>) -> Tensor<'t> {
         let is = |name: &str| path.rsplit('/').next() == Some(name);
@@ -151,8 +151,8 @@ impl Recorder {
         }
     }
 
-    /// The sites of a measured program that a gradient reaches, first to last, each with the number of its time steps; 0
-    /// where it has none.
+    /// The sites of a measured program that a gradient reaches, first to last, each with the number of its time steps;
+    /// 0 for a site without time steps.
     pub fn flows(&self, program: &Program) -> Vec<(String, usize)> {
         let prefix = format!("{}/flow/", self.prefix);
         let of = program.taps().iter().rev().filter_map(|tap| {
@@ -163,7 +163,7 @@ impl Recorder {
     }
 }
 
-/// Vectors one after another.
+/// Concatenates vectors.
 #[track_caller]
 fn joined<'t>(tape: &'t Tape, parts: Vec<Tensor<'t>>) -> Tensor<'t> {
     if parts.is_empty() { tape.full([0], 0.0, DType::F32) } else { Tensor::concat(&parts, 0) }
@@ -219,7 +219,7 @@ fn histogram<'t>(g: Tensor<'t>, segments: &Arc<Segments>) -> Tensor<'t> {
     let constant = |bin: usize| tape.full(g.shape(), bin as f64, DType::F32);
     let zero = g.equals(0.0).select(constant(2 * Histogram::BINS), signed);
     let bin = g.is_finite().select(zero, constant(2 * Histogram::BINS + 1));
-    // Gaps between segments are counted apart, before all segments.
+    // Elements in the gaps between segments have bins of their own, before those of all segments.
     let numbers: Vec<f64> = (1..=count).map(|segment| (segment * Histogram::ALL) as f64).collect();
     let first = tape.table(&numbers, DType::F32).segment_broadcast(segments);
     let ones = tape.full(g.shape(), 1.0, DType::F32);

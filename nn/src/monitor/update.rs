@@ -1,6 +1,6 @@
-//! One update, as a number of its run tells of it.
+//! The record of one update.
 
-/// The effect of an update.
+/// The loss and the gradient norm of an update, and whether it was taken.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Update {
     /// The number of the run that made it: see [`wgrad::Taps::run`].
@@ -11,7 +11,7 @@ pub struct Update {
     pub grad_norm: f64,
     /// True if the global norm was clipped; `None` without that clip.
     pub clipped: Option<bool>,
-    /// True if the step was taken: it is not where the gradient is not finite.
+    /// True if the step was taken; a step with a non-finite gradient is skipped.
     pub taken: bool,
     /// The scale that the loss was multiplied by; 1 without one.
     pub loss_scale: f64,
@@ -19,12 +19,12 @@ pub struct Update {
     pub profile: Option<Profile>,
 }
 
-/// The gradient of an update, part by part and after all passes.
+/// The norms of an update's gradient, by parameter and after all passes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Profile {
     /// The norm of the gradient of each parameter that has one, in the order of declaration, at the same place as
     /// [`Update::grad_norm`].
     pub norms: Vec<f64>,
-    /// The norm of what the optimizer is given.
+    /// The norm of the gradient that the optimizer got.
     pub applied_norm: f64,
 }

@@ -3,17 +3,17 @@
 use std::collections::VecDeque;
 use wgrad::{Lint, Pitfall, Taps};
 
-/// Updates over which the share of clipped ones is taken.
+/// The number of updates over which the share of clipped ones is taken.
 const WINDOW: usize = 100;
 /// Above this share nearly every update is clipped.
 const OFTEN: f64 = 0.95;
-/// After so many updates without one that was clipped, none will be.
+/// After this number of updates without a clipped one, the clip counts as idle.
 const PATIENCE: usize = 1000;
-/// The tap of [`wgrad::Grads::clip_by_global_norm`] that tells whether it acted.
+/// The tap of [`wgrad::Grads::clip_by_global_norm`], true if the clip acted.
 const TAP: &str = "clip_by_global_norm/clipped";
 
-/// Counts how often gradients are clipped, and says when that is nearly always ([`Pitfall::ClipAlwaysOrNever`]: the step's length is then
-/// set by the bound and not by the gradient) or never ([`Pitfall::IdleClip`]).
+/// Counts how often gradients are clipped, and reports a clip that acts nearly always ([`Pitfall::ClipAlwaysOrNever`]:
+/// the bound, not the gradient, then sets the step's length) or never ([`Pitfall::IdleClip`]).
 ///
 /// ```
 /// use wgrad_nn::ClipWatch;
@@ -30,14 +30,14 @@ pub struct ClipWatch {
 }
 
 impl ClipWatch {
-    /// Takes what a run has tapped; what taps no clip by the global norm counts for nothing.
+    /// Takes the taps of a run. Taps without a clip by the global norm do not count.
     pub fn observe(&mut self, taps: &Taps) {
         if let Some(clipped) = taps.scalar(TAP) {
             self.push(clipped != 0.0);
         }
     }
 
-    /// Takes whether an update was clipped.
+    /// Takes an update, clipped or not.
     pub fn push(&mut self, clipped: bool) {
         self.updates += 1;
         self.clipped += usize::from(clipped);

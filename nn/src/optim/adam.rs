@@ -66,10 +66,10 @@ impl Default for AdamWConfig {
 /// p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
 /// ```
 ///
-/// `t` counts the steps of each parameter: one without a gradient stands still. An element of `g` whose square overflows (in
-/// f32, beyond 1.8e19) counts as the largest whose does not, of which an infinity that nobody has checked is one; in PyTorch it
-/// makes `v` infinite, and stops a parameter for good. One whose square underflows counts as 0 in `v`, as in PyTorch: `eps`
-/// is then all that its step is divided by.
+/// `t` counts the steps of each parameter: a parameter without a gradient stays as it is. An element of `g` whose
+/// square overflows (in f32, beyond 1.8e19), such as an unchecked infinity, counts as the largest whose square does
+/// not. In PyTorch it makes `v` infinite, and stops its parameter for good. An element whose square underflows counts
+/// as 0 in `v`, as in PyTorch: its step is then divided by `eps` alone.
 #[derive(Clone, Debug)]
 pub struct Adam {
     config: AdamConfig,
@@ -84,7 +84,7 @@ pub struct AdamW {
     states: OptimizerStates,
 }
 
-/// The states of both, in order: the moments, and `1 - b^t` per segment, which is 0 at first as states are.
+/// The states of both optimizers, in order: the moments, and `1 - b^t` per segment. As all states, they are 0 at first.
 const FLAT: [&str; 2] = ["m", "v"];
 const SEGMENTAL: [&str; 2] = ["correction_m", "correction_v"];
 
@@ -112,7 +112,7 @@ fn step<'t>(
     // 1 - b^t is the same running mean of ones.
     let correction_m = correction_m * betas.0 + (1.0 - betas.0);
     let correction_v = correction_v * betas.1 + (1.0 - betas.1);
-    // Reciprocals per segment: a division by what is broadcast would be 0 / 0 in the padding.
+    // Take reciprocals per segment: a division by the broadcast values would be 0 / 0 in the padding.
     let rate = (lr / correction_m).segment_broadcast(&rule.segments);
     let scale = correction_v.sqrt().recip().segment_broadcast(&rule.segments);
     let change = rate * m / (v.guarded_sqrt() * scale + eps);
@@ -191,7 +191,7 @@ macro_rules! common {
                 let scale = correction.sqrt().recip().segment_broadcast(&tape.layout().segments(arena));
                 v.sqrt() * scale + c.eps
             };
-            // The mean of gradients is momentum with a gradient of 1 - b1.
+            // The running mean of gradients is momentum, with gradients multiplied by 1 - b1.
             let limit = 2.0 * (1.0 + c.betas.0) / (1.0 - c.betas.0);
             Some(Preconditioner { divisors: divisors(&self.states, tape, divisor), limit })
         }

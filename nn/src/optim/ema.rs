@@ -18,21 +18,21 @@ impl Default for EmaConfig {
     }
 }
 
-/// The exponential moving average of parameters (Polyak & Juditsky 1992; PyTorch's `AveragedModel` with an average of this
-/// kind):
+/// The exponential moving average of parameters (Polyak & Juditsky 1992; PyTorch's `AveragedModel` with an average of
+/// this kind):
 ///
 /// ```text
 /// a = p after the first update, later decay * a + (1 - decay) * p
 /// ```
 ///
-/// It follows the count of an optimizer's updates: where a step was skipped, it stands still. A model runs on it within
-/// `t.with_params(&ema.averages(t), || ..)`.
+/// The average follows the count of an optimizer's updates, so a skipped step leaves it as it is. A model runs on it
+/// within `t.with_params(&ema.averages(t), || ..)`.
 #[derive(Clone, Debug)]
 pub struct Ema {
     config: EmaConfig,
     /// The average of each arena.
     averages: Vec<(StateId, StateId)>,
-    /// The number of updates that the optimizer had made when the average was last renewed (u32 scalar).
+    /// The number of updates that the optimizer had made when the average was last updated (u32 scalar).
     seen: StateId,
 }
 
@@ -59,7 +59,7 @@ impl Ema {
         Flat::new(averages)
     }
 
-    /// Renews the averages if the optimizer has made an update since the last time.
+    /// Updates the averages if the optimizer has made an update since the last call.
     #[track_caller]
     pub fn update(&self, tape: &Tape, optimizer: &dyn Optimizer) {
         let (made, seen) = (tape.state(optimizer.states().counter()), tape.state(self.seen));

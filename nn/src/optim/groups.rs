@@ -6,13 +6,13 @@ use super::range::squarable;
 use std::{collections::BTreeSet, fmt};
 use wgrad::{DType, Layout, ParamSet, Pitfall, Rule, StateId, Tape, Tensor, Tuning};
 
-/// The place where a learning rate comes from.
+/// The source of a learning rate.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Rate {
     /// A function of the number of updates made.
     Schedule(Schedule),
-    /// The value of a state (a float scalar): written by the host between runs, or assigned on the tape. What is
-    /// differentiated through an update reaches it. Where it is below 0 or not finite, the step is not taken
+    /// The value of a state (a float scalar): written by the host between runs, or assigned on the tape. A gradient
+    /// through an update reaches the state. If the value is negative or non-finite, the step is skipped
     /// ([`wgrad::Optimizer::judge`]).
     State(StateId),
 }
@@ -45,7 +45,7 @@ impl fmt::Display for Rate {
 }
 
 impl Rate {
-    /// The rate of the update after so many; `None` of a state.
+    /// The rate of the update after `updates` others; `None` if a state holds it.
     pub(super) fn at(&self, updates: u32) -> Option<f64> {
         match self {
             Rate::Schedule(schedule) => Some(schedule.at(updates)),
@@ -97,7 +97,8 @@ impl Group {
     }
 }
 
-/// Changes learning rates, or weight decays. True if there are such: a rate that is a state is left to who writes it.
+/// Changes learning rates, or weight decays. True if anything was changed: a rate that is a state is left to its
+/// writer.
 pub(super) fn tune(lr: &mut Rate, decay: &mut f64, groups: &mut [Group], tuning: Tuning) -> bool {
     let change: &dyn Fn(Schedule) -> Schedule = match tuning {
         Tuning::Rate(factor) => &move |schedule| schedule.times(factor),
@@ -132,7 +133,7 @@ pub(super) struct Settings<'a> {
 }
 
 impl Settings<'_> {
-    /// Refuses values that no training can mean, a parameter in two groups, and one that the optimizer does not step.
+    /// Refuses invalid values, a parameter in two groups, and a parameter that the optimizer does not step.
     #[track_caller]
     pub fn check(&self, layout: &Layout, params: &ParamSet) {
         self.lr.check(layout);
@@ -196,15 +197,15 @@ impl Settings<'_> {
         self.weight_decay(rule).map_or(rule.grads, |decay| rule.grads + rule.params * flat(rule, decay))
     }
 
-    /// As [`Settings::decayed`], for an optimizer that squares it.
+    /// As [`Settings::decayed`], for an optimizer that squares the gradient.
     #[track_caller]
     pub fn moments_of<'t>(&self, rule: &Rule<'t>) -> Tensor<'t> {
-        // Weight decay is added to bounded gradients.
+        // Weight decay is added to bounded gradients, so their bound no longer holds.
         let largest = if self.decays() { f64::INFINITY } else { rule.largest };
         squarable(self.decayed(rule), largest)
     }
 
-    /// Doubts about them.
+    /// Lints of these settings.
     pub fn lints(&self) -> Vec<(Pitfall, String)> {
         let rates = std::iter::once(self.lr).chain(self.groups.iter().filter_map(|group| group.lr.as_ref()));
         let starts_at_0 = |rate: &&Rate| matches!(rate, Rate::Schedule(schedule) if schedule.at(0) == 0.0);

@@ -30,7 +30,7 @@ fn check(optimizer: &str, name: &str, value: f64, sound: bool, range: &str) {
     assert!(value.is_finite() && sound, "{optimizer}: {name} is {value}, and must be {range}");
 }
 
-/// Refuses an epsilon that is not positive in f32: where gradients are 0 it alone keeps `0 / 0` away.
+/// Refuses an epsilon that is not positive in f32: if gradients are 0, it alone prevents `0 / 0`.
 #[track_caller]
 fn check_eps(optimizer: &str, eps: f64) {
     check(optimizer, "eps", eps, eps as f32 > 0.0, "positive in f32");
@@ -42,7 +42,7 @@ fn check_rate(optimizer: &str, name: &str, rate: f64) {
     check(optimizer, name, rate, (0.0..1.0).contains(&rate), "in [0, 1)");
 }
 
-/// The name of an optimizer that takes another's place: the states of both are declared.
+/// The name of an optimizer that replaces another: both declare states, so their names must differ.
 fn again(name: &str) -> String {
     format!("{name}/again")
 }

@@ -11,7 +11,7 @@ fn largest(dtype: DType) -> (f64, f64) {
     }
 }
 
-/// Elements beyond a magnitude become of that magnitude; NaN stays.
+/// Clamps elements to a magnitude; NaN stays.
 #[track_caller]
 fn kept(x: Tensor<'_>, most: f64) -> Tensor<'_> {
     let all = |value: f64| x.tape().full(x.shape(), value, x.dtype());
@@ -19,19 +19,19 @@ fn kept(x: Tensor<'_>, most: f64) -> Tensor<'_> {
     x.less(-most).select(all(-most), x)
 }
 
-/// The gradients that moments are made of: `g`, of which no element exceeds `bound`, but no larger in magnitude than what has
-/// a square within the type.
+/// The gradients that moments are computed from: `g`, none of whose elements exceeds `bound`, clamped to the largest
+/// magnitude whose square is finite.
 ///
-/// A larger one would make its second moment infinite, and the parameter would never move again. As both moments are made of
-/// this, their ratio is that of a first step along `g` all the same.
+/// A larger element would make its second moment infinite, and its parameter would never move again. Both moments use
+/// the clamped gradient, so their ratio is still that of a first step along `g`.
 #[track_caller]
 pub(super) fn squarable(g: Tensor<'_>, bound: f64) -> Tensor<'_> {
     let (_, root) = largest(g.dtype());
     if bound <= root { g } else { kept(g, root) }
 }
 
-/// A sum of gradients, of which no element exceeds `bound`, or what such a sum moves: an infinity becomes the largest finite
-/// number, from which there is a way back.
+/// Clamps a sum of gradients, or a parameter moved by such a sum, to the largest finite number, from which training can
+/// recover. No element of the gradients exceeds `bound`; a small bound makes the clamp unnecessary.
 #[track_caller]
 pub(super) fn finite(x: Tensor<'_>, bound: f64) -> Tensor<'_> {
     let (most, root) = largest(x.dtype());

@@ -55,9 +55,9 @@ impl Default for RmsPropConfig {
 /// p -= lr * b                                          (lr * g / d without momentum)
 /// ```
 ///
-/// Rounding can make `v - a^2` slightly negative, hence the maximum, which PyTorch lacks. An element of `g` whose square
-/// overflows counts as the largest whose does not, of which an infinity that nobody has checked is one; in PyTorch it stops a
-/// parameter for good. One whose square underflows counts as 0 in `v`, as in PyTorch.
+/// Rounding can make `v - a^2` slightly negative, hence the maximum, which PyTorch lacks. An element of `g` whose
+/// square overflows, such as an unchecked infinity, counts as the largest whose square does not; in PyTorch it stops
+/// its parameter for good. An element whose square underflows counts as 0 in `v`, as in PyTorch.
 #[derive(Clone, Debug)]
 pub struct RmsProp {
     config: RmsPropConfig,

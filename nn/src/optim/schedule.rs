@@ -7,8 +7,8 @@ use std::{
 };
 use wgrad::{DType, Tensor};
 
-/// The learning rate `lr[t]` of update `t`, where `t = 0` is the first and only successful updates count; or another number
-/// that changes with the updates.
+/// The learning rate `lr[t]` of update `t`, where `t = 0` is the first and only successful updates count; or another
+/// number that changes with the updates.
 ///
 /// No length may exceed the total; a length of 0 means none.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -20,48 +20,50 @@ pub enum Schedule {
     Warmup {
         /// The rate afterwards.
         base: f64,
-        /// The number of updates that it takes.
+        /// The number of updates of the warm-up.
         steps: u32,
-        /// Added to `t`: 1 unless there is a reason.
+        /// Added to `t`; usually 1.
         offset: u32,
     },
     /// `base * (factor + (1 - factor) * min(t, steps) / steps)`: PyTorch's `LinearLR`.
     WarmupFactor {
         /// The rate afterwards.
         base: f64,
-        /// The number of updates that it takes.
+        /// The number of updates of the warm-up.
         steps: u32,
         /// The first rate's share of the base.
         factor: f64,
     },
-    /// Up from `init` to `base` in `steps` updates, then in a straight line to `end` at `total`, and no further.
+    /// Rises from `init` to `base` in `steps` updates, then falls in a straight line to `end` at `total`, and stays
+    /// there.
     WarmupLinear {
         /// The highest rate.
         base: f64,
-        /// The number of updates that the way up takes.
+        /// The number of updates of the rise.
         steps: u32,
-        /// The place where it ends.
+        /// The update at which the fall ends.
         total: u32,
         /// The first rate.
         init: f64,
         /// The last rate.
         end: f64,
     },
-    /// Up from `init` to `base` in `steps` updates, then half a cosine down to `end` at `total` (Loshchilov & Hutter
-    /// 2017), and no further.
+    /// Rises from `init` to `base` in `steps` updates, then falls along half a cosine to `end` at `total` (Loshchilov &
+    /// Hutter 2017), and stays there.
     WarmupCosine {
         /// The highest rate.
         base: f64,
-        /// The number of updates that the way up takes.
+        /// The number of updates of the rise.
         steps: u32,
-        /// The place where it ends.
+        /// The update at which the fall ends.
         total: u32,
         /// The first rate.
         init: f64,
         /// The last rate.
         end: f64,
     },
-    /// `sqrt(eta / (1 + t)^gamma)`: the standard deviation of gradient noise (Neelakantan et al. 2015, with `gamma` 0.55).
+    /// `sqrt(eta / (1 + t)^gamma)`: the standard deviation of gradient noise (Neelakantan et al. 2015, with `gamma`
+    /// 0.55).
     Annealed {
         /// The first variance.
         eta: f64,
@@ -92,7 +94,7 @@ impl Schedule {
         self.formula(t as f64)
     }
 
-    /// The same, with all rates multiplied.
+    /// The same schedule, with all rates multiplied by a factor.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         match self {
@@ -111,8 +113,8 @@ impl Schedule {
         }
     }
 
-    /// The same, but rising to its highest rate over so many updates; where it falls, it has fallen when it had before, unless
-    /// the rise takes longer.
+    /// The same schedule, but with a rise to its highest rate over `rise` updates. A fall still ends at the same
+    /// update, unless the rise takes longer.
     #[must_use]
     pub fn with_warmup(self, rise: u32) -> Self {
         let (init, length) = (self.highest() / f64::from(rise.max(1)), |total: u32| total.max(rise));
@@ -130,7 +132,7 @@ impl Schedule {
         }
     }
 
-    /// The same, but staying at its highest rate once it is there.
+    /// The same schedule, but staying at its highest rate once it is reached.
     #[must_use]
     pub fn held(self) -> Self {
         match self {
@@ -184,7 +186,7 @@ impl Schedule {
         }
     }
 
-    /// Refuses what no training can mean.
+    /// Refuses invalid rates and lengths.
     #[track_caller]
     pub(crate) fn check(&self) {
         let (rates, steps, total) = match *self {

@@ -16,7 +16,7 @@ pub struct SgdConfig {
     pub lr: Rate,
     /// `momentum`; 0 for none.
     pub momentum: f64,
-    /// The part of a gradient that does not enter the momentum, from its second step on.
+    /// The share of a gradient that does not enter the momentum, from a parameter's second step on.
     pub dampening: f64,
     /// True to step along the momentum of the next step (Nesterov 1983, as in Sutskever et al. 2013).
     pub nesterov: bool,
@@ -42,8 +42,9 @@ impl Default for SgdConfig {
 /// p -= lr * (nesterov ? g + momentum * b : b)          (lr * g without momentum)
 /// ```
 ///
-/// A result beyond the largest finite number becomes that, and so does an infinity that nobody has checked; in PyTorch it
-/// becomes infinite, and a parameter stays so for good. What a clip by a number has bounded is computed as it is written.
+/// A result beyond the largest finite number becomes that number, and so does an unchecked infinity; in PyTorch the
+/// parameter becomes infinite, and stays so for good. Gradients that a clip has bounded need no such check, and are
+/// computed as written.
 #[derive(Clone, Debug)]
 pub struct Sgd {
     config: SgdConfig,
@@ -66,7 +67,7 @@ impl Sgd {
             "sgd: nesterov needs momentum above 0 and dampening 0, not {momentum} and {dampening}"
         );
         let flat: &[&str] = if momentum > 0.0 { &["momentum"] } else { &[] };
-        // Zero momentum makes the first b equal g by itself, unless dampening would shrink g.
+        // The state of momentum starts at 0, so the first `b` equals `g`, unless dampening would shrink `g`.
         let segmental: &[&str] = if momentum > 0.0 && dampening != 0.0 { &["started"] } else { &[] };
         let states = OptimizerStates::declare(store, params, &config.name, flat, segmental);
         let sgd = Self { config, states };

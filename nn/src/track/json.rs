@@ -1,8 +1,8 @@
-//! Numbers as JSON has them.
+//! Numbers as JSON values.
 
 use serde_json::Value;
 
-/// A number, or its name where JSON has none.
+/// A number; a text for NaN and infinities, which JSON lacks.
 pub fn exact(value: f64) -> Value {
     match value {
         _ if value.is_nan() => "NaN".into(),
@@ -12,7 +12,7 @@ pub fn exact(value: f64) -> Value {
     }
 }
 
-/// As [`exact`], with the digits that an f32 has.
+/// As [`exact`], rounded to the digits of an f32.
 pub fn number(value: f64) -> Value {
     if !value.is_finite() || !(value as f32).is_finite() {
         return exact(value);

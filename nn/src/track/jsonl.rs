@@ -9,9 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file with one JSON object on each line: `step`, `kind` (`update`, `measurement`, `alert`, `value`, `text`, `settings`, `tape`,
-/// `end`), and what the kind has.
-/// Numbers that JSON lacks are the texts `NaN`, `inf` and `-inf`.
+/// A file with one JSON object on each line: `step`, `kind` (`update`, `measurement`, `alert`, `value`, `text`,
+/// `settings`, `tape`, `end`), and the fields of the kind. Numbers that JSON lacks are the texts `NaN`, `inf` and
+/// `-inf`.
 #[derive(Debug)]
 pub struct Jsonl {
     path: PathBuf,
@@ -19,17 +19,17 @@ pub struct Jsonl {
 }
 
 impl Jsonl {
-    /// A new file.
+    /// Creates a file.
     ///
     /// # Errors
-    /// If there is one already, which stays as it is; if it cannot be made.
+    /// If the file exists already, and then it stays as it is; if it cannot be created.
     pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
         Ok(Self { path: path.as_ref().into(), file: BufWriter::new(file) })
     }
 
-    /// A file that goes on, such as that of a run which is resumed; a new one where there is none. A last line that was cut short
-    /// goes.
+    /// Opens a file to continue it, such as that of a resumed run, or creates it. A last line that was cut short is
+    /// removed.
     ///
     /// # Errors
     /// If it cannot be read or written.

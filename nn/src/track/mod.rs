@@ -1,7 +1,7 @@
-//! Tracking: what a run shows goes to sinks, on a thread of its own.
+//! Tracking: the records of a run go to sinks, on a thread of their own.
 //!
-//! A [`Tracker`] takes updates, measurements and alerts, and hands them to its [`Sink`]s, such as [`Jsonl`]. It never makes a
-//! step wait: what finds the queue full is left out, and counted.
+//! A [`Tracker`] takes updates, measurements and alerts, and hands them to its [`Sink`]s, such as [`Jsonl`]. It never
+//! makes a step wait: a record that finds the queue full is dropped, and counted.
 
 mod json;
 mod jsonl;
@@ -30,7 +30,7 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Something that a run shows.
+/// A record of a run.
 #[derive(Clone, Debug)]
 pub struct Record {
     /// The number of the update, from 0 on.
@@ -46,7 +46,7 @@ pub enum Event {
     Update(Update),
     /// A measurement of an update.
     Measurement(Box<Measurement>),
-    /// Something to look at.
+    /// An alert.
     Alert(Alert),
     /// A number of the caller's, by name, such as a metric on held-out data.
     Value(String, f64),
@@ -61,23 +61,23 @@ pub enum Event {
     },
     /// A recorded step.
     Tape(Box<Recorded>),
-    /// The run is over.
+    /// The end of the run.
     End(End),
 }
 
 /// The end of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// It has made all its steps, or solved its task before.
+    /// The run made all its steps, or solved its task earlier.
     Finished,
-    /// A loss was not finite, or something failed.
+    /// A loss was non-finite, or an error ended the run.
     Broken,
-    /// Somebody stopped it.
+    /// The run was stopped before its end.
     Interrupted,
 }
 
 impl End {
-    /// That of a run that nobody stopped: whether it is sound.
+    /// The end of a run that was not stopped.
     pub fn of(is_sound: bool) -> Self {
         if is_sound { End::Finished } else { End::Broken }
     }
@@ -123,7 +123,7 @@ impl fmt::Display for Setting {
     }
 }
 
-/// Something to look at.
+/// A message about a run that needs attention.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Alert {
     /// Its kind, such as that of [`LossAlert::name`].
@@ -144,9 +144,9 @@ impl From<&Warning> for Alert {
     }
 }
 
-/// Somewhere records go. A sink that fails gets no more of them.
+/// A destination of records. A sink that fails gets no more of them.
 pub trait Sink: Send {
-    /// Its name, for a message: what it writes to.
+    /// The sink's name in messages, such as the path of its file.
     fn name(&self) -> String;
 
     /// Takes a record.
@@ -155,10 +155,10 @@ pub trait Sink: Send {
     /// If it cannot be written.
     fn write(&mut self, record: &Record) -> io::Result<()>;
 
-    /// Brings what it holds to where it goes. It is called whenever there is nothing else to do, and at the end.
+    /// Writes out all records that it holds. The tracker calls it whenever the queue is empty, and at the end.
     ///
     /// # Errors
-    /// If that cannot be written.
+    /// If they cannot be written.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -169,7 +169,7 @@ pub trait Sink: Send {
 pub struct SinkError {
     /// The sink.
     pub sink: String,
-    /// Why.
+    /// Its error.
     pub error: io::Error,
 }
 
@@ -185,10 +185,10 @@ impl std::error::Error for SinkError {
     }
 }
 
-/// The outcome for all records.
+/// The outcome of tracking.
 #[derive(Debug, Default)]
 pub struct Tracked {
-    /// Records that found the queue full, and went to no sink.
+    /// The number of records that found the queue full, and went to no sink.
     pub dropped: u64,
     /// The sinks that have failed.
     pub errors: Vec<SinkError>,
@@ -201,7 +201,7 @@ struct Shared {
     errors: Mutex<Vec<SinkError>>,
 }
 
-/// Hands what a run shows to sinks.
+/// Hands the records of a run to sinks.
 ///
 /// ```
 /// use wgrad_nn::track::{Jsonl, Tracker};
@@ -217,7 +217,7 @@ struct Shared {
 /// # }
 /// ```
 pub struct Tracker {
-    /// None once it is finished.
+    /// `None` once the tracker is finished.
     queue: Option<SyncSender<Record>>,
     worker: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
@@ -232,10 +232,10 @@ impl fmt::Debug for Tracker {
 }
 
 impl Tracker {
-    /// One whose queue has room for so many records.
+    /// A tracker whose queue has room for `capacity` records.
     ///
     /// # Panics
-    /// If there is room for none; if the operating system gives no thread.
+    /// If the capacity is 0; if the operating system gives no thread.
     #[track_caller]
     pub fn new(sinks: Vec<Box<dyn Sink>>, capacity: usize) -> Self {
         assert!(capacity > 0, "tracker: a queue for 0 records, and at least 1 is needed");
@@ -247,14 +247,14 @@ impl Tracker {
         Self { queue: Some(queue), worker, shared, watch: LossWatch::default(), forecast: Forecast::default() }
     }
 
-    /// With another watch over the loss than the default one.
+    /// The same tracker with another watch over the loss.
     #[must_use]
     pub fn with_watch(mut self, watch: LossWatch) -> Self {
         self.watch = watch;
         self
     }
 
-    /// Takes an update, and what its loss alerts to and forecasts, which is also returned.
+    /// Takes an update. The alerts and warnings that it causes are recorded too, and returned.
     pub fn update(&mut self, step: usize, update: &Update) -> Vec<Alert> {
         self.record(step, Event::Update(update.clone()));
         let alerts = self.watch.push(update.loss);
@@ -266,7 +266,7 @@ impl Tracker {
         alerts
     }
 
-    /// Takes a measurement of the update that was taken last, and what it forecasts, which is also returned.
+    /// Takes a measurement of the last update. The warning that it causes is recorded too, and returned.
     pub fn measurement(&mut self, step: usize, measurement: &Measurement) -> Option<Alert> {
         self.record(step, Event::Measurement(Box::new(measurement.clone())));
         let alert = self.forecast.measurement(measurement).as_ref().map(Alert::from);
@@ -291,17 +291,17 @@ impl Tracker {
         self.record(step, Event::Text(name.into(), text.into()));
     }
 
-    /// Takes what the run was asked for, before its first step, and the name of the value that it is judged by.
+    /// Takes the settings of the run, before its first step, and the name of the value that the run is judged by.
     pub fn settings(&mut self, all: Vec<(String, Setting)>, metric: &str) {
         self.record(0, Event::Settings { all, metric: metric.into() });
     }
 
-    /// Takes a recorded step as it is after so many updates. The last one counts.
+    /// Takes a recorded step as it is after `steps` updates. If there are several, a [`Page`] shows the last one.
     pub fn tape(&mut self, steps: usize, recorded: Recorded) {
         self.record(steps, Event::Tape(Box::new(recorded)));
     }
 
-    /// Takes it that the run is over after so many updates.
+    /// Takes the end of the run, after `steps` updates.
     pub fn end(&mut self, steps: usize, end: End) {
         self.record(steps, Event::End(end));
     }
@@ -314,7 +314,7 @@ impl Tracker {
         }
     }
 
-    /// Records that found the queue full so far.
+    /// The number of records that found the queue full so far.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
@@ -333,20 +333,20 @@ impl Tracker {
     fn close(&mut self) {
         self.queue = None;
         if let Some(worker) = self.worker.take() {
-            // A sink that panics has said so itself.
+            // The panic of a sink has printed its own message.
             let _ = worker.join();
         }
     }
 }
 
-/// Records in the queue are written also if nobody finishes the tracker.
+/// A tracker that is dropped writes the records in its queue too.
 impl Drop for Tracker {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-/// Takes records until there will be no more.
+/// Takes records until the queue is closed.
 fn work(mut sinks: Vec<Box<dyn Sink>>, records: &Receiver<Record>, shared: &Shared) {
     let each = |sinks: &mut Vec<Box<dyn Sink>>, f: &mut dyn FnMut(&mut dyn Sink) -> io::Result<()>| {
         sinks.retain_mut(|sink| {
@@ -368,8 +368,8 @@ fn work(mut sinks: Vec<Box<dyn Sink>>, records: &Receiver<Record>, shared: &Shar
     }
 }
 
-/// The rows of a picture of the flow, and mean |dL/dz| of each: the inputs of activations, or the time steps of a recurrent
-/// layer.
+/// The rows of a picture of the flow, and mean |dL/dz| of each: the inputs of activations, or the time steps of a
+/// recurrent layer.
 fn rows_of_flow(measured: &Measurement) -> (Vec<String>, Vec<f64>) {
     let sites = measured.sites.iter().filter(|site| site.path.rsplit('/').next() == Some("z"));
     let of = |site: &SiteMeasure| -> Vec<(String, f64)> {

@@ -1,4 +1,4 @@
-//! A recorded step for those who look at it: its nodes with the ranges of their values, and where its time goes.
+//! A recorded step to look at: its nodes with the ranges of their values, and the times of its kernels.
 
 use super::json::number;
 use crate::train::flight::settled;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use wgrad::{Array, NodeId, Program, Session, ValueRange, op::Op, plan::Cost};
 
-/// A recorded step, with what is measured of it.
+/// A recorded step, with its measurements.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     program: Program,
@@ -16,7 +16,7 @@ pub struct Recorded {
     costs: Vec<Cost>,
 }
 
-/// Runs of which each kernel's time is the median, and those before them that do not count.
+/// The number of runs whose median is a kernel's time, and the number of warm-up runs before them.
 const RUNS: usize = 5;
 const WARM: usize = 2;
 
@@ -24,13 +24,13 @@ const WARM: usize = 2;
 const MOST: usize = 20_000;
 
 impl Recorded {
-    /// A step of which nothing is measured.
+    /// A step without measurements.
     pub fn new(program: &Program) -> Self {
         Self { program: program.clone(), moment: String::new(), ranges: vec![], chain: vec![], costs: vec![] }
     }
 
-    /// With the ranges of its values, from the states that a session of the step has now. `moment` says in words which these are,
-    /// such as `after the last step`.
+    /// Adds the ranges of the step's values, computed from the present states of a session. `moment` names the moment
+    /// of these states in words, such as `after the last step`.
     ///
     /// ```
     /// # use wgrad::{Array, Session, Step};
@@ -56,7 +56,7 @@ impl Recorded {
         Ok(self)
     }
 
-    /// With the time of each kernel, where the device tells it: the median of 5 runs. The states are then what they were.
+    /// Adds the time of each kernel, the median of 5 runs, if the device measures times. The states stay as they were.
     ///
     /// # Errors
     /// As [`Session::compile`] and [`Session::run`].
@@ -65,16 +65,17 @@ impl Recorded {
         Ok(self)
     }
 
-    /// With the way from a cause to the loss, node by node.
+    /// Adds the chain of nodes from a cause to the loss.
     #[must_use]
     pub fn with_chain(mut self, chain: impl IntoIterator<Item = NodeId>) -> Self {
         self.chain = chain.into_iter().collect();
         self
     }
 
-    /// All of it but the printed text. A node is `[id, formula, type and shape, line, scope, phase, operands, range]`, with scope
-    /// and phase by their places in the lists; a range is null, or `[low, high, NaN, infinite]`, with null for an end where no
-    /// element is finite. A kernel is `[kernel, over, computes, recorded in, times, milliseconds]`.
+    /// The step as JSON, without its printed text. A node is
+    /// `[id, formula, type and shape, line, scope, phase, operands, range]`, with scope and phase by their places in
+    /// the lists; a range is null, or `[low, high, NaN, infinite]`, with null for an end if no element is finite. A
+    /// kernel is `[kernel, over, computes, recorded in, times, milliseconds]`.
     pub(super) fn json(&self) -> Map<String, Value> {
         let Self { program, moment, ranges, chain, costs } = self;
         let live = program.live();
@@ -141,7 +142,7 @@ impl Names {
     }
 }
 
-/// The time of a step by kernels; nothing if the device does not tell.
+/// The time of a step by kernels; empty if the device does not measure it.
 fn costs(session: &mut Session, program: &Program, inputs: &[(&str, &Array)]) -> wgrad::Result<Vec<Cost>> {
     let step = session.compile(program.clone())?;
     if !session.watch(&step)? {
@@ -151,7 +152,7 @@ fn costs(session: &mut Session, program: &Program, inputs: &[(&str, &Array)]) ->
     let runs = session.rewound(&present, |session| {
         for _ in 0..WARM + RUNS {
             session.run(&step, inputs)?;
-            // A step that is broken may say so each time.
+            // A broken step may report an error in each run, which is ignored.
             settled(session)?;
         }
         session.kernel_times(&step)

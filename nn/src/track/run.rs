@@ -1,4 +1,4 @@
-//! A run as its file of metrics tells of it.
+//! A run as read from its file of metrics.
 
 use super::{Alert, End, Setting};
 use crate::{
@@ -12,14 +12,14 @@ use std::{
     path::Path,
 };
 
-/// A run as the file of a [`super::Jsonl`] tells of it: what can be set beside another run.
+/// A run as read from the file of a [`super::Jsonl`], to compare it with another run.
 #[derive(Clone, Default, Debug)]
 pub struct Run {
     /// Its settings, by name.
     pub settings: Vec<(String, Setting)>,
     /// The name of the value that it is judged by.
     pub metric: String,
-    /// Its updates, oldest first. What a file does not hold is not there: numbers of runs are 0, and there is no profile.
+    /// Its updates, oldest first. The file lacks the numbers of runs, which are 0 here, and profiles.
     pub updates: Vec<(usize, Update)>,
     /// Numbers of the caller's by name, in the order in which the names first appear.
     pub values: Vec<(String, Vec<(usize, f64)>)>,
@@ -31,11 +31,11 @@ pub struct Run {
     pub alerts: Vec<(usize, Alert)>,
     /// The finding of a diagnosis, in words.
     pub finding: Option<String>,
-    /// Its end. `None` of a run that goes on, or was killed.
+    /// Its end; `None` if the run goes on, or was killed.
     pub end: Option<End>,
 }
 
-/// A number, also one that JSON has no word for.
+/// Reads a number, or the text of one that JSON lacks.
 fn float(of: &Value) -> Option<f64> {
     match of.as_str() {
         None => of.as_f64(),
@@ -54,10 +54,10 @@ fn setting(of: &Value) -> Option<Setting> {
 }
 
 impl Run {
-    /// Reads a file. A last line that was cut short is left out, and so is what this version does not know.
+    /// Reads a file. It leaves out a last line that was cut short, and lines of a kind that this version does not know.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be read; [`Error::Metrics`] of the first line that is not one of metrics.
+    /// [`Error::Io`] if it cannot be read; [`Error::Metrics`] for the first line that is not a line of metrics.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let io = |source| Error::Io { action: "read", path: path.into(), source };

@@ -10,7 +10,7 @@ use wgrad::{Array, Backend, Program, Session, Step, StoredProgram};
 
 /// The version of the format.
 const FORMAT: &str = "1";
-/// Metadata of the format's own.
+/// The keys of the format's own metadata.
 const FORMAT_KEY: &str = "wgrad.capsule";
 const PROGRAM_KEY: &str = "wgrad.program";
 const DEVICE_KEY: &str = "wgrad.device";
@@ -20,8 +20,8 @@ const RESERVED: &str = "wgrad.";
 const STATE: &str = "state:";
 const INPUT: &str = "input:";
 
-/// A recorded program with the values of all states and inputs before a run of it: parameters, what optimizers keep, running
-/// statistics, generators of random numbers. It is stored as one safetensors file.
+/// A recorded program with the values of all its inputs and states before a run: parameters, states of optimizers,
+/// running statistics, generators of random numbers. It is stored as one safetensors file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Capsule {
     program: StoredProgram,
@@ -29,14 +29,14 @@ pub struct Capsule {
     inputs: Vec<(String, Array)>,
     /// The device that the run was on.
     pub device: String,
-    /// The version of wgrad that has made it.
+    /// The version of wgrad that made the capsule.
     pub version: String,
     /// The caller's notes. No key begins with `wgrad.`.
     pub notes: Metadata,
 }
 
 impl Capsule {
-    /// Of a program with what a session holds now.
+    /// The capsule of a program, with the present states of a session.
     ///
     /// # Errors
     /// If the device is lost, or a run has failed.
@@ -63,7 +63,7 @@ impl Capsule {
         self.inputs.iter().map(|(name, array)| (name.as_str(), array)).collect()
     }
 
-    /// A session on a device with the program, in the states of before the run.
+    /// Opens a session on a device, with the program and the states before the run.
     ///
     /// # Errors
     /// [`wgrad::Error::NoProgram`] if the capsule holds none; as [`Session::new`] and [`Session::compile`].
@@ -74,10 +74,10 @@ impl Capsule {
         Ok((session, step))
     }
 
-    /// Saves it. The file is replaced in one step, when the new one is complete and on disk.
+    /// Saves the capsule. The file is replaced in one step, when the new one is complete and on disk.
     ///
     /// # Errors
-    /// As [`SaveFile::open`] and [`SaveFile::write`]; [`Error::Header`] of a program that is too long for a file's header.
+    /// As [`SaveFile::open`] and [`SaveFile::write`]; [`Error::Header`] if the program is too long for a file's header.
     ///
     /// # Panics
     /// If the key of a note begins with `wgrad.`.
@@ -98,11 +98,11 @@ impl Capsule {
         write_file(&SaveFile::open(path)?, states.chain(inputs).collect(), &metadata)
     }
 
-    /// Reads one.
+    /// Reads a capsule.
     ///
     /// # Errors
-    /// [`Error::Io`] and [`Error::Malformed`] if the file cannot be read; [`Error::Capsule`] if it is no capsule, or one of
-    /// another version of the format, or not all of it is there.
+    /// [`Error::Io`] and [`Error::Malformed`] if the file cannot be read; [`Error::Capsule`] if it is no capsule, has
+    /// another version of the format, or is incomplete.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let (mut tensors, mut metadata) = read_file(path)?;
@@ -127,7 +127,7 @@ impl Capsule {
                 return Err(fails(format!("its input {name:?} is {have}, and its program reads {dtype}{shape}")));
             }
         }
-        // A program that no tape has recorded is none.
+        // Opening the program checks that a tape could have recorded it.
         program.clone().open(states.clone()).map_err(|error| fails(error.to_string()))?;
         let own = |key: &str| metadata.get(key).cloned().unwrap_or_default();
         let (device, version) = (own(DEVICE_KEY), own(VERSION_KEY));

@@ -2,8 +2,8 @@
 //!
 //! A parameter is stored under its path, in its shape, so that other programs can read it; any other state under
 //! `state:` and its name; an array that the caller adds under `extra:` and its name. The metadata holds the format's
-//! version, the order of the parameters (the flat states of an optimizer depend on it) and what text the caller adds.
-//! The same content makes the same bytes.
+//! version, the order of the parameters (the flat states of an optimizer depend on it) and the caller's text. The same
+//! content makes the same bytes.
 
 use super::SaveFile;
 use crate::error::{Error, Result};
@@ -18,9 +18,9 @@ use wgrad::{Array, DType, Data, Layout, Session, Shape, StateId, f16};
 const FORMAT: &str = "1";
 const FORMAT_KEY: &str = "wgrad.format";
 const ORDER_KEY: &str = "wgrad.order";
-/// Metadata keys that begin so are the format's own.
+/// The prefix of the format's own metadata keys.
 const RESERVED: &str = "wgrad.";
-/// The most bytes of a header that readers of safetensors take.
+/// The longest header, in bytes, that readers of safetensors accept.
 const MOST_HEADER: usize = 100_000_000;
 const EXTRA: &str = "extra:";
 
@@ -28,13 +28,13 @@ const EXTRA: &str = "extra:";
 /// which has room for 100 MB.
 pub type Metadata = BTreeMap<String, String>;
 
-/// Arrays that the caller stores beside the states of a session, by name: what grows with the run.
+/// Arrays that the caller stores beside the states of a session, by name, such as data that grows with the run.
 pub type Arrays = BTreeMap<String, Array>;
 
 /// Saves all parameters and states of a session.
 ///
-/// The file is replaced in one step, when the new one is complete and on disk: see [`SaveFile`], which a run holds to save
-/// to one file again and again.
+/// The file is replaced in one step, when the new one is complete and on disk. A run that saves to one file again and
+/// again holds a [`SaveFile`], and calls [`save_to`].
 ///
 /// # Errors
 /// As [`SaveFile::open`] and [`save_to`].
@@ -47,7 +47,7 @@ pub fn save(session: &mut Session, path: impl AsRef<Path>, metadata: &Metadata) 
     save_to(&SaveFile::open(path)?, session, metadata, &Arrays::new())
 }
 
-/// Saves all parameters and states of a session, and arrays of the caller, to a file that is held.
+/// Saves all parameters and states of a session, and arrays of the caller, to a [`SaveFile`].
 ///
 /// # Errors
 /// [`Error::Io`] if it cannot be written; [`Error::Header`] if the metadata has no room in the header;
@@ -84,7 +84,7 @@ pub(crate) fn write_file(
     mut tensors: Vec<(String, Cow<'_, Array>)>,
     metadata: &Metadata,
 ) -> Result<()> {
-    // The widest first, so that each lies where its type may.
+    // The widest types come first, so that each tensor is aligned to its type.
     tensors.sort_by(|(a, x), (b, y)| stored(y.dtype()).cmp(&stored(x.dtype())).then_with(|| a.cmp(b)));
     let header = encode_header(&tensors, metadata);
     if header.len() > MOST_HEADER {
@@ -146,7 +146,7 @@ fn encode_header(tensors: &[(String, Cow<'_, Array>)], metadata: &Metadata) -> V
     bytes
 }
 
-/// Restores all parameters and states of a session, and gives back the caller's metadata.
+/// Restores all parameters and states of a session, and returns the caller's metadata.
 ///
 /// The whole file is checked before anything is written: a file that does not fit leaves the session as it was.
 ///
@@ -158,7 +158,7 @@ pub fn load(session: &mut Session, path: impl AsRef<Path>) -> Result<Metadata> {
     Ok(load_with_arrays(session, path)?.0)
 }
 
-/// As [`load`], and gives back the caller's arrays too.
+/// As [`load`], and returns the caller's arrays too.
 ///
 /// # Errors
 /// As [`load`]; also [`Error::Malformed`] if an array is of a type that no [`Array`] has.
@@ -194,10 +194,10 @@ pub fn load_with_arrays(session: &mut Session, path: impl AsRef<Path>) -> Result
     Ok((metadata, arrays))
 }
 
-/// The caller's metadata of a checkpoint, for what there is to ask before a session is made for it.
+/// The caller's metadata of a checkpoint, which can be read before there is a session for it.
 ///
 /// # Errors
-/// As [`load`], but for what a session holds.
+/// [`Error::Io`], [`Error::Malformed`], [`Error::Foreign`] and [`Error::Version`], as [`load`].
 pub fn metadata(path: impl AsRef<Path>) -> Result<Metadata> {
     let path = path.as_ref();
     let mut metadata = header(path, &read(path)?)?;
@@ -214,8 +214,8 @@ pub fn metadata(path: impl AsRef<Path>) -> Result<Metadata> {
 ///
 /// # Errors
 /// [`Error::Io`] and [`Error::Malformed`] if the file cannot be read; [`Error::Missing`] if a parameter gets no tensor,
-/// [`Error::Ambiguous`] if two, [`Error::Unexpected`] if a path is no parameter's, [`Error::Mismatch`] if a shape differs
-/// or the type is not f64, f32 or f16; [`Error::Session`] if the device is lost.
+/// [`Error::Ambiguous`] if it gets two, [`Error::Unexpected`] if `name_map` gives a path that no parameter has,
+/// [`Error::Mismatch`] if a shape differs or the type is not f64, f32 or f16; [`Error::Session`] if the device is lost.
 pub fn load_params(
     session: &mut Session,
     path: impl AsRef<Path>,
@@ -254,7 +254,7 @@ pub fn load_params(
     Ok(left_out)
 }
 
-/// A tensor that a session needs of a file.
+/// A tensor that a session needs from a file.
 struct Wanted {
     key: String,
     shape: Shape,
@@ -400,7 +400,7 @@ fn encode(data: &Data) -> Vec<u8> {
     }
 }
 
-/// The reverse; `None` for types that no state has.
+/// The reverse of [`encode`]; `None` for types that no state has.
 fn decode(dtype: Dtype, bytes: &[u8]) -> Option<Data> {
     fn chunks<const N: usize, T>(bytes: &[u8], element: impl Fn([u8; N]) -> T) -> Vec<T> {
         bytes.as_chunks::<N>().0.iter().map(|chunk| element(*chunk)).collect()

@@ -1,7 +1,7 @@
-//! Edits: how a run is made again that differs from another in one thing, though nobody changes the code that describes it.
+//! Edits: changes of a run, to make it again with one difference and without a change of its code.
 //!
-//! An edit acts on the trainer's settings, on the optimizer's, on the program while it is recorded, or on the states that it
-//! starts from. The default of [`crate::TrainerConfig::edits`] is none.
+//! An edit acts on the settings of the trainer or of the optimizer, on the program while it is recorded, or on the
+//! first values of states. The default of [`crate::TrainerConfig::edits`] is none.
 
 use super::{Loss, LossScale, Precision, TrainerConfig};
 use crate::{
@@ -20,74 +20,76 @@ use wgrad::{
 /// A change of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Edit {
-    /// A setting of the optimizer.
+    /// Changes a setting of the optimizer.
     Tune(Tuning),
-    /// [`TrainerConfig::clip_norm`].
+    /// Sets [`TrainerConfig::clip_norm`].
     ClipNorm(Option<f64>),
-    /// [`TrainerConfig::clip_value`].
+    /// Sets [`TrainerConfig::clip_value`].
     ClipValue(Option<f64>),
-    /// [`TrainerConfig::agc`].
+    /// Sets [`TrainerConfig::agc`].
     Agc(Option<f64>),
-    /// No [`TrainerConfig::noise`].
+    /// Removes [`TrainerConfig::noise`].
     NoNoise,
-    /// [`TrainerConfig::loss_scale`].
+    /// Sets [`TrainerConfig::loss_scale`].
     LossScale(LossScale),
-    /// [`TrainerConfig::precision`].
+    /// Sets [`TrainerConfig::precision`].
     Precision(Precision),
-    /// [`TrainerConfig::weighting`].
+    /// Sets [`TrainerConfig::weighting`].
     Weighting(Weighting),
-    /// The loss is multiplied by this.
+    /// Multiplies the loss by this factor.
     Loss(f64),
-    /// The gradients of the parameters below these paths are multiplied by this.
+    /// Multiplies the gradients of the parameters below these paths by this factor.
     ScaleGrad(Vec<String>, f64),
-    /// All parameters of the store are trained.
+    /// Trains all parameters of the store.
     Unfreeze,
-    /// A float input becomes `(x - shift) * scale`.
+    /// Replaces a float input by `(x - shift) * scale`.
     Input {
-        /// Its name.
+        /// The name of the input.
         name: String,
         /// The number that is subtracted.
         shift: f64,
         /// The factor of the difference.
         scale: f64,
     },
-    /// The tensors that are probed at these sites are changed.
+    /// Changes the tensors that are probed at these sites.
     Sites(Vec<String>, Transform),
-    /// Operations are replaced where they are recorded.
+    /// Replaces operations while they are recorded.
     Operations(Vec<Spot>),
-    /// No dropout.
+    /// Removes dropout.
     NoDropout,
-    /// The gradient is that of the loss and of this weight times [`crate::omega`], over every plain recurrence, which is
-    /// recorded step by step for it. The loss that is told of is that of before.
+    /// Adds the gradient of this weight times [`crate::omega`] to that of the loss, for every plain recurrence, which
+    /// is recorded step by step. The reported loss stays as it is.
     Omega(f64),
-    /// The parameters of these paths start with other values: matrices by an initializer, vectors at 0 where they were not 1.
+    /// Replaces the first values of the parameters of these paths: matrices by an initializer's values, vectors by 0
+    /// unless all their elements are 1.
     Init(Vec<String>, Init),
-    /// The first values of the parameters of these paths are multiplied by this.
+    /// Multiplies the first values of the parameters of these paths by this factor.
     Times(Vec<String>, f64),
-    /// The batch of this update, counted from 0, is left out.
+    /// Leaves out the batch of this update, counted from 0.
     Skip(usize),
 }
 
 /// The edit of a tensor at a site.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Transform {
-    /// It is normalised, without parameters: rows by their mean and deviation, images by those of all their channels.
+    /// Normalises the tensor, without parameters: rows by their mean and deviation, images by those of all their
+    /// channels.
     Normalise,
-    /// The tensor of the same shape at the site before it is added.
+    /// Adds the tensor at the site before, if it has the same shape.
     Shortcut,
-    /// Rows are divided by their root mean square.
+    /// Divides rows by their root mean square.
     Unit,
-    /// It is multiplied by this.
+    /// Multiplies the tensor by this factor.
     Times(f64),
-    /// Its logarithm takes its place: of probabilities, logits.
+    /// Takes the logarithm of the tensor, which turns probabilities into logits.
     Log,
-    /// A rectifier takes the place of the tanh or sigmoid of it.
+    /// Replaces the tanh or sigmoid of the tensor by a rectifier.
     Rectify,
-    /// A hundredth of what is negative passes the rectifier of it.
+    /// Makes the rectifier of the tensor leaky: a hundredth of negative elements passes.
     Leak,
 }
 
-/// An operation that is replaced: an identity that cuts the gradient is left out; what has a pole is kept from it.
+/// An operation to replace: a detach is left out, and an operation with a pole gets a guarded argument.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Spot {
     /// The operation.
@@ -98,14 +100,14 @@ pub struct Spot {
     pub scope: String,
 }
 
-/// The smallest argument of a guarded logarithm, and what is added to a guarded divisor.
+/// The smallest argument of a guarded logarithm, and the number that is added to a guarded divisor.
 const GUARD: f64 = 1e-6;
 
 /// The slope of a leaky rectifier where it is negative (Maas et al. 2013).
 const LEAK: f64 = 0.01;
 
 impl Edit {
-    /// Changes settings.
+    /// Applies the edit to the settings of a trainer.
     fn set(&self, config: &mut TrainerConfig, store: &Store) {
         match self {
             Edit::ClipNorm(bound) => config.clip_norm = *bound,
@@ -120,7 +122,7 @@ impl Edit {
         }
     }
 
-    /// Writes other first values.
+    /// Writes the first values that the edit asks for.
     fn write(&self, session: &mut Session) -> Result<()> {
         let (Edit::Init(paths, _) | Edit::Times(paths, _)) = self else { return Ok(()) };
         let layout = session.layout().clone();
@@ -140,7 +142,7 @@ impl Edit {
     }
 }
 
-/// The parameters of these paths, and those below them.
+/// The parameters at these paths, and below them.
 fn below(store: &Store, paths: &[String]) -> ParamSet {
     store.params_where(|path| {
         paths
@@ -149,7 +151,7 @@ fn below(store: &Store, paths: &[String]) -> ParamSet {
     })
 }
 
-/// The trainer's settings with all edits of a configuration, the parameters that are trained then, and the optimizer.
+/// The trained parameters, the optimizer and the settings of a trainer, after all edits of its configuration.
 #[track_caller]
 pub(crate) fn edited(
     store: &mut Store,
@@ -204,7 +206,7 @@ pub(crate) fn recorded<'t>(tape: &'t Tape, edits: &[Edit], f: impl FnOnce() -> L
     Loss { value: added.map_or(loss.value, with), ..loss }
 }
 
-/// Records with other operations and other tensors at sites.
+/// Records with the operations, and the tensors at sites, that the edits ask for.
 fn rewritten<R>(tape: &Tape, edits: &[Edit], unrolled: Rc<RefCell<Vec<Steps>>>, f: impl FnOnce() -> R) -> R {
     let sites: Vec<(Vec<String>, Transform)> = edits
         .iter()
@@ -216,7 +218,7 @@ fn rewritten<R>(tape: &Tape, edits: &[Edit], unrolled: Rc<RefCell<Vec<Steps>>>, 
         .flatten()
         .collect();
     let no_dropout = edits.contains(&Edit::NoDropout);
-    // The tensors whose activation is another.
+    // The tensors at edited sites, whose activations may be replaced.
     let activated = Rc::new(RefCell::new(vec![]));
     let known = activated.clone();
     let other_activations = sites.iter().any(|(_, how)| matches!(how, Transform::Rectify | Transform::Leak));
@@ -267,7 +269,7 @@ fn replacement<'t>(spots: &[Spot], op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'
     })
 }
 
-/// A plain recurrence of more than one step, step by step.
+/// Records a plain recurrence of more than one step in steps; `None` for another operation.
 fn stepwise<'t>(op: &Op, x: &[Tensor<'t>], unrolled: &RefCell<Vec<Steps>>) -> Option<Tensor<'t>> {
     let &Op::Sequence { cell, .. } = op else { return None };
     if cell.gates() > 1 || x[0].shape()[0] < 2 {
@@ -278,11 +280,11 @@ fn stepwise<'t>(op: &Op, x: &[Tensor<'t>], unrolled: &RefCell<Vec<Steps>>) -> Op
     Some(Tensor::stack(&h))
 }
 
-/// The activation of a tensor that one of these sites has given, where it is to be another.
+/// The new activation of a tensor that one of these sites has given; `None` if it stays as it is.
 fn activation<'t>(sites: &[(NodeId, Transform)], op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
     let z = *x.last()?;
     let mut id = z.id();
-    // A measurement may lie between.
+    // A measurement may have put hooks between the site and the activation.
     while let wgrad::Node { op: Op::Hook(_), inputs, .. } = &z.tape().node(id) {
         id = inputs[0];
     }
@@ -303,7 +305,7 @@ fn undropped<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
     let tape = x[0].tape();
     let mut open = vec![x[0].id()];
     let mut random = false;
-    // From a comparison with a uniform number, down to random words.
+    // Walk from the comparison with a uniform number down to the random words.
     for _ in 0..8 {
         let Some(id) = open.pop() else { break };
         let node = tape.node(id);
@@ -315,7 +317,7 @@ fn undropped<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Tensor<'t>> {
 }
 
 impl Transform {
-    /// A tensor in the place of this one. `before` is the one at the site before.
+    /// The tensor that takes the place of `x`. `before` is the tensor at the site before.
     #[track_caller]
     fn of<'t>(self, x: Tensor<'t>, before: &Cell<Option<NodeId>>) -> Tensor<'t> {
         match self {

@@ -1,4 +1,4 @@
-//! The flight recorder: the last states and batches of a run, to go back to once it has broken.
+//! The flight recorder: the last states and batches of a run, to replay once it has broken.
 
 use super::{Capsule, Trainer, trainer::Place};
 use crate::monitor::Update;
@@ -8,14 +8,14 @@ use wgrad::{Array, Error, Growth, Origin, Result, Session, Sizes, Snapshot, Step
 /// Settings of a [`FlightRecorder`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlightConfig {
-    /// Updates from one snapshot to the next.
+    /// The number of updates from one snapshot to the next.
     pub every: usize,
-    /// Snapshots that are kept.
+    /// The number of snapshots that are kept.
     pub keep: usize,
 }
 
 impl Default for FlightConfig {
-    /// Every 50 updates, the last 2.
+    /// A snapshot every 50 updates, of which the last 2 are kept.
     fn default() -> Self {
         Self { every: 50, keep: 2 }
     }
@@ -24,13 +24,13 @@ impl Default for FlightConfig {
 /// The memory that a flight recorder takes, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct FlightMemory {
-    /// Of snapshots, on the device.
+    /// The memory of snapshots, on the device.
     pub device: u64,
-    /// Of batches, on the host.
+    /// The memory of batches, on the host.
     pub host: u64,
 }
 
-/// Something that was done to the trainer.
+/// A call of the trainer.
 #[derive(Debug)]
 enum Call {
     Step(Vec<(String, Array)>),
@@ -46,12 +46,12 @@ struct Leg {
     calls: Vec<Call>,
 }
 
-/// Keeps the states of a run at its last snapshots, on the device, and the batches since the oldest of them, on the host: all
-/// that it takes to run the same steps again, bit for bit. The scale of a loss, windows of micro-batches, dropout and running
-/// statistics are states too.
+/// Keeps the states of a run at its last snapshots, on the device, and the batches since the oldest of them, on the
+/// host. That suffices to run the same steps again, bit for bit: the loss scale, windows of micro-batches, dropout and
+/// running statistics are states too.
 ///
-/// It takes the memory of [`FlightConfig::keep`] times all states, and of the batches of that many times
-/// [`FlightConfig::every`] updates; while it replays, that of one more snapshot.
+/// It takes the memory of [`FlightConfig::keep`] copies of all states, and of the batches of that many times
+/// [`FlightConfig::every`] updates. A replay takes the memory of one more snapshot.
 ///
 /// ```
 /// # use wgrad::{Array, Session};
@@ -79,7 +79,7 @@ pub struct FlightRecorder {
 /// A part of an update.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// The program of a micro-batch, by its number in the window; where an update has but one, all of it.
+    /// The program of a micro-batch, by its number in the window. If an update has one micro-batch, this is all of it.
     MicroBatch(usize),
     /// The program that ends a window.
     Update,
@@ -90,9 +90,9 @@ pub enum Part {
 pub struct Failure {
     /// The number of the update, from 0 on.
     pub update: usize,
-    /// The program.
+    /// The part of the update.
     pub part: Part,
-    /// The first node whose value is not finite.
+    /// The first node whose value is non-finite.
     pub origin: Origin,
     /// The program with its states and inputs, to be run again anywhere.
     pub capsule: Capsule,
@@ -103,39 +103,41 @@ pub struct Failure {
 pub struct Spike {
     /// The number of the update whose loss or gradient is largest, from 0 on.
     pub update: usize,
-    /// That of the update whose loss or gradient is the median of those before it.
+    /// The number of an earlier update, whose loss or gradient is the median of those before `update`.
     pub since: usize,
-    /// The program.
+    /// The part of the update.
     pub part: Part,
     /// The first node that has grown.
     pub growth: Growth,
-    /// The program with its states and inputs in the second update, to be run again anywhere.
+    /// The program with its states and inputs in `update`, to be run again anywhere.
     pub capsule: Capsule,
 }
 
-/// The last steps of a run, made again.
+/// A replay of the last steps of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Replay {
-    /// The number of the update that it begins with.
+    /// The number of the first update.
     pub from: usize,
-    /// The updates that it has made; their runs have numbers of their own.
+    /// The updates of the replay. The numbers of their runs are not those of the run itself.
     pub updates: Vec<Update>,
-    /// The update that broke the run: the first of those at its end that have a loss or a gradient which is not finite, or were
-    /// not taken. Of a run that has recovered, the first of all; but not one that a dynamic loss scale has skipped.
+    /// The update that broke the run. An update is unsound if its loss or gradient is non-finite, or if it was not
+    /// taken. If the run ends with unsound updates, this is the first of these. If it has recovered, this is its first
+    /// unsound update, not counting those that a dynamic loss scale has skipped.
     pub broken: Option<usize>,
-    /// The place where it broke, in that update, or in one before that left states which are not finite. `None` if it did
-    /// not. Also `None` if every value of that update is finite when its nodes run one by one: a sign that a kernel of the
-    /// device is wrong.
+    /// The place where the run broke: in that update, or in an earlier one that left non-finite states. `None` if the
+    /// run did not break. Also `None` if every value of that update is finite when its nodes run one by one: a sign
+    /// that a kernel of the device is wrong.
     pub failure: Option<Failure>,
-    /// The place where values have grown, in a run that did not break: if some loss or gradient is 4 times what it was before.
+    /// The place where values have grown, in a run that did not break, if a loss or a gradient is 4 times the median
+    /// before it.
     pub spike: Option<Spike>,
 }
 
-/// The growth that is a spike.
+/// The factor of growth that makes a spike.
 const SPIKE: f64 = 4.0;
 
 impl FlightRecorder {
-    /// One that has seen nothing.
+    /// A recorder that has seen no step.
     ///
     /// # Panics
     /// If a setting is 0.
@@ -149,10 +151,10 @@ impl FlightRecorder {
     /// [`Trainer::step`], recorded. Every step of the run goes through here, from the same session.
     ///
     /// # Errors
-    /// As that; if the device has no room for a snapshot.
+    /// As [`Trainer::step`]; if the device has no room for a snapshot.
     ///
     /// # Panics
-    /// As that; if the session is another than before.
+    /// As [`Trainer::step`]; if the session is another than before.
     #[track_caller]
     pub fn step(&mut self, trainer: &mut Trainer, session: &mut Session, inputs: &[(&str, &Array)]) -> Result<bool> {
         self.keep(trainer, session)?;
@@ -166,10 +168,10 @@ impl FlightRecorder {
     /// [`Trainer::flush`], recorded.
     ///
     /// # Errors
-    /// As that.
+    /// As [`Trainer::flush`].
     ///
     /// # Panics
-    /// As that.
+    /// As [`Trainer::flush`].
     #[track_caller]
     pub fn flush(&mut self, trainer: &mut Trainer, session: &mut Session) -> Result<bool> {
         let before = trainer.place();
@@ -178,7 +180,7 @@ impl FlightRecorder {
         done
     }
 
-    /// The memory that it takes now.
+    /// The memory that the recorder takes now.
     pub fn memory(&self) -> FlightMemory {
         let bytes = |call: &Call| match call {
             Call::Step(batch) => {
@@ -192,7 +194,8 @@ impl FlightRecorder {
         }
     }
 
-    /// Takes a snapshot where it is time for one: between two windows, or within one if errors have kept the last from its end.
+    /// Takes a snapshot if one is due: between two windows, or within a window if errors have kept the last one from
+    /// its end.
     fn keep(&mut self, trainer: &mut Trainer, session: &mut Session) -> Result<()> {
         let late = self.legs.back().map(|leg| self.updates.checked_sub(leg.update + self.config.every));
         let due = match late {
@@ -211,7 +214,7 @@ impl FlightRecorder {
         Ok(())
     }
 
-    /// Notes a call, unless it has run nothing. One that fails may have run a micro-batch and not the update.
+    /// Notes a call, unless it has run nothing. A call that fails may have run a micro-batch and not the update.
     fn note(&mut self, call: impl FnOnce() -> Call, before: Place, after: Place) {
         if let Some(leg) = self.legs.back_mut().filter(|_| !after.is_as(&before)) {
             leg.calls.push(call());
@@ -219,13 +222,13 @@ impl FlightRecorder {
         }
     }
 
-    /// Makes the steps since the oldest snapshot again that holds finite states alone, and finds where the run broke. The
-    /// session and the trainer are then what they were.
+    /// Replays the steps since the oldest snapshot whose states are all finite, or since the oldest one if there is no
+    /// such snapshot, and finds where the run broke. The session and the trainer are then as they were.
     ///
-    /// It takes the time of these steps, two or three times, and of looking at each value of one or two.
+    /// It takes two or three times the time of these steps, and the time to check each value of one or two updates.
     ///
     /// # Errors
-    /// As [`Session::run`], but for what runs show to be wrong.
+    /// As [`Session::run`], without the faults that the replayed runs report.
     #[track_caller]
     pub fn replay(&self, trainer: &mut Trainer, session: &mut Session) -> Result<Replay> {
         let place = trainer.place();
@@ -251,7 +254,7 @@ impl FlightRecorder {
         let updates = session.rewound(&leg.snapshot, |session| again(trainer, session, &calls))?;
         let broken = broken(&updates);
         let mut failure: Option<Failure> = None;
-        // The update before may have made what is given to this one.
+        // An earlier update may have produced the non-finite value that was given to this one.
         for at in (0..=broken.unwrap_or(0)).rev().filter(|_| broken.is_some()) {
             let found = session.rewound(&leg.snapshot, |session| look(trainer, session, &calls, at))?;
             let Some((part, origin, mut capsule)) = found else { break };
@@ -292,7 +295,7 @@ struct Sized {
     capsule: Capsule,
 }
 
-/// Makes steps from a snapshot until an update, and measures each value of that.
+/// Makes steps from a snapshot up to an update, and measures each value of that update.
 #[track_caller]
 fn sizes(trainer: &mut Trainer, session: &mut Session, calls: &[&Call], update: usize) -> Result<Vec<Sized>> {
     let mut all = vec![];
@@ -306,7 +309,7 @@ fn sizes(trainer: &mut Trainer, session: &mut Session, calls: &[&Call], update: 
     Ok(all)
 }
 
-/// The first growth between two updates that one of their programs has made; else the first that was given to one.
+/// The first growth between two updates that a program itself has produced, or else the first that was given to one.
 fn spiked(before: &[Sized], now: &[Sized]) -> Option<(Part, Growth, Capsule)> {
     let pairs = before.iter().zip(now).filter(|(a, b)| a.step.nodes().len() == b.step.nodes().len());
     let found = |(before, now): (&Sized, &Sized)| {
@@ -318,12 +321,12 @@ fn spiked(before: &[Sized], now: &[Sized]) -> Option<(Part, Growth, Capsule)> {
     (!all.is_empty()).then(|| all.swap_remove(made.unwrap_or(0)))
 }
 
-/// The update whose loss or whose gradient is farthest above the median of those before it, after the one with that median.
+/// An update with the median loss or gradient norm, and a later one that is farthest above this median.
 fn extremes(updates: &[Update]) -> Option<[usize; 2]> {
     let pair = |of: fn(&Update) -> f64| {
         let size = |at: &usize| of(&updates[*at]).abs();
         let order = |a: &usize, b: &usize| size(a).total_cmp(&size(b));
-        // One that a loss scale has skipped is no spike.
+        // An update that a loss scale has skipped is no spike.
         let taken = |at: &usize| updates[*at].taken && size(at).is_finite();
         let worst = (0..updates.len()).filter(taken).max_by(order)?;
         let mut before: Vec<usize> = (0..worst).filter(taken).collect();
@@ -347,7 +350,7 @@ fn all_finite(session: &mut Session) -> Result<bool> {
     Ok(true)
 }
 
-/// The taps of all runs so far. What runs show to be wrong is known here already.
+/// The taps of all runs so far. Faults that runs report late are ignored, as the caller knows of them.
 pub(crate) fn settled(session: &mut Session) -> Result<Vec<Taps>> {
     fn unconcerned<R>(mut f: impl FnMut() -> Result<R>) -> Result<R> {
         loop {
@@ -361,8 +364,8 @@ pub(crate) fn settled(session: &mut Session) -> Result<Vec<Taps>> {
     unconcerned(|| session.taps())
 }
 
-/// Makes a call, with each run before another: what one shows to be wrong does not keep the next from being run. Gives the
-/// updates that have been made. `before` is told of each program before it is run.
+/// Makes a call, and waits for each of its runs before the next, so that a fault of one does not stop the next. Returns
+/// the updates that have been made. It calls `before` with each program before its run.
 #[track_caller]
 fn made(trainer: &mut Trainer, session: &mut Session, call: &Call, before: Before<'_>) -> Result<Vec<Update>> {
     let mut taps = vec![];
@@ -378,7 +381,8 @@ fn made(trainer: &mut Trainer, session: &mut Session, call: &Call, before: Befor
     Ok(trainer.updates(&taps))
 }
 
-/// Makes a micro-batch, and the update if that completes a window, whatever they show. Gives the updates that have been made.
+/// Runs a micro-batch, and the update if that completes a window, and ignores their faults. Returns the updates that
+/// have been made.
 #[track_caller]
 pub(crate) fn stepped(trainer: &mut Trainer, session: &mut Session, batch: &[(String, Array)]) -> Result<Vec<Update>> {
     made(trainer, session, &Call::Step(batch.to_vec()), &mut |_, _, _| Ok(()))
@@ -388,7 +392,7 @@ fn named(batch: &[(String, Array)]) -> Vec<(&str, &Array)> {
     batch.iter().map(|(name, array)| (name.as_str(), array)).collect()
 }
 
-/// Makes steps from a snapshot.
+/// Makes all calls from a snapshot on.
 #[track_caller]
 fn again(trainer: &mut Trainer, session: &mut Session, calls: &[&Call]) -> Result<Vec<Update>> {
     trainer.resume();
@@ -399,7 +403,7 @@ fn again(trainer: &mut Trainer, session: &mut Session, calls: &[&Call]) -> Resul
     Ok(updates)
 }
 
-/// Makes steps from a snapshot until an update, and looks at each value of that.
+/// Makes steps from a snapshot up to an update, and looks for the first non-finite value of that update.
 #[track_caller]
 fn look(
     trainer: &mut Trainer,
@@ -414,15 +418,15 @@ fn look(
         }
         Ok(found.is_some())
     };
-    // The way to the loss, and not to what a monitor measures.
+    // Without a monitor, the chain leads to the loss, not to a measurement.
     trainer.unwatched(|trainer| visit(trainer, session, calls, update, &mut visitor))?;
     Ok(found)
 }
 
-/// Is told of a program of an update, before it is run. True if that is enough.
+/// A function that gets each program of an update before its run, and returns true if that is enough.
 type Visitor<'a> = dyn FnMut(&mut Session, Part, &Step, &[(&str, &Array)]) -> Result<bool> + 'a;
 
-/// Makes steps from a snapshot until an update, and tells of the programs of that.
+/// Makes steps from a snapshot up to an update, and calls the visitor with each program of that update.
 #[track_caller]
 fn visit(
     trainer: &mut Trainer,
@@ -432,7 +436,7 @@ fn visit(
     visitor: &mut Visitor<'_>,
 ) -> Result<()> {
     trainer.resume();
-    // A call may end a window and begin the next; the first one may go on with one.
+    // A call may end a window and begin the next; the first call may continue a window.
     let (mut updates, mut micro_batches, mut done) = (0, trainer.present(session)?, false);
     for call in calls {
         made(trainer, session, call, &mut |session, step, inputs| {
@@ -506,5 +510,5 @@ impl fmt::Display for Replay {
     }
 }
 
-/// Is told of a program and its inputs, before it is run.
+/// A function that gets each program and its inputs before the run.
 pub(crate) type Before<'a> = &'a mut dyn FnMut(&mut Session, &Step, &[(&str, &Array)]) -> Result<()>;

@@ -1,4 +1,4 @@
-//! The loss around where a model is: curvature by Hessian-vector products, and the noise of gradients.
+//! The loss around the parameters of a model: curvature by Hessian-vector products, and the noise of gradients.
 
 use super::trainer::{Inputs, Loss, LossFn};
 use crate::random::generator;
@@ -10,10 +10,11 @@ use wgrad::{Array, DType, Data, Optimizer, Param, ParamSet, Result, Session, Sha
 /// A batch: its inputs by name.
 type Named<'a> = [(&'a str, &'a Array)];
 
-/// The loss of a batch as a function of some parameters, around the values that a session holds. Nothing is changed.
+/// The loss of a batch as a function of some parameters, around the values that a session holds. It changes none of
+/// them.
 ///
-/// Vectors over all parameters are one after another, each contiguous, in the order of declaration. They go to the host and
-/// back for every product: this is for looking, now and then.
+/// A vector over all parameters holds one parameter after another, each contiguous, in the order of declaration. Every
+/// product moves vectors to the host and back, so a landscape is for an occasional look.
 ///
 /// ```
 /// use wgrad::{Array, DType, Session, Store};
@@ -40,7 +41,7 @@ pub struct Landscape {
     compiled: Vec<(Key, Step)>,
 }
 
-/// The purpose of a compiled program: true of one that multiplies by the Hessian; and the shapes of a batch.
+/// The key of a compiled program: true if it multiplies by the Hessian, and the inputs of a batch.
 type Key = (bool, Vec<(String, Shape, DType)>);
 
 /// The number of programs that are kept.
@@ -51,29 +52,29 @@ const KEPT: usize = 16;
 pub struct Eigenvalue {
     /// Its value.
     pub value: f64,
-    /// The norm of `H v - value v`, for the unit vector `v` that was found; 0 of an eigenvector.
+    /// The norm of `H v - value v`, for the unit vector `v` that was found; 0 for an exact eigenvector.
     pub residual: f64,
     /// The number of products it took.
     pub products: usize,
 }
 
 impl Eigenvalue {
-    /// The highest learning rate at which gradient descent with this momentum is stable where this is the sharpness:
-    /// `2 (1 + momentum) / sharpness` (Cohen et al. 2021, arXiv 2103.00065).
+    /// The highest learning rate at which gradient descent with this momentum is stable, if this eigenvalue is the
+    /// sharpness: `2 (1 + momentum) / sharpness` (Cohen et al. 2021, arXiv 2103.00065).
     pub fn highest_rate(&self, momentum: f64) -> f64 {
         2.0 * (1.0 + momentum) / self.value
     }
 }
 
-/// The rate that an optimizer steps with, beside the highest at which its steps settle.
+/// The learning rate of an optimizer, and the highest one at which its steps are stable.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Stability {
-    /// The largest eigenvalue of the Hessian, divided as the optimizer divides gradients.
+    /// The largest eigenvalue of the Hessian, whose elements are divided as the optimizer divides gradients.
     pub sharpness: Eigenvalue,
     /// The learning rate.
     pub rate: f64,
-    /// The learning rate beyond which steps along that eigenvector grow: of plain gradient descent 2 over the sharpness (Cohen
-    /// et al. 2021), of Adam with the usual `b1` 38 over it (Cohen et al. 2022, arXiv 2207.14484).
+    /// The learning rate beyond which steps along that eigenvector grow. It is 2 over the sharpness for plain gradient
+    /// descent (Cohen et al. 2021), and 38 over it for Adam with the usual `b1` (Cohen et al. 2022, arXiv 2207.14484).
     pub highest: f64,
 }
 
@@ -82,7 +83,7 @@ pub struct Stability {
 pub struct Estimate {
     /// The mean.
     pub mean: f64,
-    /// Its standard error; NaN of one sample.
+    /// Its standard error; NaN for one sample.
     pub error: f64,
 }
 
@@ -95,15 +96,16 @@ impl Estimate {
     }
 }
 
-/// The noise of gradients (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1). Both estimates are without bias; of few
-/// batches either may be below 0.
+/// The noise of gradients (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1). Both estimates are unbiased; with
+/// few batches, either may be negative.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct NoiseScale {
     /// The squared norm of the true gradient.
     pub signal: f64,
     /// The trace of the covariance of one example's gradient.
     pub noise: f64,
-    /// The noise over the signal: about the batch size, in examples, up to which a larger batch saves as many steps.
+    /// The noise over the signal: about the batch size, in examples, up to which a larger batch saves steps in
+    /// proportion.
     pub scale: f64,
 }
 
@@ -114,7 +116,7 @@ impl fmt::Debug for Landscape {
 }
 
 impl Landscape {
-    /// Of a loss, which may be that of a trainer, over these parameters.
+    /// The landscape of a loss, which may be that of a trainer, over these parameters.
     pub fn new(params: &ParamSet, loss: impl for<'t> Fn(&Inputs<'t>) -> Loss<'t> + 'static) -> Self {
         Self::shared(params, Rc::new(loss))
     }
@@ -145,8 +147,9 @@ impl Landscape {
         self.vector(session, batch, Some(v))
     }
 
-    /// The largest eigenvalue of the Hessian, by power iteration, until a product changes it by less than the tolerance, as a share
-    /// of it, or so many products are made. Gradient descent with a rate above 2 over it does not converge (Cohen et al. 2021).
+    /// The largest eigenvalue of the Hessian, by power iteration. It ends when a product changes the eigenvalue by less
+    /// than the share `tolerance`, or after `most` products. Gradient descent with a rate above 2 over the eigenvalue
+    /// does not converge (Cohen et al. 2021).
     ///
     /// # Errors
     /// As [`Session::record`] and [`Session::run`].
@@ -173,7 +176,8 @@ impl Landscape {
         if largest.value >= 0.0 {
             return Ok(largest);
         }
-        // It is the lowest: of the Hessian without it the one that is farthest up is the largest.
+        // This is the lowest eigenvalue. A shift by its magnitude leaves none negative, and the iteration finds the
+        // largest.
         let top = self.power(session, batch, weights, -largest.value, until)?;
         Ok(Eigenvalue { value: top.value + largest.value, products: largest.products + top.products, ..top })
     }
@@ -208,10 +212,11 @@ impl Landscape {
         Ok(found)
     }
 
-    /// The largest eigenvalue of the Hessian as an optimizer's steps see it, each element divided by what they divide the
-    /// gradient by, beside the learning rate of the next update; found as [`Landscape::sharpness`] is. `None` before the first
-    /// update, of an optimizer that does not say how it steps, and where only a run knows the rate. Parameters that have not
-    /// been stepped are left out, and so are the rates of groups and weight decay.
+    /// The largest eigenvalue of the Hessian as an optimizer's steps see it, and the learning rate of the next update.
+    /// Each element of the Hessian is divided as the optimizer divides the gradient; the eigenvalue is found as in
+    /// [`Landscape::sharpness`]. `None` before the first update, for an optimizer without a [`wgrad::Preconditioner`],
+    /// and if only a run knows the rate. Parameters that have not been stepped are left out, and so are the rates of
+    /// groups and weight decay.
     ///
     /// # Errors
     /// As [`Session::record`] and [`Session::run`].
@@ -241,7 +246,7 @@ impl Landscape {
             let (size, own) = (decl.shape.numel(), optimizer.states().params().contains(param));
             let divisors = taps.get(&layout.state(decl.arena).name).map(Array::to_f64);
             let of = |at: usize| divisors.as_ref().map_or(1.0, |divisors| divisors[decl.offset + at].sqrt().recip());
-            // The divisor of what has not been stepped is NaN.
+            // The divisor of a parameter that has not been stepped is NaN.
             (0..size).map(|at| if own { Some(of(at)).filter(|w| w.is_finite()).unwrap_or(0.0) } else { 0.0 }).collect()
         };
         let weights: Vec<f64> = self.params.iter().flat_map(weight).collect();
@@ -249,7 +254,7 @@ impl Landscape {
         Ok(Some(Stability { sharpness, rate, highest: limit / sharpness.value }))
     }
 
-    /// The trace of the Hessian, from so many vectors of 1 and -1 that a seed decides (Hutchinson 1990).
+    /// The trace of the Hessian, estimated from `samples` vectors of 1 and -1 that `seed` draws (Hutchinson 1990).
     ///
     /// # Errors
     /// As [`Session::record`] and [`Session::run`].
@@ -269,7 +274,7 @@ impl Landscape {
         Ok(Estimate::of(&products))
     }
 
-    /// The norm of the gradient of each batch. Of batches of one example these are per-example norms.
+    /// The norm of the gradient of each batch. With batches of one example, these are per-example norms.
     ///
     /// # Errors
     /// As [`Session::record`] and [`Session::run`].
@@ -277,7 +282,7 @@ impl Landscape {
         batches.iter().map(|batch| Ok(square(&self.gradient(session, batch)?).sqrt())).collect()
     }
 
-    /// The noise scale, from the mean losses of micro-batches of so many examples each.
+    /// The noise scale, from micro-batches of `examples` examples each, whose losses are means.
     ///
     /// # Errors
     /// As [`Session::record`] and [`Session::run`].
@@ -351,7 +356,7 @@ impl Landscape {
             let directions = params.iter().enumerate();
             let directions = directions.map(|(i, x)| tape.input(&direction(i), x.shape(), x.dtype()));
             let terms = found.iter().zip(directions).filter_map(|(g, v)| Some(((*g)? * v).sum()));
-            // A loss that depends on nothing has no product.
+            // A loss that depends on no parameter has no product.
             found = match terms.reduce(|a, b| a + b) {
                 Some(product) => product.grad_wrt(&params),
                 None => vec![None; params.len()],
@@ -360,7 +365,7 @@ impl Landscape {
         for (i, found) in found.into_iter().enumerate() {
             tape.tap(&tap(i), found.unwrap_or_else(|| zero(i)));
         }
-        // A loss may move a generator or running statistics.
+        // A loss may advance a generator or running statistics, so nothing is committed.
         let step = session.compile(tape.finish().without_commits())?;
         self.compiled.truncate(KEPT - 1);
         self.compiled.insert(0, (key, step.clone()));
@@ -368,7 +373,7 @@ impl Landscape {
     }
 }
 
-/// The cosine of the angle between two vectors, such as gradients of successive steps; NaN where one is 0.
+/// The cosine of the angle between two vectors, such as gradients of successive steps; NaN if one is 0.
 ///
 /// # Panics
 /// If they differ in length.
@@ -378,12 +383,12 @@ pub fn cosine(a: &[f64], b: &[f64]) -> f64 {
     dot(a, b) / (square(a) * square(b)).sqrt()
 }
 
-/// The name of what is found for a parameter, by its place in the set.
+/// The name of a parameter's result, by the parameter's place in the set.
 fn tap(i: usize) -> String {
     format!("landscape/{i}")
 }
 
-/// The name of a direction's part.
+/// The name of the input with a parameter's part of a direction.
 fn direction(i: usize) -> String {
     format!("landscape/direction/{i}")
 }

@@ -1,4 +1,4 @@
-//! A file that is replaced whole, and held against other runs meanwhile.
+//! A file that is replaced as a whole, and locked against other runs.
 
 use crate::error::{Error, Result};
 use same_file::Handle;
@@ -11,14 +11,15 @@ use std::{
 
 /// A file to save to, which no other run saves to while this value lives.
 ///
-/// Symbolic links are followed: the file that they lead to is replaced, or made. [`SaveFile::write`] writes beside it,
-/// flushes, and renames, so that a crash leaves the old content or the new one. The new file has the mode of the old one,
-/// and its owner and group where the system lets them be given; access control lists and further hard links are not kept.
+/// Symbolic links are followed: the file that they lead to is replaced, or created. [`SaveFile::write`] writes beside
+/// it, flushes, and renames, so that a crash leaves the old content or the new one. The new file has the mode of the
+/// old one, and its owner and group if the system permits; access control lists and further hard links are not kept.
 ///
 /// Two files stand beside the target `NAME`, in its folder: the lock `.NAME.wgrad-lock`, empty, as long as this value
 /// lives, and `.NAME.wgrad-new` during a write. A process that is killed may leave both: the kernel frees the lock, and
-/// the next `SaveFile` of the target takes them over and removes them. The lock is advisory (`flock`, `LockFileEx`); over
-/// NFS it holds between machines where the mount has locks. Where a file system has none, [`SaveFile::unlocked`] says so.
+/// the next `SaveFile` of the target takes them over and removes them. The lock is advisory (`flock`, `LockFileEx`);
+/// over NFS it holds between machines if the mount has locks. If a file system has no locks, [`SaveFile::unlocked`]
+/// reports it.
 ///
 /// ```
 /// # fn main() -> Result<(), wgrad_nn::Error> {
@@ -32,22 +33,23 @@ use std::{
 /// ```
 #[derive(Debug)]
 pub struct SaveFile {
-    /// As the caller names it.
+    /// The path that the caller gave.
     path: PathBuf,
-    /// The file that it leads to, in a folder without links.
+    /// The file that the path leads to, in a folder without links.
     target: PathBuf,
     lock: Lock,
 }
 
-/// As many links lead to a file at most, as on Linux.
+/// The most symbolic links that a path may follow, as on Linux.
 const MOST_LINKS: usize = 40;
 
 impl SaveFile {
-    /// Finds the file that a path leads to, checks that it may be replaced, and locks it. What is there stays as it is.
+    /// Finds the file that a path leads to, checks that it may be replaced, and locks it. Its content stays as it is.
     ///
     /// # Errors
-    /// [`Error::Busy`] if another `SaveFile` of this file lives, in this process or another. [`Error::Io`] if the file is
-    /// not a regular one, may not be written to (by its mode: also where the user could), or its folder may not be.
+    /// [`Error::Busy`] if another `SaveFile` of this file lives, in this process or another. [`Error::Io`] if the file
+    /// is not a regular one, if its mode forbids writing (even if the user could), or if its folder cannot be written
+    /// to.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let fail = |source| Error::Io { action: "write", path: path.into(), source };
@@ -56,7 +58,7 @@ impl SaveFile {
         let lock = Lock::take(beside(&target, "lock")).map_err(fail)?;
         let lock = lock.ok_or_else(|| Error::Busy { path: path.into() })?;
         let file = Self { path: path.into(), target, lock };
-        // Whoever has written to it no longer lives.
+        // The lock shows that the process that wrote this file has ended.
         remove(&file.new_file()).map_err(fail)?;
         Ok(file)
     }
@@ -66,19 +68,19 @@ impl SaveFile {
         &self.path
     }
 
-    /// The system's message where it has no locks for this file: nothing keeps other runs from saving to it.
+    /// The system's message if it has no locks for this file: then nothing keeps other runs from saving to it.
     pub fn unlocked(&self) -> Option<&io::Error> {
         self.lock.missing.as_ref()
     }
 
-    /// Replaces the content by what a function writes, in one step: on an error the file stays as it was.
+    /// Replaces the content by the output of a function, in one step: on an error the file stays as it was.
     ///
     /// # Errors
     /// [`Error::Io`], also if the file has become one that may not be replaced.
     pub fn write(&self, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         let new = self.new_file();
         let replaced = replace(&self.target, &new, content);
-        // The next `SaveFile` removes a file that cannot be removed now. The error that counts is the first.
+        // Return the first error. If the new file cannot be removed now, the next `SaveFile` removes it.
         replaced.inspect_err(|_| drop(remove(&new))).map_err(|source| Error::Io {
             action: "write",
             path: self.path.clone(),
@@ -102,7 +104,7 @@ struct Lock {
 }
 
 impl Lock {
-    /// Takes it; `None` if it is held.
+    /// Takes the lock; `None` if it is held.
     fn take(path: PathBuf) -> io::Result<Option<Self>> {
         loop {
             let file = File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
@@ -113,7 +115,7 @@ impl Lock {
                 // Not every file system has locks.
                 Err(TryLockError::Error(error)) => Some(error),
             };
-            // Its last holder may have removed it between the two: then it is no longer the file that others lock.
+            // The last holder may have removed the file between the open and the lock. Then others lock another file.
             if Handle::from_path(&path).is_ok_and(|there| there == file) {
                 return Ok(Some(Self { path, _file: file, missing }));
             }
@@ -123,12 +125,13 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Before it is free, so that nobody holds a file that is removed. Where it cannot be removed it stays, unlocked.
+        // Remove the file before the lock is free, so that nobody locks a removed file. If it cannot be removed, it
+        // stays, unlocked.
         drop(fs::remove_file(&self.path));
     }
 }
 
-/// The path of the file that a path leads to, whether it exists or not; its folder does.
+/// The path of the file that a path leads to. The file need not exist, but its folder must.
 fn follow(path: &Path) -> io::Result<PathBuf> {
     let mut target = path.to_path_buf();
     let mut links = 0;
@@ -148,7 +151,7 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The path of a file of ours beside a target, hidden.
+/// The path of our own hidden file beside a target.
 fn beside(target: &Path, what: &str) -> PathBuf {
     let name = target.file_name().unwrap_or(OsStr::new(""));
     let parts = [OsStr::new("."), name, OsStr::new(".wgrad-"), OsStr::new(what)];
@@ -166,7 +169,7 @@ fn remove(path: &Path) -> io::Result<()> {
 /// The metadata of the file that is to be replaced, if there is one.
 ///
 /// # Errors
-/// If it is not to be replaced: no regular file, or one that must not be written to.
+/// If the file may not be replaced: it is no regular file, or must not be written to.
 fn existing(target: &Path) -> io::Result<Option<Metadata>> {
     let old = match fs::symlink_metadata(target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -181,7 +184,7 @@ fn existing(target: &Path) -> io::Result<Option<Metadata>> {
     if is_read_only(&old) {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "its mode makes it read-only"));
     }
-    // A user may not be let in by a mode that lets others in. This changes nothing of the file.
+    // The mode may admit others and not this user. Opening the file tells, and changes nothing.
     File::options().append(true).open(target)?;
     Ok(Some(old))
 }
@@ -203,7 +206,7 @@ fn kind(_old: &Metadata) -> &'static str {
     "something else"
 }
 
-/// True if the owner may not write. The superuser could all the same, and is not to.
+/// True if the owner may not write. The superuser could, but should not.
 #[cfg(unix)]
 fn is_read_only(old: &Metadata) -> bool {
     std::os::unix::fs::PermissionsExt::mode(&old.permissions()) & 0o200 == 0
@@ -231,7 +234,7 @@ fn replace(target: &Path, new: &Path, content: impl FnOnce(&mut dyn Write) -> io
     if cfg!(unix) { File::open(folder(target))?.sync_all() } else { Ok(()) }
 }
 
-/// Creates a file with the mode of any new one; or, where it replaces another, for nobody else to read yet.
+/// Creates a file with the mode of any new file. If it replaces another, only the owner may read it for now.
 fn create(new: &Path, old: Option<&Metadata>) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create_new(true);
@@ -253,7 +256,7 @@ fn resemble(file: &File, old: &Metadata) -> io::Result<()> {
         && new.gid() != old.gid()
         && fchown(file, None, Some(old.gid())).is_err()
     {
-        // Another group than the one that was let in has no more rights than everybody.
+        // The group is another than the old one, so it gets no more rights than everybody.
         mode = mode & !0o070 | (mode & 0o007) << 3;
     }
     file.set_permissions(fs::Permissions::from_mode(mode))

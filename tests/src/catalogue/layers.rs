@@ -91,15 +91,15 @@ pub(super) fn norms() -> Vec<Row> {
 
 pub(super) fn pooling() -> Vec<Row> {
     let images = |shape: [usize; 4]| Gradcheck::new([shape]);
-    let halves = Pool2d::square(2);
+    let pool = Pool2d::square(2);
     let overlapping = Pool2d { kernel: [3, 2], stride: [2, 1], padding: [1, 1] };
     let mut rows = vec![];
     for (shape, pool) in [
-        ([2, 2, 4, 4], halves),
-        ([1, 1, 5, 3], halves),
+        ([2, 2, 4, 4], pool),
+        ([1, 1, 5, 3], pool),
         ([1, 2, 5, 4], overlapping),
         ([1, 1, 1, 1], Pool2d::square(1)),
-        ([0, 2, 4, 4], halves),
+        ([0, 2, 4, 4], pool),
         ([1, 1, 3, 3], Pool2d { kernel: [3, 3], stride: [1, 1], padding: [1, 1] }),
     ] {
         rows.push(row("max_pool2d", images(shape), move |x| x[0].max_pool2d(&pool)));

@@ -53,7 +53,7 @@ struct Function {
     grows: bool,
 }
 
-/// The most units in the last place: of f64 and f32, and of halves, whose results are rounded once.
+/// The most units in the last place: of f64 and f32, and of f16 numbers, whose results are rounded once.
 const MOST: f64 = 8.0;
 const MOST_OF_HALVES: f64 = 1.0;
 /// What is added to mean squares.

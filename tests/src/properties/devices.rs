@@ -14,8 +14,8 @@ fn in_type(dtype: DType, steps: usize) -> impl Strategy<Value = Training> {
     training(steps).prop_map(move |case| case.with_dtype(dtype).without(&CASTS))
 }
 
-/// A training step in f32 with more halves than the one step in forty that they are otherwise.
-fn with_halves(steps: usize) -> impl Strategy<Value = Training> {
+/// A training step in f32 with more f16 numbers than the one step in forty that they are otherwise.
+fn with_f16(steps: usize) -> impl Strategy<Value = Training> {
     training(steps).prop_map(|case| {
         let mut case = case.with_dtype(DType::F32);
         let sines = [Kind::Sin, Kind::Cos, Kind::CastFloat];
@@ -48,9 +48,9 @@ pub(super) fn properties() -> Vec<Property> {
             |(case, grouping, cut)| agrees(case, grouping, *cut, 1, Tolerance::F32),
         ),
         Property::new(
-            "the_cpu_runs_any_plan_with_halves",
+            "the_cpu_runs_any_plan_with_f16",
             512,
-            (with_halves(10), grouping(), any::<bool>()),
+            (with_f16(10), grouping(), any::<bool>()),
             |(case, grouping, cut)| agrees(case, grouping, *cut, 1, Tolerance::F16),
         ),
         Property::new("cpu_in_f64_agrees_with_the_reference", 1024, in_type(DType::F64, 14), |case| {
@@ -59,7 +59,7 @@ pub(super) fn properties() -> Vec<Property> {
         Property::new("cpu_in_mixed_types_agrees_with_the_reference", 1024, mixed, |case| {
             agrees(case, &Grouping::default(), true, 1, Tolerance::F32)
         }),
-        Property::new("cpu_with_halves_agrees_with_the_reference", 1024, with_halves(10), |case| {
+        Property::new("cpu_with_f16_agrees_with_the_reference", 1024, with_f16(10), |case| {
             agrees(case, &Grouping::default(), true, 1, Tolerance::F16)
         }),
         Property::new("cpu_in_f32_agrees_with_the_reference", 1024, single, |case| {

@@ -13,7 +13,7 @@ fn agrees(case: &Training, grouping: &Grouping, runs: usize, tolerance: Toleranc
     case.agrees_with_reference(&have, tolerance).map_err(TestCaseError::fail)?;
     match tolerance == Tolerance::F32 {
         true => case.branches_as_reference(&have, grouping).map_err(TestCaseError::fail),
-        // Halves are too coarse for that.
+        // f16 is too coarse for that.
         false => Ok(()),
     }
 }
@@ -49,7 +49,7 @@ pub(super) fn properties() -> Vec<Property> {
     let plain = |case: Training| case.with_dtype(DType::F32).without(&CASTS);
     let small = tape(6).prop_map(plain);
     let single = || training(8).prop_map(plain);
-    let halves = training(8).prop_map(|case| {
+    let f16s = training(8).prop_map(|case| {
         let mut case = case.with_dtype(DType::F32);
         let sines = [Kind::Sin, Kind::Cos, Kind::CastFloat];
         case.recipe.steps.iter_mut().filter(|s| sines.contains(&s.kind)).for_each(|s| s.kind = Kind::CastHalf);
@@ -65,7 +65,7 @@ pub(super) fn properties() -> Vec<Property> {
         Property::new("the_gpu_agrees_with_the_reference", 48, single(), |case| {
             agrees(case, &Grouping::default(), 1, Tolerance::F32)
         }),
-        Property::new("the_gpu_runs_any_plan_with_halves", 32, (halves, grouping()), |(case, grouping)| {
+        Property::new("the_gpu_runs_any_plan_with_f16", 32, (f16s, grouping()), |(case, grouping)| {
             agrees(case, grouping, 1, Tolerance::F16)
         }),
         Property::new("the_gpu_repeats_its_bits", 16, single(), repeats),

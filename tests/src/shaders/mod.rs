@@ -52,7 +52,7 @@ impl Kernels {
         // it; with stores of 16 bits, and without.
         let flags = |device: u32| [0, 1, 2].map(|bit| device >> bit & 1 == 1);
         let plain = (0..8).map(flags).map(|[software, separate, native]| (software, separate, native, None));
-        // Matrix units change products of halves alone, and these stay by themselves.
+        // Matrix units change products of f16 numbers alone, and these stay by themselves.
         let with_units = UNITS.map(|size| (false, true, true, Some(size)));
         for (software, separate, native, units) in plain.chain(with_units) {
             let device = Imagined { buffers: BUFFERS, software, separate, wary: separate, native, units };
@@ -72,7 +72,7 @@ const UNITS: [usize; 2] = [16, 8];
 /// What a kernel needs that stores integers of 16 bits.
 const NATIVE: &str = "enable wgpu_int16;";
 
-/// What a kernel needs that uses matrix units: they take halves and integers of 16 bits, and subgroups.
+/// What a kernel needs that uses matrix units: they take f16 numbers and integers of 16 bits, and subgroups.
 const MATRICES: &str = "enable wgpu_cooperative_matrix;";
 
 /// What only Vulkan's units multiply.

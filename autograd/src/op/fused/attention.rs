@@ -1,4 +1,4 @@
-//! Attention in one node: no scores are kept from the forward pass for the gradient, which computes them once more.
+//! Attention in one node: the forward pass keeps no scores; the gradient computes them again.
 //!
 //! ```text
 //! s = q k^T scale, minus infinity where a query may not attend
@@ -9,8 +9,9 @@
 //! dq = ds k scale            dk = ds^T q scale            dv = p^T do
 //! ```
 //!
-//! (Dao 2023, "FlashAttention-2".) A key that the causal mask takes away has the weight 0; whether it reaches a query all
-//! the same where it is not finite, as `0 * inf`, depends on how much of the scores a kernel leaves out.
+//! (Dao 2023, "FlashAttention-2".) A key that the causal mask removes has weight 0. If the key or its value is
+//! non-finite, `0 * inf` is NaN in a kernel that computes the masked score, and does not occur in a kernel that skips
+//! it.
 
 use super::{Form, Named, push_all};
 use crate::{
@@ -25,7 +26,7 @@ use serde::{Deserialize, Serialize};
 pub struct Scores {
     /// True if query `i` may attend to keys 0 to `i` only.
     pub causal: bool,
-    /// The bits of what they are multiplied by.
+    /// The bits of the factor of the scores.
     scale: u64,
 }
 
@@ -40,7 +41,7 @@ impl Scores {
         f64::from_bits(self.scale)
     }
 
-    /// As options of the composition.
+    /// The same scores, as options of the composition.
     fn options<'t>(&self) -> Attention<'t> {
         Attention { causal: self.causal, scale: Some(self.scale()), ..Attention::default() }
     }
@@ -109,7 +110,7 @@ pub(super) fn infer(op: &Op, x: &[Typed]) -> Result<Typed, String> {
     Ok(typed(outputs[op.outputs().1].1))
 }
 
-/// Attention without a mask of its own, or dropout: [`Tensor::attention`] as one op.
+/// [`Tensor::attention`] as one op, without a mask tensor and without dropout.
 #[track_caller]
 pub(crate) fn attention<'t>(scores: Scores, q: Tensor<'t>, k: Tensor<'t>, v: Tensor<'t>) -> Tensor<'t> {
     let o = push_all(|out| Op::Attention(scores, out), &[q, k, v])[0];
@@ -117,7 +118,7 @@ pub(crate) fn attention<'t>(scores: Scores, q: Tensor<'t>, k: Tensor<'t>, v: Ten
     o
 }
 
-/// All outputs of an op of attention, in primitives; `None` of another. Those of f16 are the same numbers' in f32, each
+/// All outputs of an op of attention, in primitives; `None` for any other op. Over f16 they are computed in f32 and
 /// rounded once.
 pub(super) fn decompose<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> {
     Some(match op {
@@ -127,7 +128,7 @@ pub(super) fn decompose<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>
     })
 }
 
-/// The outputs of an op of attention over f16 by way of the same op over f32; `None` of another op.
+/// The outputs of an op of attention over f16, computed by the same op over f32; `None` for any other op.
 pub(super) fn widened<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> {
     Some(match op {
         Op::Attention(scores, _) => rounded(x, |x| push_all(|out| Op::Attention(*scores, out), x)),
@@ -136,8 +137,8 @@ pub(super) fn widened<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> 
     })
 }
 
-/// The result of a function over wider inputs: in the type of the first input, but for the sums of rows, which stay as they
-/// are.
+/// The results of a function over widened inputs, cast to the type of the first input. The values per row (`l`) stay
+/// wide.
 #[track_caller]
 fn rounded<'t>(x: &[Tensor<'t>], f: impl FnOnce(&[Tensor<'t>]) -> Vec<Tensor<'t>>) -> Vec<Tensor<'t>> {
     let wide: Vec<Tensor<'t>> = x.iter().map(|x| x.cast(x.wide())).collect();
@@ -164,8 +165,8 @@ fn backward<'t>(scores: &Scores, x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     vec![dq, dk, p.matmul_with(d_o.shared(k), true, false)]
 }
 
-/// The gradient rule. Of attention: its gradient op. Where a gradient flows back to `l` (which only gradient ops read),
-/// and of a gradient op: `None`.
+/// The gradient rule of attention is its gradient op. `None` for a gradient op, and if a gradient flows back to `l`,
+/// which only gradient ops read.
 pub(super) fn vjp<'t>(
     op: &Op,
     y: &[Tensor<'t>],

@@ -8,7 +8,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The kind of a recurrent layer: how `h_t` follows from `z_t`, what comes from the input, and `h_(t-1)`.
+/// The kind of a recurrent layer: how `h_t` follows from `h_(t-1)` and from `z_t`, the input's contribution.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Cell {
     /// `h = tanh(z + W_hh h)`, with `z = W_ih x + b` (Elman 1990).
@@ -94,7 +94,8 @@ pub(super) fn signature(op: &Op) -> Option<(Named, Named)> {
     cell_signature(op).map(|(_, inputs, outputs)| (inputs, outputs))
 }
 
-/// See [`Op::overwrites`]: z becomes gates (or h, where there is but one), and gates (or the gradient of h) that of z.
+/// See [`Op::overwrites`]: an LSTM's gates may overwrite z, and its dz the gates; with a single gate, h may overwrite
+/// z, and dz dh.
 pub(super) fn overwrites(op: &Op) -> Option<(usize, usize)> {
     match op {
         Op::Sequence { cell: Cell::Gru, .. } | Op::SequenceGrad { cell: Cell::Gru, .. } => None,
@@ -106,7 +107,7 @@ pub(super) fn overwrites(op: &Op) -> Option<(usize, usize)> {
     }
 }
 
-/// All outputs of a sequence op, in primitives; `None` of another.
+/// All outputs of a sequence op, in primitives; `None` for any other op.
 pub(super) fn decompose<'t>(op: &Op, x: &[Tensor<'t>]) -> Option<Vec<Tensor<'t>>> {
     Some(match *op {
         Op::Sequence { cell, .. } => Recurrence::of(cell, x).decompose(),
@@ -156,7 +157,7 @@ pub(super) fn infer(op: &Op, x: &[Typed]) -> Result<Typed, String> {
     Ok((shape(outputs[op.outputs().1].1).into(), x[0].1))
 }
 
-/// A recurrent cell and what it runs over.
+/// A recurrent cell and the tensors that it runs over.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurrence<'t> {
     /// The kind.
@@ -167,9 +168,9 @@ pub struct Recurrence<'t> {
     pub w_hh: Tensor<'t>,
     /// The hidden state before the first step, `[batch, hidden]`.
     pub h0: Tensor<'t>,
-    /// An LSTM's memory before the first step, `[batch, hidden]`; of no other cell.
+    /// An LSTM's memory before the first step, `[batch, hidden]`; `None` for other cells.
     pub c0: Option<Tensor<'t>>,
-    /// A GRU's recurrent bias, `[gates * hidden]`; of no other cell.
+    /// A GRU's recurrent bias, `[gates * hidden]`; `None` for other cells.
     pub b_hh: Option<Tensor<'t>>,
 }
 
@@ -186,7 +187,7 @@ impl<'t> Recurrence<'t> {
         self.h0.shape()[1]
     }
 
-    /// From the inputs of the op.
+    /// The recurrence of an op with the inputs `x`.
     fn of(cell: Cell, x: &[Tensor<'t>]) -> Self {
         let last = |of: Cell| (cell == of).then(|| x[3]);
         Self { cell, z: x[0], w_hh: x[1], h0: x[2], c0: last(Cell::Lstm), b_hh: last(Cell::Gru) }
@@ -213,9 +214,9 @@ impl<'t> Recurrence<'t> {
         (outputs[0], (self.cell == Cell::Lstm).then(|| outputs[1]))
     }
 
-    /// Runs over the sequence step by step, in primitives: the same values, and every step's hidden state (and an
-    /// LSTM's memory), `[batch, hidden]`, is a tensor that the later steps are computed from. As the op that this stands
-    /// for, it is not recorded in another type within [`crate::Tape::autocast`].
+    /// Runs over the sequence step by step, in primitives. The values are those of [`Recurrence::run`], and every
+    /// step's hidden state (and an LSTM's memory), `[batch, hidden]`, is a tensor that the later steps read. Like the
+    /// fused op, the steps keep their type within [`crate::Tape::autocast`].
     ///
     /// # Panics
     /// As [`Recurrence::run`].
@@ -230,7 +231,7 @@ impl<'t> Recurrence<'t> {
         steps.into_iter().map(|(step, ())| (step.h, step.c)).collect()
     }
 
-    /// All steps, and what `extra` records within the scope of each.
+    /// All steps, each with the result of `extra`, which runs within the step's scope.
     fn steps<R>(&self, extra: impl Fn(&Step<'t>) -> R) -> Vec<(Step<'t>, R)> {
         let (tape, time) = (self.z.tape, self.z.shape()[0]);
         let mut steps: Vec<(Step<'t>, R)> = Vec::with_capacity(time);
@@ -246,7 +247,7 @@ impl<'t> Recurrence<'t> {
         steps
     }
 
-    /// One time step, given what comes from the input, `[batch, gates * hidden]`.
+    /// One time step; `z` is the input's contribution, `[batch, gates * hidden]`.
     fn step(&self, z: Tensor<'t>, h: Tensor<'t>, c: Option<Tensor<'t>>) -> Step<'t> {
         let plain = |h: Tensor<'t>| Step { h, c: None, gates: vec![] };
         let recurrent = h.matmul_t(self.w_hh);
@@ -290,9 +291,10 @@ fn blocks<'t>(x: Tensor<'t>, width: usize, first: usize, count: usize) -> Tensor
     x.slice(1, first * width, count * width)
 }
 
-// Gradients: the loops backwards. `carry` is what a step sends to the one before it.
+// Gradients: the loops run backwards. `carry` is the cotangent that a step sends to the step before it.
 
-/// Records the turns of a loop from the last time step to the first. Each turn is given the carry of the one after it.
+/// Records the turns of a loop from the last time step to the first. Each turn receives the carry of the time step
+/// after it.
 fn backwards<'t, R>(
     like: Tensor<'t>,
     mut turn: impl FnMut(usize, Option<Tensor<'t>>) -> (R, Tensor<'t>),
@@ -368,9 +370,9 @@ fn gru_grad<'t>(x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     vec![Tensor::stack(&dz), Tensor::stack(&dr), dh0]
 }
 
-/// The gradient rule. Of a sequence: its gradient op, and the weights' gradient as two products: of the first step, and
-/// over all others. Where a gradient flows back to its `gates` (which only gradient ops read), and of a gradient op:
-/// `None`.
+/// The gradient rule of a sequence is its gradient op, and two products for the gradient of the weights: one for the
+/// first step, one over all others. `None` for a gradient op, and if a gradient flows back to `gates`, which only
+/// gradient ops read.
 pub(super) fn vjp<'t>(
     op: &Op,
     y: &[Tensor<'t>],
@@ -387,9 +389,9 @@ pub(super) fn vjp<'t>(
         (Cell::Lstm | Cell::Gru, _) => return None,
         _ => grad(&[w_hh, y[0], dh]),
     };
-    // The gradient of W_hh h, which is that of z except where a reset gate comes between them.
+    // The gradient of W_hh h. It is that of z, unless a reset gate comes between them.
     let recurrent = if cell == Cell::Gru { given[1] } else { given[0] };
-    // The first step by itself: so the states before the others are read where they lie.
+    // The first step has its own product, so that the other steps' previous states are a slice of y.
     let mut dw = recurrent.index(0, 0).matmul_with(h0, true, false);
     let (later, [batch, wide]) = (recurrent.shape()[0] - 1, [recurrent.shape()[1], recurrent.shape()[2]]);
     if later > 0 {

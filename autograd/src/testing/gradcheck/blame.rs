@@ -1,7 +1,8 @@
 //! Finding the operation whose gradient rule is wrong.
 //!
-//! From the value backwards, the recorded cotangent of each node is compared with the difference taken when the node is
-//! moved by itself. The first that is wrong has consumers whose own cotangents are right: the rule of one of them is.
+//! From the value backwards, the recorded cotangent of each node is compared with the derivative by differences when
+//! the node is moved by itself. The first wrong cotangent has consumers whose own cotangents are right: the rule of one
+//! of them is wrong.
 
 use super::{
     Gradcheck, GradcheckError, Suspect,
@@ -15,11 +16,11 @@ use super::{
 };
 use crate::{Array, DType, NodeId, Program, Session, Tape, Tensor, node::Node, op::Op};
 
-/// The number of a node's elements that are tried where a kink is near the node's random direction.
+/// The number of a node's elements that are tried if a kink lies in the node's random direction.
 const SINGLE: usize = 16;
 
 impl Gradcheck {
-    /// The operation whose rule is wrong, if one is found: a kink may be near everything that would tell.
+    /// The operation whose rule is wrong. `None` if kinks are near all nodes that would show it.
     pub(super) fn blame<F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>>(
         &self,
         session: &mut Session,
@@ -41,7 +42,7 @@ impl Gradcheck {
         let step = session.compile(program.clone())?;
         let shown = session.run_now(&step, &subject.arrays().named())?;
         let shown: Vec<&Array> = shown.iter().map(|(_, array)| array).collect();
-        // Differences of narrower values, such as what a loss scale is cast from, say nothing.
+        // Differences of narrower values, such as an f32 loss scale, are too coarse.
         let wide = |(i, _): &(usize, &NodeId)| shown[2 * i].dtype() == DType::F64;
         for (i, &node) in nodes.iter().enumerate().rev().filter(wide) {
             let (at, cotangent) = (shown[2 * i], shown[2 * i + 1].to_f64());
@@ -54,7 +55,7 @@ impl Gradcheck {
         Ok(None)
     }
 
-    /// True if a cotangent is not what differences give when its node is moved.
+    /// True if differences contradict the cotangent when its node is moved.
     fn is_wrong<F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>>(
         &self,
         session: &mut Session,
@@ -78,7 +79,8 @@ impl Gradcheck {
         let single = (0..numel.min(SINGLE)).map(|i| one_hot(i, numel));
         for direction in std::iter::once(direction(self.seed, &[], numel)).chain(single) {
             let numeric = self.numeric(&observed, &base, |h| Ok(run(&shifted(at, &direction, h))?))?;
-            // In a direction that moves everything, a wrong element shows: only a kink makes another worth trying.
+            // A wrong element shows in a direction that moves all elements. Another direction is tried only after a
+            // kink.
             if let Some(numeric) = numeric {
                 return Ok(matches!(self.judge(dot(cotangent, &direction), numeric), Verdict::Wrong { .. }));
             }
@@ -87,9 +89,9 @@ impl Gradcheck {
     }
 }
 
-/// The float nodes through which a value's gradient by some leaves flows, or should, in the order of the tape. What a
-/// composition with a rule of its own records is not among them: the rule stands for it. Nor is what does not depend on
-/// the leaves, such as a constant that the function has in common with the checker.
+/// The float nodes through which the gradient of a value by some leaves flows, or should flow, in the order of the
+/// tape. The nodes inside a composition with a rule of its own are left out: the rule stands for them. So are nodes
+/// that do not depend on the leaves, such as a constant that the function shares with the checker.
 fn carriers(tape: &Tape, leaves: &[Tensor<'_>], value: NodeId) -> Vec<NodeId> {
     let nodes = &tape.inner.borrow().nodes[..=value.index()];
     let answerable: Vec<Vec<NodeId>> = nodes.iter().map(|node| answerable(nodes, node)).collect();
@@ -109,8 +111,9 @@ fn carriers(tape: &Tape, leaves: &[Tensor<'_>], value: NodeId) -> Vec<NodeId> {
     (0..=value.0).map(NodeId).filter(|id| carries[id.index()]).collect()
 }
 
-/// The rule that is wrong, given the last node whose cotangent is. Rules that come with the function are suspected before
-/// those of this crate; a hook's node shows what the hook made of its own cotangent.
+/// The node whose rule is wrong, given the last node whose cotangent is wrong. Rules that come with the function are
+/// suspected before those of this crate. A hook is suspected itself, because the cotangent of its node is its own
+/// result.
 fn consumer(program: &Program, carriers: &[NodeId], wrong: NodeId) -> NodeId {
     if matches!(program.node(wrong).op, Op::Hook(_)) {
         return wrong;

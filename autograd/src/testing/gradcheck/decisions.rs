@@ -1,5 +1,5 @@
-//! Kinks, found by what a program decides: where the outcome of a comparison, the winner of a maximum or an integer
-//! differs between two points, a kink or a jump lies between them. Nothing is judged by how steep a function looks.
+//! Kinks, found by the decisions of a program: if the outcome of a comparison, the winner of a maximum or an integer
+//! differs between two points, a kink or a jump lies between them. The steepness of a function does not count.
 
 use super::error::GradcheckError;
 use crate::{
@@ -10,11 +10,11 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// A program that shows one value, and everything that it decides on the way there.
+/// A program that taps one value, and all decisions on the way there.
 pub(super) struct Observed {
     /// The program: its first tap is the value, the others are decisions.
     pub program: Program,
-    /// Of each decision, what to look at.
+    /// For each decision, the criterion of a switch.
     looks: Vec<Look>,
 }
 
@@ -24,12 +24,12 @@ enum Over {
     Segments(Arc<Segments>),
 }
 
-/// When a tapped value has switched.
+/// The criterion by which a tapped value has switched between points.
 enum Look {
-    /// When it differs.
+    /// The value differs.
     Differs,
-    /// It is what norms are taken of: when all that is summed in one place changes sign, or is 0. Anywhere but at 0 a norm
-    /// is smooth.
+    /// The value is the input of norms: all elements of one norm change sign, or are 0. Anywhere but at 0 a norm is
+    /// smooth.
     Vanishes(Over),
 }
 
@@ -84,7 +84,7 @@ impl Observer {
                     self.look(decided, Look::Differs);
                 }
             }
-            // Beyond a pole the function is another.
+            // A function has different branches on the two sides of a pole.
             Op::Unary(Unary::Recip) => self.sign(inputs[0]),
             Op::Binary(Binary::Div) if dtype.is_float() => self.sign(inputs[1]),
             Op::Reduce(Reduce::Max, axes) if dtype.is_float() => {
@@ -110,7 +110,7 @@ impl Observer {
         Ok(())
     }
 
-    /// True if a value is below 0.
+    /// Adds a decision: true if a value is below 0.
     fn sign(&mut self, x: NodeId) {
         let Node { shape, dtype, .. } = self.program.node(x).clone();
         let mut zero = self.push(Op::Const(0), &[], &Shape::scalar(), dtype);
@@ -138,7 +138,7 @@ impl Observer {
 }
 
 impl Over {
-    /// The norm that each element is part of, if of any, and the number of norms.
+    /// The number of the norm that each element is part of, if there is one, and the count of norms.
     fn groups(&self, shape: &Shape) -> (Vec<Option<usize>>, usize) {
         match self {
             Over::Axes(axes) => {
@@ -161,7 +161,7 @@ impl Over {
     }
 }
 
-/// True if the values that some norm is taken of move, and all of them change sign or are 0.
+/// True if, in some norm, an element moves, and all elements change sign or are 0.
 fn vanishes(values: &[Array], over: &Over) -> bool {
     let shape = values[0].shape();
     let (groups, count) = over.groups(shape);

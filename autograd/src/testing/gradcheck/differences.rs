@@ -8,7 +8,7 @@ use crate::Taps;
 pub(super) struct Numeric {
     pub derivative: f64,
     pub error: f64,
-    /// The effect of the values' rounding on it.
+    /// The effect of the values' rounding on the derivative.
     pub rounding: f64,
 }
 
@@ -18,7 +18,7 @@ pub(super) enum Verdict {
     Wrong { tolerance: f64 },
 }
 
-/// The number of tolerances that the error of a difference excuses at most.
+/// The greatest multiple of the tolerance that the error of a difference excuses.
 const EXCUSED: f64 = 100.0;
 
 /// The derivative at 0 of a function of one number, and a bound of its error: two central differences, extrapolated.
@@ -26,7 +26,7 @@ pub fn central_difference(f: impl Fn(f64) -> f64, h: f64) -> (f64, f64) {
     extrapolated([-h, -h / 2.0, h / 2.0, h].map(f), h)
 }
 
-/// From the values at `-h`, `-h / 2`, `h / 2` and `h`.
+/// The same from the values at `-h`, `-h / 2`, `h / 2` and `h`.
 fn extrapolated([a, b, c, d]: [f64; 4], h: f64) -> (f64, f64) {
     let (coarse, fine) = ((d - a) / (2.0 * h), (c - b) / h);
     ((4.0 * fine - coarse) / 3.0, (fine - coarse).abs())
@@ -51,7 +51,7 @@ impl Gradcheck {
             let (derivative, error) = extrapolated(values, h);
             let rounding = 4.0 * f64::EPSILON * values.iter().fold(0.0f64, |m, v| m.max(v.abs())) / h;
             let numeric = Numeric { derivative, error: error + 10.0 * rounding, rounding };
-            // Nearer is better only where curvature is what limits this one.
+            // A smaller distance is better only if curvature limits the larger one.
             let better = found.is_none_or(|best: Numeric| numeric.error < best.error || !best.error.is_finite());
             found = if better { Some(numeric) } else { found };
             if 0.1 * error <= self.tolerance(numeric) {

@@ -3,7 +3,7 @@
 use crate::{DType, NodeId, Site};
 use std::fmt;
 
-/// The derivative.
+/// The order of a derivative.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Order {
     /// The gradient.
@@ -54,39 +54,38 @@ impl fmt::Display for Along {
     }
 }
 
-/// An operation whose gradient rule gives something else than differences do.
+/// An operation whose gradient rule differences contradict.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Suspect {
     /// The operation's name in printed tapes.
     pub op: &'static str,
     /// Its node, on a tape on which the function is recorded first.
     pub node: NodeId,
-    /// The line that recorded it; of a gradient's node, the line of what it differentiates.
+    /// The line that recorded it; for the node of a gradient, the line of the node that it differentiates.
     pub site: Site,
 }
 
 /// A recorded derivative that differences contradict.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Mismatch {
-    /// The derivative.
+    /// The order of the derivative.
     pub order: Order,
-    /// The operation whose rule is wrong, where it was found. In the second order it may be part of the recorded
-    /// gradient.
+    /// The operation whose rule is wrong, if it was found. In the second order it may be part of the recorded gradient.
     pub suspect: Option<Suspect>,
     /// The variable of the derivative.
     pub input: Source,
-    /// The place in it.
+    /// The element or direction of the movement.
     pub index: Along,
     /// The recorded derivative.
     pub analytic: f64,
     /// The derivative by differences.
     pub numeric: f64,
-    /// The largest difference.
+    /// The largest difference that is allowed.
     pub tolerance: f64,
 }
 
 impl Mismatch {
-    /// The name of the operation whose rule is wrong, where it was found.
+    /// The name of the operation whose rule is wrong, if it was found.
     pub fn op(&self) -> Option<&'static str> {
         self.suspect.as_ref().map(|suspect| suspect.op)
     }
@@ -104,14 +103,14 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Why a gradient check did not pass.
+/// The reason why a gradient check did not pass.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GradcheckError {
     /// A derivative is wrong.
     #[error("{0}")]
     Mismatch(Box<Mismatch>),
-    /// Differences of a narrower type are too coarse to check anything: give f64, and cast nothing to less.
+    /// Differences of a narrower type are too coarse to check anything: use f64, and cast nothing to a narrower type.
     #[error("{what} is {dtype}: gradients are checked in f64")]
     NotF64 {
         /// The subject of the message.
@@ -140,10 +139,10 @@ pub enum GradcheckError {
     /// Every element or direction meets a kink.
     #[error("nothing could be compared: kinks lie within reach of all {kinks} elements or directions")]
     NothingCompared {
-        /// The number that were skipped.
+        /// The number of elements or directions that were skipped.
         kinks: usize,
     },
-    /// The device.
+    /// An error of the session.
     #[error(transparent)]
     Session(#[from] crate::Error),
 }

@@ -1,11 +1,11 @@
-//! Gradient checks: recorded derivatives against differences, for functions and modules of one's own.
+//! Gradient checks: recorded derivatives against differences, for your own functions and modules.
 //!
-//! Derivatives are compared in f64 with two central differences, extrapolated (Richardson 1911). Where a kink lies
-//! within reach of a difference there is nothing to compare with, and the place is counted instead. That is decided by
-//! what the program decides (the outcomes of comparisons, the winners of maxima, integers), never by how large the
-//! error is: a wrong derivative cannot pass for a kink.
+//! Derivatives are compared in f64 with two central differences, extrapolated (Richardson 1911). If a kink lies within
+//! reach of a difference, the place is counted and not compared. Kinks are found by the decisions of the program (the
+//! outcomes of comparisons, the winners of maxima, integers), never by the size of the error: a wrong derivative cannot
+//! pass for a kink.
 //!
-//! A test of one's own, with the device's crate among the dev-dependencies:
+//! A test, which needs the device's crate among its dev-dependencies:
 //!
 //! ```
 //! use wgrad::{Array, Session, testing::{GradcheckError, gradcheck}};
@@ -39,15 +39,16 @@ use subject::Subject;
 pub enum Directions {
     /// Every element by itself.
     Elements,
-    /// All elements at once, in so many random directions. Each takes as many runs as a single element.
+    /// All elements at once, in this many random directions. Each takes as many runs as a single element.
     Random(usize),
 }
 
 /// The way a gradient is checked.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Gradcheck {
-    /// The largest distance of a difference. Smaller ones, down to a hundredth, are tried where a kink is near or the
-    /// function too curved. Extrapolated differences in f64 are best around 1e-3: rounding is 1e-13 of the value then.
+    /// The largest distance of a difference. Smaller ones, down to a hundredth, are tried if a kink is near or the
+    /// function is too curved. Extrapolated differences in f64 are best around 1e-3: rounding is 1e-13 of the value
+    /// then.
     pub eps: f64,
     /// The tolerance of derivatives: `atol + rtol * |numeric|`, and a tenth of the difference's own error.
     pub atol: f64,
@@ -55,9 +56,9 @@ pub struct Gradcheck {
     pub rtol: f64,
     /// The highest derivative that is checked.
     pub order: Order,
-    /// The variable that is moved.
+    /// The movements of each source.
     pub directions: Directions,
-    /// Chooses the random directions.
+    /// The seed of the random directions.
     pub seed: u64,
 }
 
@@ -79,9 +80,9 @@ pub struct Checked {
 /// The report of a check of one order.
 struct Seen {
     checked: Checked,
-    /// The recorded derivative by each source; `None` where the value does not reach it.
+    /// The recorded derivative by each source; `None` if the value does not depend on it.
     gradients: Vec<Option<Vec<f64>>>,
-    /// The elements of each source that were compared, or the directions.
+    /// For each source, true for each element or direction that was compared.
     compared: Vec<Vec<bool>>,
 }
 
@@ -98,7 +99,7 @@ pub fn gradcheck(
 }
 
 impl Gradcheck {
-    /// First derivatives, element by element.
+    /// A check of first derivatives, element by element.
     pub fn new() -> Self {
         Self::default()
     }
@@ -121,28 +122,28 @@ impl Gradcheck {
         Self { rtol, ..self }
     }
 
-    /// Second derivatives too: the gradient of the gradient's product with a fixed vector.
+    /// Checks second derivatives too: the gradient of the gradient's product with a fixed vector.
     #[must_use]
     pub fn second_order(self) -> Self {
         Self { order: Order::Second, ..self }
     }
 
-    /// Along `n` random directions of each source, instead of element by element. A wrong element shows in each.
+    /// Checks along `n` random directions of each source, instead of element by element. A wrong element shows in each.
     #[must_use]
     pub fn random_directions(self, n: usize) -> Self {
         Self { directions: Directions::Random(n), ..self }
     }
 
     /// Checks the derivatives of a function by its f64 inputs. Integers and bools are passed along. The result may have
-    /// any shape: its elements are summed with different weights. Of an input that the function does not use, the
-    /// derivative must be 0. The states of the session stay as they are.
+    /// any shape: its elements are summed with different weights. The derivative by an input that the function does not
+    /// use must be 0. The states of the session stay as they are.
     ///
     /// # Errors
     /// [`GradcheckError::Mismatch`] for the first derivative that is wrong; if the inputs or the result are narrower
     /// floats, or something is not finite; if there are elements, and a kink is near each; if the device fails.
     ///
     /// # Panics
-    /// As `f` does where shapes do not fit.
+    /// If `f` panics, as for shapes that do not fit.
     pub fn check(
         &self,
         session: &mut Session,
@@ -152,15 +153,15 @@ impl Gradcheck {
         self.check_params(session, &ParamSet::default(), inputs, |_, x| f(x))
     }
 
-    /// As [`Gradcheck::check`], by the parameters of a set too, which must be f64: declare a module with
-    /// `Builder::with_dtype(DType::F64)`. Parameters are moved around the values that they have in the session, which
-    /// keeps them.
+    /// As [`Gradcheck::check`], also for derivatives by the parameters of a set, which must be f64: declare a module
+    /// with `Builder::with_dtype(DType::F64)`. Parameters are moved around the values that they have in the session,
+    /// which keeps them.
     ///
     /// # Errors
     /// As [`Gradcheck::check`].
     ///
     /// # Panics
-    /// As `f` does where shapes do not fit, and if `f` assigns to parameters.
+    /// If `f` panics, as for shapes that do not fit, or assigns to parameters.
     pub fn check_params(
         &self,
         session: &mut Session,
@@ -225,7 +226,7 @@ impl Gradcheck {
         }
     }
 
-    /// The movement of source number `s`.
+    /// The movements of source number `s`.
     fn movements(&self, shape: &Shape, s: usize) -> Vec<(Along, Vec<f64>)> {
         let numel = shape.numel();
         match self.directions {
@@ -241,7 +242,7 @@ impl Gradcheck {
     }
 }
 
-/// The value that an observed program shows.
+/// The value that an observed program taps.
 fn value(taps: &Taps) -> f64 {
     taps.iter().next().expect("the value is tapped first").1.item(0)
 }

@@ -1,7 +1,7 @@
 //! A recorded program in which one node is moved by itself, as the gradient rules see it.
 //!
-//! Equal nodes are one node, so what a composition with a rule of its own computes inside may be what others read too.
-//! Its rule answers for its arguments only: inside, it computes from these alone, whatever else reads the same nodes.
+//! Equal nodes are merged, so other nodes may read the nodes inside a composition with a rule of its own. The rule
+//! answers for its arguments only: so the inside is copied, and the copy computes from the arguments alone.
 
 use crate::{
     NodeId, Program,
@@ -14,8 +14,8 @@ use std::collections::{BTreeSet, HashMap};
 /// The input that stands for the node that is moved.
 pub(super) const MOVED: &str = "the node that is moved";
 
-/// The inputs of a node that its gradient should flow on to: those that it does flow to, the one that `Detach` stops it
-/// from, and what a composition with a rule of its own reads besides its arguments.
+/// The inputs of a node that its gradient should flow on to: the inputs that it does flow to, the input of a `Detach`,
+/// and the values that a composition with a rule of its own reads besides its arguments.
 pub(super) fn answerable(nodes: &[Node], node: &Node) -> Vec<NodeId> {
     match node.op {
         Op::Detach => node.inputs.to_vec(),
@@ -29,7 +29,7 @@ pub(super) fn answerable(nodes: &[Node], node: &Node) -> Vec<NodeId> {
     }
 }
 
-/// The results of a composition, with all outputs of each op.
+/// The nodes between the arguments and the outputs of a composition, with all outputs of each op.
 fn inside(nodes: &[Node], custom: &Node, args: usize) -> BTreeSet<NodeId> {
     let (args, outputs) = custom.inputs.split_at(args);
     let (mut open, mut cone) = (outputs.to_vec(), BTreeSet::new());
@@ -61,7 +61,7 @@ pub(super) fn moving(program: &Program, moved: NodeId, value: NodeId) -> Program
     for (i, node) in program.nodes.iter().enumerate() {
         let read = |id: &NodeId| to[id.index()];
         let inputs: Box<[NodeId]> = match node.op {
-            // Gradients go to the original, so the original is what counts.
+            // Gradients go to the original, so the original is read.
             Op::Recomputed => [read(&node.inputs[0])].into(),
             Op::Custom { args, .. } => {
                 let mut copies: HashMap<NodeId, NodeId> = HashMap::new();

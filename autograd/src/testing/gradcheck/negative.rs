@@ -10,9 +10,9 @@ enum Fault {
     Scaled,
     /// Of the other sign.
     Negated,
-    /// None.
+    /// Zero.
     Zeroed,
-    /// Off in one element, the one of this row-major index, by a thousandth of its size and of 1.
+    /// Wrong in the element of this row-major index, by 0.001 of its size plus 0.001.
     OneElement(usize),
     /// A term that the function does not have.
     TermTooMany,
@@ -20,8 +20,8 @@ enum Fault {
 
 /// Asserts that a check notices when the gradient of `f` is wrong: at each f64 input in turn it is scaled by 1.001,
 /// negated, zeroed, changed in one element, and given a term too many, and each must be a first-order mismatch of that
-/// input. (Scaling, negating and zeroing only where that makes a difference, and nothing where a kink is near every
-/// element.)
+/// input. (Scaling, negating and zeroing are tried only if they make a difference, and nothing is tried if a kink is
+/// near every element.)
 ///
 /// # Panics
 /// If the check fails on `f` itself, or passes a planted fault; if the result of `f` is empty, and so has no gradient.
@@ -66,7 +66,7 @@ pub fn assert_detects_wrong_gradient(
     }
 }
 
-/// Asserts that a check finds a wrong derivative in a function that has one, and says where.
+/// Asserts that a check finds a wrong derivative in a function that has one, and returns it.
 ///
 /// # Panics
 /// If the check passes, or fails for another reason.

@@ -76,7 +76,7 @@ impl<'a, F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>> Subject<'a, F> {
         arrays
     }
 
-    /// Records the function's elements summed with weights, or the slope of that in a fixed direction.
+    /// Records the function's elements summed with weights, or the slope of this sum in a fixed direction.
     pub fn record<'t>(&self, tape: &'t Tape, order: Order) -> Result<Recorded<'t>, GradcheckError> {
         let x: Vec<Tensor<'t>> = self
             .inputs
@@ -90,7 +90,7 @@ impl<'a, F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>> Subject<'a, F> {
             .map(|(param, path, value)| (*param, tape.input_like(&Self::name(&Source::Param(path.clone())), value)))
             .collect();
         let y = tape.with_params(&arenas(tape, &moved), || (self.f)(tape, &x));
-        // The function may tap values of its own, which nobody here looks at.
+        // The function may tap values of its own, which the check does not need.
         tape.forget_taps();
         wide(|| "the result".into(), y.dtype())?;
         let floats = x.into_iter().filter(|x| x.dtype().is_float());
@@ -105,7 +105,7 @@ impl<'a, F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>> Subject<'a, F> {
                 slope = slope + (g * generic(tape, &g.shape(), i as f64)).sum();
             }
         }
-        // Hooks may have tapped what they saw.
+        // Hooks may have tapped values, too.
         tape.forget_taps();
         Ok(Recorded { leaves, value: slope })
     }
@@ -118,7 +118,7 @@ impl<'a, F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>> Subject<'a, F> {
         Ok(tape.finish())
     }
 
-    /// The recorded derivative by each source; `None` where the value does not reach it.
+    /// The recorded derivative by each source; `None` if the value does not depend on it.
     pub fn gradients(&self, session: &mut Session, order: Order) -> Result<Vec<Option<Vec<f64>>>, GradcheckError> {
         let tape = Tape::new(session.layout().clone());
         let Recorded { leaves, value } = self.record(&tape, order)?;

@@ -3,7 +3,7 @@
 use super::{Evidence, Found, Remedy};
 use crate::{diagnosis::signs::Signs, numbers::median, train::Edit};
 
-/// The float inputs of the first measurement, by name.
+/// The names of the float inputs, from the first measurement.
 fn inputs(s: &Signs<'_>) -> Vec<String> {
     let sites = s.begin().map_or(&[][..], |measured| &measured.sites);
     sites.iter().filter_map(|site| site.path.strip_prefix("inputs/").map(String::from)).collect()
@@ -14,7 +14,7 @@ fn places(s: &Signs<'_>) -> Vec<String> {
     inputs(s).into_iter().map(|name| format!("inputs/{name}")).collect()
 }
 
-/// Brings the inputs to mean 0 and deviation 1.
+/// The remedy that brings the inputs to mean 0 and deviation 1.
 pub(super) fn scale_inputs(s: &Signs<'_>) -> Remedy {
     let mean = median(s.trace.batches.iter().map(|batch| batch.mean));
     let std = median(s.trace.batches.iter().map(|batch| batch.std)).max(1e-12);

@@ -1,4 +1,4 @@
-//! Rules: which signal, beyond which bound, speaks for which fault, and what cures it.
+//! Rules: each compares a signal with a bound, names the fault that the signal indicates, and has remedies.
 
 mod data;
 mod model;
@@ -11,16 +11,16 @@ pub use table::RULES;
 use super::signs::Signs;
 use crate::train::Edit;
 
-/// A number that speaks for a fault, beside the range in which it is sound.
+/// A number that indicates a fault, with the range in which it is sound.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Evidence {
     /// The number's name.
     pub what: String,
     /// Its value.
     pub value: f64,
-    /// The least that is sound.
+    /// The lower end of the sound range.
     pub low: f64,
-    /// The most that is sound.
+    /// The upper end of the sound range.
     pub high: f64,
 }
 
@@ -34,11 +34,11 @@ impl Evidence {
 /// A remedy of a fault.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Remedy {
-    /// Its name, one of the words of the specification.
+    /// The remedy's name, such as `lower-rate`.
     pub name: &'static str,
     /// The change, as advice to a person.
     pub advice: String,
-    /// The edits of a replay; none where a replay cannot show it.
+    /// The edits of a replay with the remedy; none if no replay can show it.
     pub edits: Vec<Edit>,
 }
 
@@ -54,26 +54,26 @@ impl Remedy {
 pub struct Found {
     /// Paths of parameters or sites, or source lines.
     pub place: Vec<String>,
-    /// The update from which on it shows.
+    /// The first update at which the fault shows.
     pub since: usize,
-    /// The numbers.
+    /// The numbers that indicate the fault.
     pub evidence: Vec<Evidence>,
-    /// Its remedies, the best first.
+    /// The remedies, the best first.
     pub remedies: Vec<Remedy>,
 }
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// The fault, one of the words of the specification.
+    /// The fault's name, such as `rate-too-high`.
     pub fault: &'static str,
     /// The number that the rule compares.
     pub signal: &'static str,
-    /// The bound beyond which it speaks.
+    /// The bound beyond which the signal indicates the fault.
     pub bound: &'static str,
     /// The source of the bound.
     pub source: &'static str,
-    /// The cure, by name.
+    /// The names of the remedies.
     pub remedies: &'static [&'static str],
     /// The rule itself.
     pub(super) find: fn(&Signs<'_>) -> Option<Found>,

@@ -9,26 +9,26 @@ use crate::{
     train::{Edit, Transform},
 };
 
-/// The weights and biases of all layers but those of norms and embeddings start anew, by He's initializer.
+/// The remedy that draws weight matrices anew by He's initializer, and sets biases to 0.
 fn init(s: &Signs<'_>, which: impl Fn(&str) -> bool) -> Remedy {
     let of = s.trace.first.iter().map(|(path, _)| path.clone()).filter(|path| which(path));
     let edit = Edit::Init(of.collect(), Init::He { fan: Fan::In });
     Remedy::new("init", "draw first weights by He's initializer, and start biases at 0", vec![edit])
 }
 
-/// The inputs of activations are normalised.
+/// The remedy that normalises the inputs of activations.
 fn norm(s: &Signs<'_>) -> Remedy {
     let edit = Edit::Sites(activations(s), Transform::Normalise);
     Remedy::new("norm", "normalise the inputs of activations, as by LayerNorm", vec![edit])
 }
 
-/// The inputs of activations take in those of the layer before.
+/// The remedy that adds to the input of each activation the input of the one before.
 fn residual(s: &Signs<'_>) -> Remedy {
     let edit = Edit::Sites(activations(s), Transform::Shortcut);
     Remedy::new("residual", "add to each layer what came into it", vec![edit])
 }
 
-/// Rectifiers leak.
+/// The remedy that replaces rectifiers by leaky ones.
 pub(super) fn leak(s: &Signs<'_>) -> Remedy {
     let edit = Edit::Sites(activations(s), Transform::Leak);
     Remedy::new("leaky-activation", "let a hundredth of what is negative through (leaky ReLU)", vec![edit])
@@ -58,7 +58,7 @@ pub(super) fn symmetry(s: &Signs<'_>) -> Option<Found> {
             && values.chunks(columns).all(|row| row == &values[..columns])
     };
     let copies: Vec<String> = s.trace.first.iter().filter(alike).map(|(path, _)| path.clone()).collect();
-    // A head alone may start so: its columns differ by what comes in.
+    // A head alone may start with equal rows: the targets tell its rows apart.
     if copies.len() < 2 {
         return None;
     }
@@ -87,7 +87,7 @@ pub(super) fn saturated(s: &Signs<'_>) -> Option<Found> {
     };
     let sites = Signs::activations(measured);
     let flat: Vec<&SiteMeasure> = sites.iter().filter(|site| share(site) > 0.5).copied().collect();
-    // A first layer that large inputs saturate learns slowly, and the others make up for some of it.
+    // Large inputs that saturate a first layer slow learning down, but the other layers make up for some of it.
     let slow = s.is_sick() || (s.input_size() > 10.0 && s.learned() < 0.9);
     if flat.is_empty() || !s.saturates() || !slow {
         return None;
@@ -199,26 +199,26 @@ pub(super) fn exploding_init(s: &Signs<'_>) -> Option<Found> {
     Some(Found { place: activations(s), since: 0, evidence, remedies })
 }
 
-/// The weights of a recurrent layer from a step to the next: those that are squares.
+/// The recurrent weights, which map a hidden state to the next: the square matrices.
 fn recurrent(s: &Signs<'_>) -> Vec<String> {
     let square = |(_, array): &&(String, wgrad::Array)| matches!(array.shape()[..], [rows, columns] if rows == columns);
     s.trace.first.iter().filter(square).map(|(path, _)| path.clone()).collect()
 }
 
-/// The number of time steps, and the ratio of the gradient at the first to that at the last.
+/// The number of time steps, and the mean gradient of their first third over that of their last third.
 fn through_time(s: &Signs<'_>) -> Option<(usize, f64)> {
     let measured = s.begin()?;
     let steps = measured.sites.iter().filter_map(|site| site.flow.as_ref()).find(|flow| !flow.steps.is_empty())?;
     Some((steps.steps.len(), Signs::time_ratio(measured)?))
 }
 
-/// The sites in time.
+/// The paths of the sites of recurrent layers.
 fn in_time(s: &Signs<'_>) -> Vec<String> {
     let sites = s.begin().map_or(&[][..], |measured| &measured.sites);
     sites.iter().filter(|site| site.path.ends_with("time/z")).map(|site| site.path.clone()).collect()
 }
 
-/// The weight of the regulariser: it does for temporal order, and its mean is over steps and samples.
+/// The weight of the regulariser, which is a mean over steps and samples. This weight suffices for temporal order.
 const OMEGA: f64 = 5.0;
 
 pub(super) fn vanishing_time(s: &Signs<'_>) -> Option<Found> {
@@ -226,7 +226,7 @@ pub(super) fn vanishing_time(s: &Signs<'_>) -> Option<Found> {
     if ratio >= 0.01 || !s.is_sick() {
         return None;
     }
-    // From third to third there are two thirds of the steps.
+    // The first third and the last third lie two thirds of the steps apart.
     let by_step = ratio.max(1e-30).powf(1.5 / steps as f64);
     let factor = 0.97 / by_step;
     let evidence = vec![Evidence::new("mean |dL/dz|, first third of time steps over the last", ratio, 0.01, 100.0)];
@@ -274,7 +274,7 @@ pub(super) fn exploding_time(s: &Signs<'_>) -> Option<Found> {
 pub(super) fn vanishing_activation(s: &Signs<'_>) -> Option<Found> {
     let measured = s.begin()?;
     let ratio = Signs::flow_ratio(measured)?;
-    // The first weights are to blame if the signal itself dies out on its way.
+    // If the signal itself dies out on its way, the first weights are to blame.
     let dies_out = decay(measured).is_some_and(|decay| decay < 0.1);
     if ratio >= 0.05 || dies_out || !s.saturates() || !s.is_sick() {
         return None;
@@ -289,7 +289,8 @@ pub(super) fn vanishing_activation(s: &Signs<'_>) -> Option<Found> {
     Some(Found { place: first_third(measured), since: 0, evidence, remedies })
 }
 
-/// The inputs of activations of the last layer over those of the first; `None` of fewer than three layers.
+/// The signal at the last layer over that at the first: root mean squares of activations' inputs. `None` if there are
+/// fewer than three layers.
 fn decay(measured: &Measurement) -> Option<f64> {
     let signal = Signs::signal(measured);
     Some(signal.last()? / signal.first()?).filter(|_| signal.len() >= 3)

@@ -33,7 +33,7 @@ pub(super) fn unguarded(s: &Signs<'_>) -> Option<Found> {
         place: places(&spots),
         since: bad.unwrap_or(0),
         evidence: vec![Evidence::new("operations without a guard", spots.len() as f64, 0.0, 0.0)],
-        // A loss that is too large at first is so by its inputs.
+        // Large inputs can cause the fault too.
         remedies: [vec![remedy], if s.input_size() > 10.0 { vec![scale_inputs(s)] } else { vec![] }].concat(),
     })
 }
@@ -102,7 +102,7 @@ pub(super) fn sum_not_mean(s: &Signs<'_>) -> Option<Found> {
 pub(super) fn batch_statistics(s: &Signs<'_>) -> Option<Found> {
     let (buffer, share) = s.reading.statistics()?;
     let left = (1.0 - share).powi(s.steps as i32);
-    // Of a usual share in a run of few steps, the run is short.
+    // With a usual share, the first values are left because the run is short.
     if left <= 0.5 || share > 0.01 {
         return None;
     }
@@ -141,7 +141,7 @@ pub(super) fn frozen(s: &Signs<'_>) -> Option<Found> {
 
 pub(super) fn imbalance(s: &Signs<'_>) -> Option<Found> {
     let weight = s.reading.largest_weight().filter(|weight| *weight > 10.0)?;
-    // The part of the model that the heavy loss reaches: its gradient is so much larger than that of the rest.
+    // The heavy loss reaches the part of the model with by far the largest gradient.
     let measured = s.begin()?;
     let top = |path: &str| path.split('/').next().unwrap_or(path).to_string();
     let mut parts: Vec<(String, f64)> = vec![];

@@ -1,5 +1,5 @@
-//! The table of rules, the weightiest first: a fault of the program or of the data explains what the later rules would see,
-//! which are symptoms.
+//! The table of rules, the weightiest first: a fault of the program or of the data comes before the symptoms that it
+//! explains.
 
 use super::{Rule, data, model, program, training};
 

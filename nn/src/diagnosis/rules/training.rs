@@ -1,4 +1,4 @@
-//! Rules that look at rates, clips, precision and what updates do.
+//! Rules that look at learning rates, clips, precision and the size of updates.
 
 use super::{Evidence, Found, Remedy, model::leak};
 use crate::{
@@ -14,7 +14,7 @@ fn found(place: &str, since: usize, evidence: Vec<Evidence>, remedies: Vec<Remed
     Some(Found { place: vec![place.into()], since, evidence, remedies })
 }
 
-/// A learning rate multiplied by each of these factors.
+/// A remedy for each factor, which multiplies the learning rate by it.
 fn rates(name: &'static str, factors: &[f64]) -> Vec<Remedy> {
     let of = |factor: &f64| {
         let advice = format!("multiply the learning rate by {factor:.0e}");
@@ -175,7 +175,7 @@ pub(super) fn warmup(s: &Signs<'_>) -> Option<Found> {
     let rates = &s.trace.rates;
     let (first, last) = (*rates.first()?, *rates.last()?);
     let share = last / s.trace.peak;
-    // A rate below its peak rises still.
+    // A rate that is still far below its peak, but above the first rate, rises still.
     if share >= 0.3 || last <= first || !s.is_sick() {
         return None;
     }
@@ -260,7 +260,7 @@ pub(super) fn rate_low(s: &Signs<'_>) -> Option<Found> {
         return None;
     }
     let evidence = vec![Evidence::new("largest median norm of an update over that of its parameter", ratio, 3e-4, 0.3)];
-    // To the usual ratio, in whole powers of ten.
+    // This factor brings updates to the usual ratio, as a whole power of ten.
     let usual = 10f64.powf((5e-3 / ratio.max(1e-12)).log10().round());
     found("optimizer/lr", 0, evidence, rates("raise-rate", &[usual, usual * 10.0, usual / 10.0]))
 }

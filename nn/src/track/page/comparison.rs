@@ -10,11 +10,11 @@ use std::{fs, io, path::Path};
 
 const SCRIPT: &str = concat!(include_str!("charts.js"), include_str!("comparison.js"));
 
-/// A row of a table: what it is about, and the value of each run in words.
+/// A row of a table: its name, and the value of each run in words.
 pub type Row = (String, [String; 2]);
 
-/// Two runs side by side: `index.html` in a folder, one file without a network. Their losses, norms and flows, beside the rows of a
-/// table that the caller has made.
+/// Two runs side by side: `index.html` in a folder, one file that needs no network. It shows the runs' losses, norms
+/// and flows, and the rows of a table that the caller has made.
 ///
 /// ```
 /// # use wgrad_nn::track::{Run, SideBySide};

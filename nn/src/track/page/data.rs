@@ -4,12 +4,12 @@ use crate::monitor::{Histogram, Measurement, Update, suggest_max_norm};
 use crate::track::json::number;
 use serde_json::{Map, Value, json};
 
-/// Points of a line at most; of more updates, neighbours are joined.
+/// The most points of a line. If there are more updates, neighbours are joined.
 const POINTS: usize = 2048;
-/// Measurements at most; of more, every other one goes.
+/// The most measurements. If there are more, every other one is removed.
 pub const MEASUREMENTS: usize = 160;
 
-/// Some updates, one after another.
+/// Consecutive updates, joined to one point.
 #[derive(Clone, Debug)]
 struct Point {
     first: usize,
@@ -21,7 +21,7 @@ struct Point {
     skipped: usize,
 }
 
-/// The lower of two and the higher of two; what is not a number stays.
+/// The lower of the low ends and the higher of the high ends; NaN stays.
 fn span(a: [f64; 2], b: [f64; 2]) -> [f64; 2] {
     let pick = |a: f64, b: f64, first: bool| if a.is_nan() || (!b.is_nan() && first) { a } else { b };
     [pick(a[0], b[0], a[0] <= b[0]), pick(a[1], b[1], a[1] >= b[1])]
@@ -59,7 +59,7 @@ pub struct Updates {
     points: Vec<Point>,
     /// The number of updates that a point stands for.
     stride: usize,
-    /// Norms of gradients, for the bound that they suggest: as many as there are points.
+    /// Norms of gradients, one per point, from which a bound is suggested.
     norms: Vec<f64>,
     clips: bool,
 }
@@ -111,7 +111,7 @@ impl Updates {
 #[derive(Clone, Default, Debug)]
 pub struct Series {
     points: Vec<(usize, f64)>,
-    /// Of so many numbers one is kept; the last is always there.
+    /// One of this many numbers is kept; the last number is always there.
     stride: usize,
     seen: usize,
     last: Option<(usize, f64)>,
@@ -141,11 +141,11 @@ impl Series {
 #[derive(Clone, Default, Debug)]
 pub struct Measured {
     all: Vec<Value>,
-    /// Of so many measurements one is kept.
+    /// One of this many measurements is kept.
     stride: usize,
     seen: usize,
-    /// The names of rows of the flow, of parameters, and of sites with those of their measures: of the first measurement, and of
-    /// the last whose names differ.
+    /// The names of the flow's rows, of parameters, and of sites with their measures. All measurements kept have these
+    /// names.
     names: Value,
 }
 
@@ -164,7 +164,8 @@ impl Measured {
             .collect();
         let names = json!({ "flow": flow.0, "params": params, "sites": sites });
         if names != self.names {
-            // Columns are known by their names' places: those of other programs cannot be beside one another.
+            // Columns are found by the places of their names, so measurements of different programs cannot be kept
+            // together.
             self.names = names;
             self.all.clear();
         }

@@ -25,14 +25,14 @@ const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = concat!(include_str!("charts.js"), include_str!("tape.js"), include_str!("page.js"));
 
-/// Texts that are shown first.
+/// The name of the text that is shown first.
 const FINDING: &str = "finding";
 
-/// `index.html` in a folder: one file without a network, which shows the run so far. It is written every few seconds and at the
-/// end, under another name first, so that there is always a whole one.
+/// `index.html` in a folder: one file that needs no network, and shows the run so far. It is written every few seconds
+/// and at the end, under another name first, so that the file is always whole.
 ///
-/// It has the losses and norms of up to 2,048 updates; of a longer run each of its points stands for several, by their lowest and
-/// their highest. Of measurements it has up to 160, evenly spread.
+/// It shows losses and norms by up to 2,048 points. In a longer run, each point stands for several updates, by their
+/// lowest and highest values. It shows up to 160 measurements, evenly spread.
 #[derive(Debug)]
 pub struct Page {
     path: PathBuf,
@@ -59,7 +59,7 @@ const ALERTS: usize = 500;
 fn probes(site: &SiteMeasure) -> BTreeMap<&'static str, Value> {
     let mut all = BTreeMap::new();
     let mut put = |name: &'static str, value: f64| _ = all.insert(name, number(value));
-    // Of scores many are masked by minus infinity, of which there is no mean.
+    // Masked scores are minus infinity, so scores have no mean.
     if let Some(of) = site.values.as_ref().filter(|_| site.scores.is_none()) {
         [("rms", of.rms), ("mean", of.mean), ("max", of.max)].into_iter().for_each(|(name, value)| put(name, value));
     }
@@ -80,7 +80,7 @@ fn probes(site: &SiteMeasure) -> BTreeMap<&'static str, Value> {
 }
 
 impl Page {
-    /// A page in a folder, which is made where there is none.
+    /// A page in a folder, which is created if it is missing.
     ///
     /// # Errors
     /// If there is a page already, which stays as it is; if it cannot be written.
@@ -147,10 +147,10 @@ impl Page {
     }
 }
 
-/// Writes a page under another name, and gives it its own.
+/// Writes a page under another name, then renames it.
 fn assemble(path: &Path, title: &str, data: &Value, script: &str) -> io::Result<()> {
     let part = path.with_extension("html.part");
-    // Nothing in a script may end it.
+    // Without this, a `</script>` in the data would end the script.
     let data = data.to_string().replace('<', "\\u003c");
     let title = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let mut html = String::with_capacity(HTML.len() + STYLE.len() + script.len() + data.len());
@@ -206,7 +206,7 @@ impl Sink for Page {
     }
 }
 
-/// A run of which nobody has said how it ended.
+/// A page whose run has not ended shows the run as stopped.
 impl Drop for Page {
     fn drop(&mut self) {
         if self.state == "running" {
@@ -214,7 +214,7 @@ impl Drop for Page {
             self.changed = true;
         }
         if self.changed {
-            // Nobody is left to tell.
+            // A drop has no caller to report the error to.
             let _ = self.save();
         }
     }

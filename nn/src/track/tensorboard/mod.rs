@@ -16,34 +16,36 @@ use std::{
 
 /// An event file in a folder, as [TensorBoard](https://www.tensorflow.org/tensorboard) reads it.
 ///
-/// Updates and the caller's numbers are scalars, as are the measures of parameters and sites; gradients that are counted by
-/// magnitude are histograms; alerts and texts are texts; settings go to the page of hyper-parameters. The flow of gradients,
-/// `flow`, is a picture: the inputs of activations, or the time steps, from top to bottom, the measurements from left to right,
-/// mean |dL/dz| from 1e-10 (dark) to 1e2 (bright); black is 0, red is not finite. It is drawn whenever there are twice as many
-/// measurements as in the last one, and at the end.
+/// Updates and the caller's numbers are scalars, as are the measures of parameters and sites; gradients that are
+/// counted by magnitude are histograms; alerts and texts are texts; settings go to the page of hyper-parameters.
+///
+/// The flow of gradients, `flow`, is a picture. Its rows, from top to bottom, are the inputs of activations or the time
+/// steps; its columns, from left to right, are the measurements. Its colours show mean |dL/dz| from 1e-10 (dark) to 1e2
+/// (bright); black is 0, red is non-finite. It is drawn anew when the number of measurements has doubled, and at the
+/// end.
 #[derive(Debug)]
 pub struct TensorBoard {
     path: PathBuf,
     file: BufWriter<File>,
     /// The flow at each measurement.
     flow: Vec<Vec<f64>>,
-    /// The rows of these, in words.
+    /// The names of the flow's rows.
     rows: Vec<String>,
     /// The number of measurements in the last picture.
     drawn: usize,
-    /// The last update of all.
+    /// The number of the last update.
     step: usize,
 }
 
-/// TensorBoard's names of the page of texts, and of that of hyper-parameters.
+/// TensorBoard's names of the plugins for texts and for hyper-parameters.
 const TEXT: &str = "text";
 const SETTINGS: &str = "hparams";
 
 impl TensorBoard {
-    /// A new file in a folder, which is made where there is none.
+    /// Creates a file in a folder, which is created if it is missing.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If they cannot be created.
     pub fn create(folder: impl AsRef<Path>) -> io::Result<Self> {
         fs::create_dir_all(&folder)?;
         let stem = format!("events.out.tfevents.{}", now() as u64);
@@ -185,7 +187,7 @@ fn of_measurement(measured: &Measurement) -> Vec<Value> {
     all
 }
 
-/// Numbers by name, below another.
+/// Scalars whose names begin with another name.
 fn below<'a>(
     name: &'a str,
     all: impl IntoIterator<Item = (&'static str, f64)> + 'a,
@@ -193,11 +195,11 @@ fn below<'a>(
     all.into_iter().map(move |(what, value)| scalar(format!("{name}/{what}"), value))
 }
 
-/// A histogram with the edges of its bins. What is not finite is in no bin.
+/// A histogram with the edges of its bins. Non-finite elements are in no bin.
 fn counts(histogram: &Histogram, of: &GradMeasure) -> Counts {
     let edges = Histogram::EDGES;
     let largest = of.max.max(2.0 * edges[edges.len() - 1]);
-    // The upper edges, lowest first: minus the lower edge of each magnitude, then those of 0, then the upper ones.
+    // The upper edges of bins, lowest first: of negative elements, of zeros, of positive elements.
     let negative =
         (0..histogram.negative.len()).rev().map(|bin| bin.checked_sub(1).map_or(-f64::MIN_POSITIVE, |b| -edges[b]));
     let positive = (0..histogram.positive.len()).map(|bin| edges.get(bin).copied().unwrap_or(largest));

@@ -2,17 +2,17 @@
 
 use std::io;
 
-/// The widest picture, in measurements: of more, neighbours are left out.
+/// The most measurements in a picture. If there are more, neighbours are left out.
 const COLUMNS: usize = 512;
-/// The height and width of a rectangle, in pixels, of a picture of few.
+/// The height and width of a number's rectangle in pixels, if there are few numbers.
 const PIXELS: usize = 8;
 /// Decades from the darkest colour to the brightest.
 const DECADES: f64 = 12.0;
-/// The brightest, as a power of 10.
+/// The magnitude of the brightest colour, as a power of 10.
 const BRIGHTEST: f64 = 2.0;
 
-/// Colours that those who see no red or green tell apart too, dark to bright: the corners of viridis (van der Walt and Smith
-/// 2015).
+/// Colours, dark to bright, that people with a red-green colour blindness can tell apart too: corners of viridis (van
+/// der Walt and Smith 2015).
 const COLOURS: [[f64; 3]; 5] =
     [[68.0, 1.0, 84.0], [59.0, 82.0, 139.0], [33.0, 145.0, 140.0], [94.0, 201.0, 98.0], [253.0, 231.0, 37.0]];
 
@@ -23,7 +23,7 @@ pub struct Picture {
     pub png: Vec<u8>,
 }
 
-/// The colour of a magnitude: black of 0, red of what is not finite.
+/// The colour of a magnitude: black for 0, red for a non-finite one.
 fn colour(value: f64) -> [u8; 3] {
     if !value.is_finite() {
         return [255, 0, 0];
@@ -37,7 +37,8 @@ fn colour(value: f64) -> [u8; 3] {
     std::array::from_fn(|i| (low[i] + (high[i] - low[i]) * (share - below as f64)).round() as u8)
 }
 
-/// Draws columns of magnitudes from left to right, each from its first row at the top. `None` if there is nothing to draw.
+/// Draws columns of magnitudes from left to right, each from its first row at the top. `None` if there is nothing to
+/// draw.
 ///
 /// # Errors
 /// If the picture cannot be encoded.

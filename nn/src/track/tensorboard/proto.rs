@@ -1,5 +1,6 @@
-//! The messages of event files, as TensorBoard's public definitions number their fields (`event.proto`, `summary.proto`,
-//! `tensor.proto` and `plugins/hparams/plugin_data.proto`); those that are not written are left out.
+//! The messages of event files, as TensorBoard's public definitions number their fields (`event.proto`,
+//! `summary.proto`, `tensor.proto` and `plugins/hparams/plugin_data.proto`), without messages and fields that are never
+//! written.
 
 use prost::{Message, Oneof};
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ pub struct Event {
 
 #[derive(Clone, PartialEq, Oneof)]
 pub enum What {
-    /// Of the first record alone.
+    /// The version of the format; only the first record has it.
     #[prost(string, tag = "3")]
     FileVersion(String),
     #[prost(message, tag = "5")]
@@ -58,7 +59,7 @@ pub struct Image {
     pub height: i32,
     #[prost(int32, tag = "2")]
     pub width: i32,
-    /// 3 of red, green and blue.
+    /// 3 for red, green and blue.
     #[prost(int32, tag = "3")]
     pub colorspace: i32,
     /// A PNG file.
@@ -154,7 +155,7 @@ pub struct Experiment {
 pub struct Parameter {
     #[prost(string, tag = "1")]
     pub name: String,
-    /// 1 of texts, 2 of flags, 3 of numbers.
+    /// 1 for texts, 2 for flags, 3 for numbers.
     #[prost(int32, tag = "4")]
     pub dtype: i32,
 }
@@ -181,7 +182,7 @@ pub struct Start {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct End {
-    /// 1 of a run that reached its end, 2 of one that did not.
+    /// 1 for a run that reached its end, 2 for one that did not.
     #[prost(int32, tag = "1")]
     pub status: i32,
     #[prost(double, tag = "2")]

@@ -17,25 +17,26 @@ pub enum Precision {
 /// The factor of the loss.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub enum LossScale {
-    /// A dynamic scale in half precision, none otherwise.
+    /// A dynamic scale for f16, none otherwise.
     #[default]
     Auto,
     /// None.
     None,
     /// A constant.
     Fixed(f64),
-    /// A scale that adapts itself.
+    /// A scale that adapts itself, with these settings.
     Dynamic(DynamicScale),
 }
 
-/// A [`super::Trainer`]'s passes and options. The default does nothing but refuse a step that is not finite.
+/// A [`super::Trainer`]'s passes and options. The default has no passes; it only skips non-finite steps.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TrainerConfig {
     /// The prefix of its states' and taps' names; each trainer of a store needs its own.
     pub name: String,
     /// The number of micro-batches that make an update; at least 1.
     pub accumulate: usize,
-    /// The weighting of micro-batches. By tokens, the loss must say how many there are: [`super::Loss::over_tokens`].
+    /// The weighting of micro-batches. To weight by tokens, the loss must give their number:
+    /// [`super::Loss::over_tokens`].
     pub weighting: Weighting,
     /// The precision of contractions.
     pub precision: Precision,
@@ -45,32 +46,31 @@ pub struct TrainerConfig {
     pub scale_grad: Vec<(ParamSet, f64)>,
     /// Noise added to the gradient, drawn from `seed`.
     pub noise: Option<Noise>,
-    /// True if rows of weights lose their mean.
+    /// True if the gradient of each weight loses its mean, row by row: see [`wgrad::Centralize`].
     pub centralize: bool,
     /// The factor of adaptive clipping, unit by unit; 0.01 is the paper's.
     pub agc: Option<f64>,
-    /// The output layer, which adaptive clipping leaves alone; and what centralization leaves alone as well.
+    /// The output layer, which adaptive clipping and centralization leave alone.
     pub head: ParamSet,
     /// The bound on the norm of all gradients together.
     pub clip_norm: Option<f64>,
-    /// The bound on each element.
+    /// The bound on each element of the gradient.
     pub clip_value: Option<f64>,
     /// The decay rate of an average of the parameters.
     pub ema: Option<f64>,
-    /// True if a loss that is not finite ends the run with an error ([`wgrad::Pitfall::NonFiniteLoss`]), its update being
-    /// skipped.
+    /// True if a non-finite loss ends the run with an error ([`wgrad::Pitfall::NonFiniteLoss`]); its update is skipped.
     pub check_loss: bool,
-    /// After more than this many updates in a row that were not finite the run ends with an error; `None`: never.
+    /// The run ends with an error after more than this many non-finite updates in a row; `None` for never.
     pub give_up: Option<u32>,
-    /// True if each update tells the norm of every parameter's gradient, and of what the optimizer is given: two more walks
-    /// over the gradients.
+    /// True if each update taps the norm of every parameter's gradient, and of the gradient that the optimizer gets.
+    /// This reads all gradients two more times.
     pub profile: bool,
-    /// The measurements of some of the updates: see [`MonitorConfig`] and [`super::Trainer::measurements`]. A run leaves the
-    /// same bits in every state with it and without.
+    /// The measurements of some of the updates: see [`MonitorConfig`] and [`super::Trainer::measurements`]. They do not
+    /// change a bit of any state.
     pub monitor: Option<MonitorConfig>,
-    /// The way the run differs from what the rest says: for a run that is made again.
+    /// Changes of the run beyond the other settings, for a run that is made again.
     pub edits: Vec<Edit>,
-    /// Decides the noise.
+    /// The seed of the noise.
     pub seed: u64,
 }
 

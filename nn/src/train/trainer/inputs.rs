@@ -8,7 +8,7 @@ use wgrad::{Array, Site, Tape, Tensor};
 pub struct Inputs<'t> {
     pub(super) tape: &'t Tape,
     pub(super) named: Vec<(String, Tensor<'t>)>,
-    /// The inputs that have been requested, and the places.
+    /// The inputs that the loss has asked for, and the lines that asked.
     pub(super) asked: RefCell<Asked>,
 }
 
@@ -41,14 +41,14 @@ impl<'t> Inputs<'t> {
         self.tape
     }
 
-    /// An input by its name, of the shape and type of the data at hand.
+    /// An input by its name, with the shape and type of the micro-batch's data.
     ///
     /// # Panics
-    /// If the micro-batch has no such input, and none before had.
+    /// If neither this micro-batch nor an earlier one has such an input.
     #[track_caller]
     pub fn get(&self, name: &str) -> Tensor<'t> {
         self.asked.borrow_mut().entry(name.into()).or_insert(Site::caller());
-        // Not within a closure: the caller's line is to blame.
+        // Panic outside a closure, so that the message names the caller's line.
         let Some((_, found)) = self.named.iter().find(|(known, _)| known == name) else {
             let known: Vec<&str> = self.named.iter().map(|(name, _)| name.as_str()).collect();
             panic!("trainer: the micro-batch has no input {name:?}: it has {}", known.join(", "))
@@ -65,12 +65,12 @@ pub struct Loss<'t> {
 }
 
 impl<'t> Loss<'t> {
-    /// A mean over so many tokens (u32 scalar), for [`wgrad::Weighting::TokenWeighted`].
+    /// A loss that is a mean over `tokens` tokens (u32 scalar), for [`wgrad::Weighting::TokenWeighted`].
     pub fn over_tokens(value: Tensor<'t>, tokens: Tensor<'t>) -> Self {
         Self { value, tokens: Some(tokens) }
     }
 
-    /// As an edit asks.
+    /// The loss, changed as an edit asks.
     #[track_caller]
     pub(crate) fn edited(self, edit: &Edit) -> Self {
         match edit {
@@ -79,7 +79,7 @@ impl<'t> Loss<'t> {
         }
     }
 
-    /// The loss, or 0 where it is the mean over no token, which is NaN.
+    /// The loss; 0 if it is the mean over no token, which is NaN.
     #[track_caller]
     pub(super) fn or_nothing(self) -> Tensor<'t> {
         self.tokens.map_or(self.value, |tokens| tokens.equals(0.0).select(self.value.zeros_like(), self.value))

@@ -10,7 +10,7 @@ pub(super) struct Monitor {
     recorder: Recorder,
     /// The parameters that are trained, with path and size.
     params: Vec<(Param, String, usize)>,
-    /// Updates that this trainer has begun.
+    /// The number of updates that this trainer has begun.
     begun: usize,
     /// The sites of micro-batches whose update has not arrived.
     sites: Vec<SiteMeasure>,
@@ -20,7 +20,7 @@ impl Monitor {
     /// The measurements that a configuration asks for.
     ///
     /// # Panics
-    /// If it asks for every 0 updates, or for a group of parameters of another store.
+    /// If the interval is 0, or a group has parameters of another store.
     #[track_caller]
     pub fn new(store: &Store, params: &ParamSet, config: &TrainerConfig) -> Option<Self> {
         let asked = config.monitor.as_ref()?;
@@ -43,15 +43,15 @@ impl Monitor {
         self.begun
     }
 
-    /// Goes on from so many.
+    /// Sets the number of updates that have begun.
     pub fn go_to(&mut self, begun: usize) {
         self.begun = begun;
     }
 }
 
 impl Trainer {
-    /// The measurements of the updates among these runs, oldest first: of those that [`TrainerConfig::monitor`] has
-    /// measured. The taps of other programs are passed over. Sites that arrive before their update are kept until it does.
+    /// The measurements of the updates among these runs, oldest first, if [`TrainerConfig::monitor`] has measured them.
+    /// The taps of other programs are ignored. Sites that arrive before their update are kept until it does.
     pub fn measurements(&mut self, taps: &[Taps]) -> Vec<Measurement> {
         let Some(mut monitor) = self.monitor.take() else { return vec![] };
         let mut all = vec![];
@@ -70,13 +70,13 @@ impl Trainer {
         all
     }
 
-    /// The sites of a program that [`Trainer::record_micro_batch`] has recorded at which the gradient is measured, first to
-    /// last, each with the number of its time steps; 0 where it has none.
+    /// The sites at which a program of [`Trainer::record_micro_batch`] measures the gradient, first to last, each with
+    /// the number of its time steps; 0 for a site without time steps.
     pub fn flow_sites(&self, program: &Program) -> Vec<(String, usize)> {
         self.monitor.as_ref().map_or(vec![], |monitor| monitor.recorder.flows(program))
     }
 
-    /// Records an update of one micro-batch without a monitor: what the updates do that are not measured.
+    /// Records an update of one micro-batch without measurements, as the updates run that are not measured.
     ///
     /// # Panics
     /// As [`Trainer::record_micro_batch`].
@@ -88,7 +88,7 @@ impl Trainer {
         }
     }
 
-    /// Does something with updates that are not measured, whatever the monitor says.
+    /// Calls a function with the monitor turned off.
     pub(crate) fn unwatched<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let monitor = self.monitor.take();
         let result = f(self);
@@ -96,7 +96,7 @@ impl Trainer {
         result
     }
 
-    /// True if the update at hand is measured.
+    /// True if the current update is measured.
     pub(super) fn is_measured(&self) -> bool {
         let every = self.config.monitor.as_ref().map_or(1, |config| config.every);
         self.monitor.as_ref().is_some_and(|monitor| monitor.begun.is_multiple_of(every))

@@ -40,7 +40,7 @@ impl Place {
         (self.present, self.made) == (other.present, other.made)
     }
 
-    /// Updates that have been made since another place.
+    /// The number of updates that have been made since another place.
     pub(crate) fn since(&self, other: &Self) -> usize {
         self.made - other.made
     }
@@ -49,39 +49,40 @@ impl Place {
 /// Sums over the micro-batches of a window.
 #[derive(Clone, Copy)]
 struct Window {
-    /// Weighted losses (f32 scalar).
+    /// The sum of weighted losses (f32 scalar).
     loss: StateId,
-    /// Weights (f32 scalar).
+    /// The sum of weights (f32 scalar).
     weight: StateId,
 }
 
-/// The buffers at the window's beginning, for one that is skipped.
+/// The values of buffers at the beginning of a window, to restore if its update is skipped.
 #[derive(Default)]
 struct Kept {
-    /// The place where each buffer's value of then is kept.
+    /// For each buffer, the state that keeps its value.
     states: BTreeMap<StateId, StateId>,
-    /// The buffers that micro-batches recorded so far move.
+    /// The buffers that the micro-batches recorded so far update.
     moved: RefCell<Vec<StateId>>,
 }
 
-/// The key of a micro-batch's program: its inputs, and whether it measures.
+/// The key of a micro-batch's program: its inputs, and true if it measures.
 type Key = (Vec<(String, Shape, DType)>, bool);
 
-/// A compiled program, and what it is for.
+/// A compiled program, and its key.
 type Compiled<K> = (K, Step);
 
-/// The program of an update as it is, and that which measures.
+/// The program of an update without measurements, and the one with them.
 type UpdatePrograms = [Option<Compiled<(ParamSet, usize)>>; 2];
 
 /// The number of shapes of micro-batches that are kept compiled.
 const SHAPES: usize = 64;
 
-/// Trains: loss, loss scale, accumulation, all-reduce over the ranks that train together, unscaling, finite check, factors of
-/// some parameters, noise, centralization, adaptive clip, clips, optimizer, average, scale update, in this order, which is
-/// that of [`wgrad::PassState`]'s rules. All of it is on the tape: a step waits for nothing.
+/// Trains a model. An update consists of the loss, the loss scale, accumulation, all-reduce over the ranks that train
+/// together, unscaling, finite check, factors of some parameters, noise, centralization, adaptive clip, clips,
+/// optimizer, average and scale update, in this order, which the rules of [`wgrad::PassState`] demand. All of it is on
+/// the tape, so a step waits for nothing.
 ///
-/// Buffers, such as running statistics ([`crate::Buffers`]), move in each micro-batch. Where the step is not taken they are
-/// what they were before it, and must be declared before the trainer; over several ranks they become their mean.
+/// Each micro-batch updates the buffers, such as running statistics ([`crate::Buffers`]), which must be declared before
+/// the trainer. If the step is skipped, they are as they were before it. Over several ranks, they become their mean.
 ///
 /// ```
 /// use wgrad::{Array, DType, Session, Store};
@@ -106,18 +107,18 @@ const SHAPES: usize = 64;
 ///         println!("loss {:.3}, gradient norm {:.3}", update.loss, update.grad_norm);
 ///     }
 /// }
-/// trainer.flush(&mut session)?; // what is left of a window that the data cut short
+/// trainer.flush(&mut session)?; // the rest of a window that the data cut short
 /// # Ok(())
 /// # }
 /// ```
 pub struct Trainer {
     config: TrainerConfig,
-    /// The line that made it: the line to name for what it records besides the loss.
+    /// The line that made the trainer, which errors name for all that it records besides the loss.
     site: Site,
     params: ParamSet,
     optimizer: Box<dyn Optimizer>,
     scaler: LossScaler,
-    /// None where one micro-batch makes an update.
+    /// `None` if one micro-batch makes an update.
     window: Option<(Accumulator<Scaled>, Window)>,
     buffers: Buffers,
     kept: Kept,
@@ -128,14 +129,14 @@ pub struct Trainer {
     passes: Option<PassesFn>,
     after: Option<AfterFn>,
     micro_batches: Vec<Compiled<Key>>,
-    /// The inputs that the loss has requested.
+    /// The inputs that the loss has asked for.
     asked: RefCell<Asked>,
-    /// Of a full window, and of one that the data cut short; each with the parameters that micro-batches had reached when
-    /// it was recorded, and the number of buffers they had moved. Each as it is, and measured.
+    /// The programs of a full window, and of one that the data cut short. Their keys are the parameters that
+    /// micro-batches had reached when the program was recorded, and the number of buffers that they had updated.
     updates: [UpdatePrograms; 2],
-    /// Micro-batches that are in the window; `None` before the session has been asked.
+    /// The number of micro-batches in the window; `None` before the session has been asked.
     present: Option<usize>,
-    /// Updates that this trainer has made.
+    /// The number of updates that this trainer has made.
     made: usize,
     /// The measurements, if there are any.
     monitor: Option<Monitor>,
@@ -148,7 +149,7 @@ impl fmt::Debug for Trainer {
 }
 
 impl Trainer {
-    /// Declares what it keeps in the store, all under the configuration's name. `loss` records the mean loss of a
+    /// Declares the trainer's states in the store, under the configuration's name. `loss` records the mean loss of a
     /// micro-batch, once for each shape of its inputs.
     ///
     /// # Panics
@@ -236,17 +237,18 @@ impl Trainer {
         }
     }
 
-    /// With passes of one's own: the optimizer is given what they make of the gradient after those of the configuration.
+    /// Adds passes of the caller's. They get the gradient after the configuration's passes, and the optimizer gets
+    /// their result.
     #[must_use]
     pub fn with_passes(self, passes: impl for<'t> Fn(Grads<'t>) -> Grads<'t> + 'static) -> Self {
         Self { passes: Some(Box::new(passes)), ..self }
     }
 
-    /// Records more after each update, on its tape: parameters are by then what the optimizer has made of them, and gradients
-    /// flow through that.
+    /// Records more after each update, on its tape. The parameters then have their updated values, and gradients flow
+    /// through the update.
     ///
     /// # Panics
-    /// If more than one micro-batch makes an update, which has no inputs then.
+    /// If more than one micro-batch makes an update, as an update then has no inputs.
     #[must_use]
     #[track_caller]
     pub fn after_update(self, record: impl for<'t> Fn(&Inputs<'t>) + 'static) -> Self {
@@ -267,13 +269,13 @@ impl Trainer {
         &*self.optimizer
     }
 
-    /// The loss that it trains on, around where a session is, over the parameters that it trains: its curvature and noise.
+    /// The landscape of the trainer's loss over the trained parameters: curvature and noise around a session's values.
     pub fn landscape(&self) -> Landscape {
         Landscape::shared(&self.params, self.loss.clone())
     }
 
-    /// The averages of the parameters, one flat vector per arena; `None` without [`TrainerConfig::ema`]. A model runs on
-    /// them within [`Tape::with_params`].
+    /// The averages of the parameters, one flat vector per arena; `None` without [`TrainerConfig::ema`]. A model runs
+    /// on them within [`Tape::with_params`].
     #[track_caller]
     pub fn averages<'t>(&self, tape: &'t Tape) -> Option<Flat<'t>> {
         self.ema.as_ref().map(|ema| ema.averages(tape))
@@ -282,15 +284,15 @@ impl Trainer {
     /// Runs a micro-batch, and the update if that completes a window. True if it did.
     ///
     /// # Errors
-    /// As [`Session::record`] and [`Session::run`]: [`wgrad::Error::MissingInput`] of a micro-batch without an input that
-    /// others had and that the loss asks for. A micro-batch that could not be run is not in the window. Where it is the
-    /// update that could not be run the micro-batches stay in the window, and the next step or flush makes it first.
+    /// As [`Session::record`] and [`Session::run`]; [`wgrad::Error::MissingInput`] if a micro-batch lacks an input that
+    /// others had and that the loss asks for. A micro-batch that could not be run is not in the window. If the update
+    /// could not be run, the micro-batches stay in the window, and the next step or flush makes it first.
     #[track_caller]
     pub fn step(&mut self, session: &mut Session, inputs: &[(&str, &Array)]) -> Result<bool> {
         self.step_with(session, inputs, &mut |_, _, _| Ok(()))
     }
 
-    /// The same; `before` is told of each program before it is run.
+    /// As [`Trainer::step`], and calls `before` with each program before its run.
     #[track_caller]
     pub(crate) fn step_with(
         &mut self,
@@ -318,21 +320,21 @@ impl Trainer {
         Ok(true)
     }
 
-    /// Makes the update of a window that the data cut short: the mean is over the micro-batches that it has. True if there was
-    /// one.
+    /// Makes the update of a window that the data cut short, as the mean over its micro-batches. True if there were
+    /// any.
     ///
     /// # Errors
     /// As [`Session::record`] and [`Session::run`].
     ///
     /// # Panics
-    /// If the window is that of a checkpoint, and no micro-batch has followed: which parameters have a gradient is known
-    /// from their recording.
+    /// If the window is that of a checkpoint, and no micro-batch has followed: only recorded micro-batches tell the
+    /// parameters that have a gradient.
     #[track_caller]
     pub fn flush(&mut self, session: &mut Session) -> Result<bool> {
         self.flush_with(session, &mut |_, _, _| Ok(()))
     }
 
-    /// The same; `before` is told of the program before it is run.
+    /// As [`Trainer::flush`], and calls `before` with the program before its run.
     #[track_caller]
     pub(crate) fn flush_with(&mut self, session: &mut Session, before: Before<'_>) -> Result<bool> {
         if self.present(session)? == 0 {
@@ -342,12 +344,12 @@ impl Trainer {
         Ok(true)
     }
 
-    /// Its position, for [`Trainer::go_to`].
+    /// The trainer's position, for [`Trainer::go_to`].
     pub(crate) fn place(&self) -> Place {
         Place { present: self.present, begun: self.monitor.as_ref().map_or(0, Monitor::begun), made: self.made }
     }
 
-    /// Goes on from where it was; the session's states are those of then.
+    /// Returns to a position. The session must have the states of that position.
     pub(crate) fn go_to(&mut self, place: Place) {
         (self.present, self.made) = (place.present, place.made);
         if let Some(monitor) = &mut self.monitor {
@@ -360,7 +362,7 @@ impl Trainer {
         self.window.is_some()
     }
 
-    /// Doubts about the programs that have been recorded so far.
+    /// The lints of the programs that have been recorded so far.
     pub fn lints(&self) -> Vec<Lint> {
         let steps = self
             .micro_batches
@@ -370,12 +372,13 @@ impl Trainer {
         steps.flat_map(|step| step.lints()).cloned().collect()
     }
 
-    /// The updates among these runs, oldest first. The taps of other programs are passed over.
+    /// The updates among these runs, oldest first. The taps of other programs are ignored.
     pub fn updates(&self, taps: &[Taps]) -> Vec<Update> {
         taps.iter().filter_map(|taps| self.read(taps)).collect()
     }
 
-    /// Goes on from what the session holds, after a checkpoint has been loaded into it: also in the middle of a window.
+    /// Continues from the states of the session, after a checkpoint has been loaded into it; also in the middle of a
+    /// window.
     pub fn resume(&mut self) {
         self.present = None;
     }
@@ -396,7 +399,7 @@ impl Trainer {
     #[track_caller]
     fn close(&mut self, session: &mut Session, last: bool, before: Before<'_>) -> Result<()> {
         let watched = self.is_measured();
-        // One recorded before micro-batches reached other parameters too would leave those gradients out.
+        // A program that was recorded before micro-batches reached further parameters would leave their gradients out.
         let present = self.window.as_ref().map(|(accumulator, _)| accumulator.present()).unwrap_or_default();
         let reached = (present, self.kept.moved.borrow().len());
         let update = match &self.updates[usize::from(last)][usize::from(watched)] {
@@ -418,7 +421,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// The number of micro-batches that are in the window. The device is asked once.
+    /// The number of micro-batches that are in the window. It is read from the device once, and then counted here.
     pub(crate) fn present(&mut self, session: &mut Session) -> Result<usize> {
         let present = match (self.present, &self.window) {
             (Some(present), _) => present,
@@ -441,7 +444,7 @@ impl Trainer {
         known.map_or(Ok(()), |input| Err(InputDecl { site: *site, ..input.clone() }.missing()))
     }
 
-    /// The program of a micro-batch of these shapes, which measures if it is to be watched.
+    /// The program of a micro-batch of these shapes, with measurements if it is watched.
     #[track_caller]
     fn micro_batch(&mut self, session: &mut Session, inputs: &[(&str, &Array)], watched: bool) -> Result<Step> {
         self.check_inputs(inputs)?;

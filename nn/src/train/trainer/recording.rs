@@ -5,17 +5,17 @@ use crate::{layers::buffers::Remembered, monitor::Recorder, train::edit::recorde
 use wgrad::{Accumulator, Agc, Array, Centralize, DType, Grads, Scaled, Tape, Tensor, Weighting};
 
 impl Trainer {
-    /// Records what a micro-batch does: its loss and its gradient, which joins the window; with `accumulate` 1 the whole
-    /// update. Where the configuration has a monitor, it is measured.
+    /// Records a micro-batch: its loss, and its gradient, which joins the window; with `accumulate` 1 the whole update.
+    /// If the configuration has a monitor, the program measures too.
     ///
     /// # Panics
-    /// If the loss is no float scalar; if micro-batches are weighted by tokens and it does not say how many there are.
+    /// If the loss is no float scalar; if micro-batches are weighted by tokens and it does not give their number.
     #[track_caller]
     pub fn record_micro_batch(&self, tape: &Tape, inputs: &[(&str, &Array)]) {
         self.record_loss(Inputs::declare(tape, inputs), self.recorder(true));
     }
 
-    /// Records what a micro-batch does, and measures it where a recorder is given.
+    /// Records a micro-batch, with measurements if a recorder is given.
     #[track_caller]
     pub(super) fn record_loss(&self, mut inputs: Inputs<'_>, watched: Option<&Recorder>) {
         let tape = inputs.tape;
@@ -48,7 +48,8 @@ impl Trainer {
         self.asked.borrow_mut().extend(inputs.asked.into_inner());
     }
 
-    /// From a micro-batch's loss, and the buffers that it has moved, to the window, or to the parameters.
+    /// Records the steps from a micro-batch's loss to the window or to the parameters. `moved` are the buffers that it
+    /// has updated.
     #[track_caller]
     fn record_gradient<'t>(&self, loss: Loss<'t>, moved: Remembered<'t>, watched: Option<&Recorder>) {
         let (value, tape) = (loss.or_nothing(), loss.value.tape());
@@ -98,11 +99,11 @@ impl Trainer {
         }
     }
 
-    /// Records the update at the end of a window; of a full one, or of the last one, which may be short. Where the
-    /// configuration has a monitor, it is measured.
+    /// Records the update at the end of a full window, or of the last one, which may be short. If the configuration has
+    /// a monitor, the program measures too.
     ///
     /// # Panics
-    /// If there are no windows, `accumulate` being 1: a micro-batch is an update then. If no micro-batch has been recorded.
+    /// If there are no windows, as each micro-batch is then an update; if no micro-batch has been recorded.
     #[track_caller]
     pub fn record_update(&self, tape: &Tape, last: bool) {
         self.record_watched_update(tape, last, self.recorder(true));
@@ -122,8 +123,8 @@ impl Trainer {
         self.finish(grads, sum.sum_over_ranks() / weight.sum_over_ranks(), kept, watched);
     }
 
-    /// From the gradient of a rank's batch to the parameters; `loss` is that of all ranks, `before` what buffers go back to
-    /// where the step is not taken.
+    /// Records the steps from the gradient of a rank's batch to the parameters. `loss` is the loss of all ranks;
+    /// `before` has the values that buffers return to if the step is skipped.
     #[track_caller]
     pub(super) fn finish<'t>(
         &self,

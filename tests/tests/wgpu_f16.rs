@@ -1,13 +1,13 @@
-//! Halves on the GPU: devices that store 16 bits and devices that do not have the same bits, and nobody's neighbour in a word
+//! Numbers of f16 on the GPU: devices that store 16 bits and devices that do not have the same bits, and nobody's neighbour in a word
 //! changes.
 
 use approx::abs_diff_eq;
 use wgrad::{Array, Conv2d, DType, InProcess, Store, Tape, Tensor, f16};
-use wgrad_tests::{Machine, gpu, gpus_of_halves};
+use wgrad_tests::{Machine, gpu, gpus_of_f16};
 use wgrad_wgpu::{Gpu, Options, WgpuBackend};
 
-/// So many halves of either sign, of about 1.
-fn halves(shape: &[usize], salt: usize) -> Array {
+/// So many f16 numbers of either sign, of about 1.
+fn f16s(shape: &[usize], salt: usize) -> Array {
     let value = |i: usize| f16::from_f32(((i * 7919 + salt * 104_729) % 2003) as f32 / 1000.0 - 1.0);
     Array::new(shape, (0..shape.iter().product()).map(value).collect::<Vec<f16>>())
 }
@@ -25,7 +25,7 @@ fn tapped(
     machine.run(&step.expect("the plan compiles"), inputs).taps
 }
 
-/// Kernels of each kind that load and store halves, most of them of odd extents.
+/// Kernels of each kind that load and store f16 numbers, most of them of odd extents.
 fn kinds_of_kernels(t: &Tape, x: &[Tensor<'_>]) {
     let (a, b, index) = (x[0], x[1], x[3]);
     t.tap("map", a + b.transpose());
@@ -47,14 +47,14 @@ fn kinds_of_kernels(t: &Tape, x: &[Tensor<'_>]) {
 
 fn inputs() -> Vec<(String, Array)> {
     let index = Array::new([33, 35], (0..33 * 35).map(|i| i * 7919 % 11).collect::<Vec<u32>>());
-    let inputs = [halves(&[33, 35], 1), halves(&[35, 33], 2), halves(&[64, 68], 3), index];
+    let inputs = [f16s(&[33, 35], 1), f16s(&[35, 33], 2), f16s(&[64, 68], 3), index];
     inputs.into_iter().enumerate().map(|(i, x)| (format!("x{i}"), x)).collect()
 }
 
 #[test]
-fn halves_have_the_same_bits_however_they_are_stored() {
+fn f16_have_the_same_bits_however_they_are_stored() {
     let on = |gpu: &&Gpu| tapped(Machine::on_gpu(gpu, Store::new()), &inputs(), kinds_of_kernels);
-    let found: Vec<_> = gpus_of_halves().iter().map(on).collect();
+    let found: Vec<_> = gpus_of_f16().iter().map(on).collect();
     if let [native, packed] = &found[..] {
         assert_eq!(native.len(), 14);
         native.iter().zip(packed).for_each(|(native, packed)| assert_eq!(native, packed));
@@ -62,9 +62,9 @@ fn halves_have_the_same_bits_however_they_are_stored() {
 }
 
 #[test]
-fn kernels_of_halves_agree_with_the_cpu() {
+fn kernels_of_f16_agree_with_the_cpu() {
     let want = tapped(Machine::new(1, Store::new()), &inputs(), kinds_of_kernels);
-    for gpu in gpus_of_halves() {
+    for gpu in gpus_of_f16() {
         let have = tapped(Machine::on_gpu(gpu, Store::new()), &inputs(), kinds_of_kernels);
         for ((name, have), (_, want)) in have.iter().zip(&want) {
             let (have, want) = (have.to_f64(), want.to_f64());
@@ -74,15 +74,15 @@ fn kernels_of_halves_agree_with_the_cpu() {
     }
 }
 
-/// Small states lie among words, large ones have words of two halves; an odd one's last word is half empty.
+/// Small states lie among words, large ones have words of two f16 numbers; an odd one's last word is half empty.
 #[test]
-fn states_of_halves_are_kept() {
-    for (gpu, len) in gpus_of_halves().into_iter().flat_map(|gpu| [1, 7, 1024, 1025, 2048].map(|len| (gpu, len))) {
-        let (first, second) = (halves(&[len], 1), halves(&[len], 2));
+fn states_of_f16_are_kept() {
+    for (gpu, len) in gpus_of_f16().into_iter().flat_map(|gpu| [1, 7, 1024, 1025, 2048].map(|len| (gpu, len))) {
+        let (first, second) = (f16s(&[len], 1), f16s(&[len], 2));
         let mut store = Store::new();
         let state = store.state("x", &first);
         let mut machine = Machine::on_gpu(gpu, store);
-        assert_eq!(machine.session.read(state).unwrap(), first, "{len} halves");
+        assert_eq!(machine.session.read(state).unwrap(), first, "{len} f16");
         machine.session.write(state, &second).unwrap();
         let step = machine.session.record(|t| {
             let x = t.state(state);
@@ -90,16 +90,16 @@ fn states_of_halves_are_kept() {
         });
         machine.run(&step.unwrap(), &[]);
         let doubled: Vec<f16> = second.to_f64().iter().map(|x| f16::from_f64(2.0 * x)).collect();
-        assert_eq!(machine.session.read(state).unwrap(), Array::new([len], doubled), "{len} halves");
+        assert_eq!(machine.session.read(state).unwrap(), Array::new([len], doubled), "{len} f16");
     }
 }
 
 #[test]
-fn ranks_exchange_halves() {
+fn ranks_exchange_f16() {
     let sums = |rank: InProcess, gpu: Option<&Gpu>| {
         let salt = wgrad::Collective::rank(&rank);
         let machine = gpu.map_or_else(|| Machine::new(1, Store::new()), |gpu| Machine::on_gpu(gpu, Store::new()));
-        let inputs = [("x".to_string(), halves(&[5], salt)), ("y".to_string(), halves(&[1025], salt + 2))];
+        let inputs = [("x".to_string(), f16s(&[5], salt)), ("y".to_string(), f16s(&[1025], salt + 2))];
         tapped(machine.as_rank(rank), &inputs, |t, x| {
             let (x, y) = (x[0].sum_over_ranks(), (x[1] * 2.0).sum_over_ranks());
             t.tap("joined", Tensor::concat(&[x, y, x], 0));
@@ -115,10 +115,10 @@ fn ranks_exchange_halves() {
         })
     };
     let want = world(None);
-    gpus_of_halves().into_iter().for_each(|gpu| assert_eq!(world(Some(gpu)), want));
+    gpus_of_f16().into_iter().for_each(|gpu| assert_eq!(world(Some(gpu)), want));
 }
 
-/// A budget with room for halves has none for as many singles.
+/// A budget with room for f16 numbers has none for as many singles.
 #[test]
 fn a_half_takes_two_bytes() {
     if gpu().is_none() {
