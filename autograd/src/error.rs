@@ -78,9 +78,7 @@ pub enum Error {
         second: Site,
     },
     /// A program of another session, or over a store that declares something else.
-    #[error(
-        "this program is of another session, or over other declarations: it is over {recorded}; this session, over {session}"
-    )]
+    #[error("this program cannot run here: it was recorded over {recorded}, and this session has {session}")]
     ForeignProgram {
         /// The store that the program was recorded over.
         recorded: String,
@@ -111,7 +109,7 @@ pub enum Error {
         site: Site,
     },
     /// A file whose content is not a program.
-    #[error("this is no program that a tape has recorded: {why}")]
+    #[error("this file is not a valid program: {why}")]
     NoProgram {
         /// The reason.
         why: String,
@@ -147,8 +145,8 @@ pub enum Error {
 /// The end of a message about an input.
 fn recorded_for_one_size(site: Site) -> String {
     format!(
-        ": a program is for the shapes and types that it is recorded with; `Session::run_cached` records one for each \
-         (recorded at {site})"
+        ": a program accepts only the shapes and types that it was recorded with; `Session::run_cached` records one \
+         program per shape (recorded at {site})"
     )
 }
 

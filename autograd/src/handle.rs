@@ -67,9 +67,11 @@ impl Handle {
             None => format!("which has no {kind} {index}"),
         };
         match store {
-            Some(store) if store == own => panic!("{kind} {name:?} of {own} was declared after its layout was taken"),
-            Some(store) => panic!("{kind} {name:?} is of {own}, and not of {store}, {there}"),
-            None => panic!("{kind} {name:?} is of {own}, and this tape is over no store"),
+            Some(store) if store == own => {
+                panic!("{kind} {name:?} of {own} was declared after the store's layout had been taken")
+            }
+            Some(store) => panic!("{kind} {name:?} belongs to {own}, not to {store}, {there}"),
+            None => panic!("{kind} {name:?} belongs to {own}, but this tape was made without a store"),
         }
     }
 }

@@ -12,7 +12,7 @@
 //!   number: [`Pitfall`].
 //! - [`LossScaler`] scales a loss, by a constant or by a scale that adapts itself on the device.
 //!
-//! This crate knows no device. `wgrad-cpu` runs plans on CPU threads.
+//! This crate knows no device. `wgrad-cpu` runs plans on CPU threads, `wgrad-wgpu` on GPUs.
 
 pub mod backend;
 pub mod collective;

@@ -414,10 +414,10 @@ fn infinite_slopes(walk: &mut Walk<'_>) {
                 "the logarithm of a soft-max is infinite where it underflows to 0; use `log_softmax`, `cross_entropy` or `softmax_entropy`"
             }
             Op::Binary(Binary::Div) if magnitude(program, input(1)) => {
-                "the divisor is 0 where what it is made of is 0; add an eps to it"
+                "the divisor can be 0, because it is a norm, a square or an absolute value; add an eps to it"
             }
             Op::Unary(Unary::Recip) if magnitude(program, input(0)) => {
-                "the reciprocal is infinite where what it is made of is 0; add an eps to it"
+                "the reciprocal's input can be 0, because it is a norm, a square or an absolute value; add an eps to it"
             }
             _ => continue,
         };

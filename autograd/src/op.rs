@@ -362,7 +362,7 @@ impl Op {
             Op::AllReduce(kind, _) => {
                 kind.takes(dtype(0))?;
                 if *kind != Reduce::Sum && dtype(0) != DType::Bool {
-                    return Err("over ranks numbers are summed, and only bools have a largest".into());
+                    return Err("an all-reduce sums numbers; only bools can be reduced by maximum".into());
                 }
                 (shape(0), dtype(0))
             }
@@ -392,7 +392,7 @@ impl Op {
             }
             Op::Expand(to) => {
                 if to.rank() != x[0].0.rank() || x[0].0.iter().zip(to.iter()).any(|(&a, &b)| a != b && a != 1) {
-                    return Err(format!("it does not repeat to {to}"));
+                    return Err(format!("the shape does not broadcast to {to}"));
                 }
                 (to.clone(), dtype(0))
             }

@@ -47,9 +47,9 @@ impl fmt::Display for Parting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { place, of, element, have, want, count, elements } = self;
         let what = match of {
-            PartingOf::Operation => "The first operation that the device computes otherwise",
+            PartingOf::Operation => "The first operation that the device computes differently",
             PartingOf::Plan => {
-                "The operations are right one by one, and the program as it is planned is not; it parts at"
+                "Each operation is right by itself, but the planned program is not; the first difference is at"
             }
         };
         write!(

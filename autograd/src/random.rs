@@ -204,7 +204,7 @@ impl Rng {
             DType::F16 => 11,
             DType::F32 => 24,
             DType::F64 => 32,
-            _ => panic!("{}", tape.refusal("uniform", &[], &format!("{dtype} has no numbers between 0 and 1"))),
+            _ => panic!("{}", tape.refusal("uniform", &[], &format!("needs a float type, not {dtype}"))),
         };
         let bits = self.bits(tape, shape);
         // A shift, by a division that truncates; the quotient has no more digits than the type.
@@ -220,7 +220,7 @@ impl Rng {
     #[track_caller]
     pub fn normal<'t>(self, tape: &'t Tape, shape: impl Into<Shape>, dtype: DType) -> Tensor<'t> {
         let _call = tape.call("normal", &[]);
-        tape.require(dtype.is_float(), "normal", &[], || format!("{dtype} has no numbers between 0 and 1"));
+        tape.require(dtype.is_float(), "normal", &[], || format!("needs a float type, not {dtype}"));
         let (shape, wide) = (shape.into(), if dtype == DType::F16 { DType::F32 } else { dtype });
         let (u, v) = (self.uniform(tape, &shape, wide), self.uniform(tape, shape, wide));
         // 1 - u is exact, and never 0.

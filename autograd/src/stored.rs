@@ -287,7 +287,7 @@ impl StoredProgram {
             let known = of.inputs.iter().all(|id| (*id as usize) < i);
             check(known, || fails("it reads what comes after it".into()))?;
             let is_placed = (of.scope as usize) < self.scopes.len() && of.site.0 < files.len();
-            check(is_placed, || fails("it is in no scope, or of no file".into()))?;
+            check(is_placed, || fails("its scope or source file does not exist".into()))?;
             elements(&of.shape).map_err(fails)?;
             let inputs: Vec<Typed> =
                 of.inputs.iter().map(|id| (nodes[*id as usize].shape.clone(), nodes[*id as usize].dtype)).collect();
@@ -299,11 +299,13 @@ impl StoredProgram {
             check(out < count, || fails("there is no such result".into()))?;
             let typed = self.typed(&op, &inputs, of).map_err(fails)?;
             check(typed == (of.shape.clone(), of.dtype), || fails(format!("it gives {}{}", typed.1, typed.0)))?;
-            check(out <= i && count - out <= self.nodes.len() - i, || fails("it is one of too few".into()))?;
+            check(out <= i && count - out <= self.nodes.len() - i, || {
+                fails("other outputs of its operation are missing".into())
+            })?;
             for (other, node) in self.nodes[i - out..i - out + count].iter().enumerate() {
                 let is_part =
                     node.inputs == of.inputs && node.op.outputs() == (count, other) && node.op.name() == op.name();
-                check(is_part, || fails("its other results are missing".into()))?;
+                check(is_part, || fails("other outputs of its operation are missing".into()))?;
             }
             let (file, line, column) = of.site;
             nodes.push(Node {

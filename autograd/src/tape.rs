@@ -197,7 +197,7 @@ impl Tape {
     /// The node of a tensor of this tape.
     #[track_caller]
     pub(crate) fn own(&self, x: Tensor<'_>, what: &str) -> NodeId {
-        assert!(std::ptr::eq(x.tape, self), "{what}: a tensor of another tape{}", self.recorded_at());
+        assert!(std::ptr::eq(x.tape, self), "{what}: the tensor belongs to another tape{}", self.recorded_at());
         x.id
     }
 
@@ -219,6 +219,7 @@ impl Tape {
     /// If the tape has fewer nodes.
     #[track_caller]
     pub fn node(&self, id: NodeId) -> Node {
+        assert!(id.0 < self.len(), "node {id}: the tape has {} nodes", self.len());
         self.inner.borrow().nodes[id.index()].clone()
     }
 
@@ -255,7 +256,8 @@ impl Tape {
         let site = Site::caller();
         if let Some(first) = self.tapped(name) {
             panic!(
-                "tap {name:?}: the name is taken, at {first}: give each its own, or use `tap_each` (recorded at {site})"
+                "tap {name:?}: a tap of this name exists already (recorded at {first}): choose another name, or use \
+                 `tap_each` (recorded at {site})"
             );
         }
         self.inner.borrow_mut().taps.push(TapDecl { name: name.into(), node, site });

@@ -221,12 +221,12 @@ impl<'t> Tensor<'t> {
     pub fn vjp(self, cotangent: Tensor<'t>, wrt: &[Tensor<'t>]) -> Vec<Option<Tensor<'t>>> {
         self.tape.own(cotangent, "vjp");
         for x in wrt {
-            self.tape.own(*x, "grad");
+            self.tape.own(*x, "vjp");
         }
         let fits = cotangent.shape() == self.shape() && cotangent.dtype() == self.dtype();
         self.tape.require(fits, "vjp", &[self], || {
             format!(
-                "a cotangent of {}{}, and must be of the tensor's shape and type",
+                "the cotangent is {}{}, but must have the tensor's shape and type",
                 cotangent.dtype(),
                 cotangent.shape()
             )
@@ -238,7 +238,7 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub(crate) fn check_loss(self) {
         self.tape.require(self.rank() == 0 && self.dtype().is_float(), "grad", &[self], || {
-            "a gradient is taken of a float scalar: reduce it, or use `vjp`".into()
+            "needs a float scalar: reduce the tensor first (`sum`, `mean`), or use `vjp`".into()
         });
     }
 
@@ -416,7 +416,7 @@ impl<'t> Tensor<'t> {
             return self;
         }
         let repeats = from.broadcast(&to).is_some_and(|both| both == to);
-        self.tape.require(repeats, "broadcast_to", &[self], || format!("it does not repeat to {to}"));
+        self.tape.require(repeats, "broadcast_to", &[self], || format!("the shape does not broadcast to {to}"));
         let mut aligned = vec![1; to.rank() - from.rank()];
         aligned.extend(from.iter());
         let x = self.reshape(aligned);

@@ -151,7 +151,7 @@ pub enum Error {
         need: usize,
     },
     /// A text whose characters are all the same.
-    #[error("the text has no other character than {character:?}: there is nothing to tell apart")]
+    #[error("every character of the text is {character:?}; training needs at least two different characters")]
     OneCharacter {
         /// The character.
         character: char,

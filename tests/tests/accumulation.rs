@@ -166,7 +166,7 @@ fn taking_before_adding_is_refused() {
     let tape = Tape::new(std::sync::Arc::new(store.layout().clone()));
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(acc.take(&tape))));
     let message = caught.expect_err("it must panic").downcast::<String>().expect("a message");
-    assert!(message.contains("record what adds"), "{message}");
+    assert!(message.contains("record `add` before `take`"), "{message}");
 }
 
 #[test]

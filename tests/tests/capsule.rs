@@ -120,7 +120,7 @@ fn what_is_no_capsule_is_told() {
     fails(&path, "its program does not read");
     // A program that reads, and that no tape has recorded.
     changed("\\\"ta\\\":false,\\\"tb\\\":true", "\\\"ta\\\":true,\\\"tb\\\":false");
-    fails(&path, "no program that a tape has recorded");
+    fails(&path, "this file is not a valid program");
 }
 
 /// Passes keep their part in an update. Programs stored before that was written tell a step by its flag.

@@ -100,8 +100,10 @@ fn misuse_panics_at_the_callers_line_with_op_and_shapes() {
     refused!(x.grad_wrt(&[x]), "grad", "f32[2, 3]", "scalar");
     refused!(index.on_grad(|g| g), "on_grad", "u32");
     refused!(x.vjp(y, &[x]), "vjp", "[2, 3]", "[4]");
-    refused!(t.input("x", [3], F32), "\"x\"", "f32[3]", "the name is taken");
+    refused!(t.input("x", [3], F32), "\"x\"", "f32[3]", "an input of this name exists already");
     refused!(x + Tape::default().input("z", [2, 3], F32), "add", "another tape");
+    refused!(Tape::default().node(x.id()), "node %0", "the tape has 0 nodes");
+    refused!(Tape::default().tensor(x.id()), "tensor %0", "the tape has 0 nodes");
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn what_comes_with_data_and_states_is_named() {
     let x = Array::new([2], vec![1f32, f32::INFINITY]);
     let origin = session.first_non_finite(&both, &[("x", &x)]).expect("it runs").expect("an infinite input");
     assert_eq!((&*origin.place.what, origin.value.infinite), ("input \"x\"", 1));
-    assert!(!origin.is_produced() && origin.to_string().contains("given to the step"), "{origin}");
+    assert!(!origin.is_produced() && origin.to_string().contains("the step receives this value;"), "{origin}");
     let step = session.record(|t| t.tap("y", t.param(bad) + t.param(good))).expect("it compiles");
     let origin = session.first_non_finite(&step, &[]).expect("it runs").expect("a parameter");
     assert_eq!((origin.params.clone(), origin.value.nan), (vec!["bad".to_string()], 1));

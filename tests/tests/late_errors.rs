@@ -238,7 +238,7 @@ fn a_loss_of_one_rank_skips_the_step_of_all() {
 }
 
 #[test]
-#[should_panic(expected = "check_loss: accumulated gradients are of many losses")]
+#[should_panic(expected = "check_loss: accumulated gradients come from several losses")]
 fn accumulated_gradients_have_no_loss_of_their_own() {
     let mut store = Store::new();
     let model = Linear::new(&mut store, &[f32s(&[0.0])]);

@@ -100,10 +100,11 @@ fn tensors_of_another_tape_are_refused_everywhere() {
     let (t, other) = (tape(&store), tape(&store));
     let (x, foreign) = (t.param(p), other.param(p));
     let arena = store.layout().param(p).arena;
-    let uses: [(&str, &dyn Fn()); 7] = [
+    let uses: [(&str, &dyn Fn()); 8] = [
         ("add", &|| _ = x + foreign),
         ("grad", &|| _ = x.sum().grad_wrt(&[foreign])),
         ("vjp", &|| _ = x.vjp(foreign, &[x])),
+        ("vjp", &|| _ = x.vjp(x, &[foreign])),
         ("tap", &|| t.tap("x", foreign)),
         ("on_grad_with", &|| _ = x.on_grad_with([foreign], |g, [_]| g)),
         ("assign", &|| t.assign(arena, other.state(arena))),
@@ -111,7 +112,7 @@ fn tensors_of_another_tape_are_refused_everywhere() {
     ];
     for (name, misuse) in uses {
         let message = panics(misuse);
-        assert!(message.contains("another tape"), "{name}: {message}");
+        assert!(message.starts_with(name) && message.contains("another tape"), "{name}: {message}");
     }
 }
 

@@ -41,7 +41,7 @@ impl<'t> Tensor<'t> {
         let _call = self.tape.call("index_select", &[self, index]);
         let (shape, at) = (self.shape(), index.shape());
         self.tape.require(axis < shape.rank() && at.rank() == 1, "index_select", &[self, index], || {
-            format!("needs an axis of the tensor, which {axis} must be, and a vector of indices")
+            format!("axis {axis} must exist, and the index must be a vector of u32")
         });
         let dims: Vec<usize> = (0..shape.rank()).map(|d| if d == axis { at[0] } else { 1 }).collect();
         self.gather(index.reshape(dims).broadcast_to(shape.with(axis, at[0])), axis)

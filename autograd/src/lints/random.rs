@@ -58,8 +58,8 @@ pub(super) fn still_generators(walk: &mut Walk<'_>) {
     for (key, (counter, _, site)) in drawing.generators() {
         if !drawing.moved.contains(&counter) {
             let text = format!(
-                "{:?} is drawn from and never moves on, so that each run draws the same numbers; `advance` it once per \
-                 run, or say `repeating` where that is meant",
+                "{:?} is drawn from but never advanced, so each run draws the same numbers; call `advance` once per \
+                 run, or `repeating` if that is intended",
                 name(program.layout(), key)
             );
             walk.report(Pitfall::RepeatedDraws, site, text);
@@ -70,8 +70,8 @@ pub(super) fn still_generators(walk: &mut Walk<'_>) {
 /// The lint of a generator from which all ranks draw the same numbers.
 pub(crate) fn same_on_all_ranks(layout: &Layout, key: StateId, site: Site) -> Lint {
     let message = format!(
-        "{:?} gives all ranks the same numbers, for different data; seed it by the rank too, or say `repeating` where that \
-         is meant",
+        "{:?} gives all ranks the same numbers, for different data; seed it by the rank too, or call `repeating` if \
+         that is intended",
         name(layout, key)
     );
     Lint {

@@ -135,7 +135,8 @@ impl fmt::Display for Growth {
         let Self { at, params, operands, chain, reaches, factor } = self;
         write!(f, "Growth begins in {}, at {at}", at.place.phase)?;
         if operands.is_empty() {
-            write!(f, "\n  it is given to the step, and not computed by it")?;
+            let how = if params.is_empty() { "; it does not compute it" } else { "" };
+            write!(f, "\n  the step receives this value{how}")?;
         }
         if !params.is_empty() {
             write!(f, ": parameters {}", params.join(", "))?;

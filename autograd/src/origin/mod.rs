@@ -147,8 +147,8 @@ impl fmt::Display for Origin {
         writeln!(f, "The first value that is not finite, in {}: {place}", place.phase)?;
         writeln!(f, "  its value: {value}")?;
         match (operands.is_empty(), params.is_empty()) {
-            (true, true) => writeln!(f, "  it is given to the step, and not computed by it")?,
-            (true, false) => writeln!(f, "  it is given to the step: parameters {}", params.join(", "))?,
+            (true, true) => writeln!(f, "  the step receives this value; it does not compute it")?,
+            (true, false) => writeln!(f, "  the step receives this value: parameters {}", params.join(", "))?,
             (false, _) => {
                 for (place, range) in operands {
                     writeln!(f, "  computed from {place}: {range}")?;

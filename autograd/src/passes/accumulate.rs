@@ -150,7 +150,7 @@ impl<S> Accumulator<S> {
         let (dtype, shape) = (tokens.dtype(), tokens.shape());
         assert!(
             dtype == DType::U32 && shape.rank() == 0,
-            "accumulate: {dtype}{shape} is no number of tokens: u32[] is"
+            "accumulate: the number of tokens must be u32[], not {dtype}{shape}"
         );
         self.record(grads, tokens);
     }
@@ -159,8 +159,11 @@ impl<S> Accumulator<S> {
     fn record<'t>(&self, grads: Grads<'t, S>, weight: Tensor<'t>) {
         let tape = grads.tape;
         tape.layout.state(self.weight);
-        assert!(grads.generators.is_empty(), "accumulate: noise is for the whole batch: add it to what is taken");
-        assert!(grads.assigned.is_empty(), "accumulate: a state is assigned with a step: say it of what is taken");
+        assert!(
+            grads.generators.is_empty(),
+            "accumulate: add noise to the gradients that `take` returns, not to a micro-batch"
+        );
+        assert!(grads.assigned.is_empty(), "accumulate: call `assign` on the gradients that `take` returns");
         let foreign = grads.present.iter().find(|param| !self.params.contains(*param));
         if let Some(param) = foreign {
             panic!("accumulate: parameter {:?} is not among those accumulated", tape.layout.param(param).path);
@@ -286,8 +289,7 @@ impl<S> Accumulator<S> {
     #[track_caller]
     fn taken<'t>(&self, tape: &'t Tape, short: bool) -> Grads<'t, S> {
         let recorded = self.recorded().clone();
-        let Recorded { present, scaler, half, from, .. } =
-            recorded.expect("accumulate: record what adds to the accumulator before what takes from it");
+        let Recorded { present, scaler, half, from, .. } = recorded.expect("accumulate: record `add` before `take`");
         let weight = tape.state(self.weight);
         tape.event(Event::Window(self.window(), Action::Take { short }));
         if self.weighting == Weighting::Sum {

@@ -20,7 +20,10 @@ impl<'t, S> Grads<'t, S> {
     #[track_caller]
     pub fn skip_unless(mut self, condition: Tensor<'t>) -> Self {
         let (dtype, shape) = (condition.dtype(), condition.shape());
-        assert!(dtype == DType::Bool && shape.rank() == 0, "skip_unless: {dtype}{shape} is no condition: bool[] is");
+        assert!(
+            dtype == DType::Bool && shape.rank() == 0,
+            "skip_unless: the condition must be bool[], not {dtype}{shape}"
+        );
         self.tape.own(condition, "skip_unless");
         if self.tape.looks_at(condition, &self.flat.tensors()) {
             self.judge(condition);
@@ -148,7 +151,9 @@ impl<'t, S> Grads<'t, S> {
     pub fn check_loss(mut self) -> Self {
         const NAME: &str = "check_loss";
         let loss = self.history.borrow().loss;
-        let Some(id) = loss else { panic!("{NAME}: accumulated gradients are of many losses: check each before") };
+        let Some(id) = loss else {
+            panic!("{NAME}: accumulated gradients come from several losses: call `check_loss` before accumulating")
+        };
         let (tape, loss) = (self.tape, Tensor { tape: self.tape, id });
         // All ranks judge reduced gradients alike.
         let local = self.history.borrow().state.is_local();

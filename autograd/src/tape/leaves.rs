@@ -62,7 +62,10 @@ impl Tape {
         let first = self.inner.borrow().inputs.iter().find(|i| i.name == name).map(|i| i.site);
         if let Some(first) = first {
             let at = self.recorded_at();
-            panic!("input {name:?} of {dtype}{shape}: the name is taken, at {first}: use that tensor again{at}");
+            panic!(
+                "input {name:?} of {dtype}{shape}: an input of this name exists already (recorded at {first}): reuse \
+                 that tensor{at}"
+            );
         }
         let id = {
             let inputs = &mut self.inner.borrow_mut().inputs;
@@ -121,7 +124,8 @@ impl Tape {
         let name = &self.layout.state(state).name;
         assert!(
             !rebound,
-            "assign to {name:?}: it has another value within `with_params`; use `Optimizer::update` there"
+            "assign to {name:?}: a state cannot be assigned inside a `with_params` that replaces it; use \
+             `Optimizer::update`"
         );
         let site = self.site();
         let mut inner = self.inner.borrow_mut();
@@ -178,7 +182,7 @@ impl Tape {
         // A loop, not a closure: errors name the caller's line.
         let mut bindings = BTreeMap::new();
         for &(arena, value) in values.parts() {
-            bindings.insert(arena, self.fitting("with_params:", arena, value));
+            bindings.insert(arena, self.fitting("with_params", arena, value));
         }
         self.inner.borrow_mut().states.rebound.push(bindings);
         let result = f();

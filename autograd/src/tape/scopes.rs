@@ -106,7 +106,7 @@ impl Tape {
         let half = match dtype {
             DType::F16 => Some(dtype),
             DType::F32 => None,
-            _ => panic!("autocast: contractions in {dtype}: needs f16, or f32 for none{}", self.recorded_at()),
+            _ => panic!("autocast to {dtype} is not supported: use f16, or f32 to switch it off{}", self.recorded_at()),
         };
         let before = std::mem::replace(&mut self.inner.borrow_mut().here.autocast, half);
         let result = f();

@@ -271,8 +271,8 @@ impl Tape {
         let path = &self.layout.param(later.param).path;
         let made = self.made_at(later.version.id);
         panic!(
-            "grad: the loss reads {path:?} as it was before it changed (read at {}) and as it was given at {made} (read at \
-             {}): no gradient is that of both values; detach what is a constant here, or read both after the change{}",
+            "grad: the loss reads {path:?} both before it changed (read at {}) and after the change at {made} (read at \
+             {}), so there is no single gradient; detach one read, or read both after the change{}",
             earlier.site,
             later.site,
             self.recorded_at()

@@ -161,7 +161,7 @@ fn a_run_that_breaks_names_the_first_value_that_is_not_finite() {
     let text = wgrad_in(dir.path(), "diagnose run.toml --threads 1").fine().stdout;
     assert!(text.contains("nan-input, since step 60"), "{text}");
     let named = "The first value that is not finite, at step 60 in the forward pass: %0 input \"x\"";
-    assert!(text.contains(named) && text.contains("given to the step as data"), "{text}");
+    assert!(text.contains(named) && text.contains("the step receives this value as data"), "{text}");
 }
 
 #[test]

@@ -200,8 +200,8 @@ fn a_text_that_cannot_be_learnt_is_refused() {
         ("latin.txt", &["latin.txt", "byte 3 is not UTF-8"]),
         ("late.txt", &["late.txt", "byte 6 is not UTF-8"]),
         ("mark.txt", &["mark.txt", "it is empty"]),
-        ("one.txt", &["no other character than 'a'"]),
-        ("same.txt", &["no other character than 'a'"]),
+        ("one.txt", &["every character of the text is 'a'"]),
+        ("same.txt", &["every character of the text is 'a'"]),
         ("short.txt", &["19 characters", "at least 193"]),
         ("few.txt", &["samples", "at least 8"]),
     ] {

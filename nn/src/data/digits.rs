@@ -85,7 +85,7 @@ fn parse_line(line: &str) -> std::result::Result<Image, String> {
     let number = |field: &str| field.trim().parse::<u32>().map_err(|_| format!("{field:?} is not a number"));
     let values = line.split(',').map(number).collect::<std::result::Result<Vec<u32>, String>>()?;
     let Some((&class, pixels)) = values.split_last().filter(|(_, pixels)| pixels.len() == PIXELS) else {
-        return Err(format!("{} fields, where 64 pixels and a class belong", values.len()));
+        return Err(format!("the line has {} fields; 64 pixels and a class are expected", values.len()));
     };
     if let Some(pixel) = pixels.iter().find(|pixel| **pixel > WHITE) {
         return Err(format!("the pixel {pixel} is above {WHITE}"));
@@ -211,7 +211,7 @@ mod tests {
         let error = |text: &str| Digits::parse(text, 0).expect_err("not an image").to_string();
         assert_eq!(
             error(&format!("{good}\n1,2,3")),
-            "line 2 of the table: 3 fields, where 64 pixels and a class belong"
+            "line 2 of the table: the line has 3 fields; 64 pixels and a class are expected"
         );
         assert_eq!(error(&good.replacen("0,0", "17,0", 1)), "line 1 of the table: the pixel 17 is above 16");
         assert_eq!(error(&good.replacen('0', "x", 1)), "line 1 of the table: \"x\" is not a number");

@@ -54,7 +54,7 @@ impl Idx {
     fn dims<const N: usize>(&self, path: &Path) -> Result<[usize; N]> {
         let fit = <[usize; N]>::try_from(self.dims.clone()).ok().filter(|dims| !dims.contains(&0));
         fit.ok_or_else(|| {
-            let why = format!("its extents are {:?}, where {N} that are not 0 belong", self.dims);
+            let why = format!("its dimensions are {:?}; {N} dimensions above 0 are expected", self.dims);
             Error::Format { path: path.into(), format: FORMAT, why }
         })
     }

@@ -339,7 +339,7 @@ mod tests {
     fn a_text_of_one_character_is_refused() {
         for text in ["a", "\u{feff}a", &"a".repeat(1000)] {
             let error = Text::new(text, 8, 1).expect_err("nothing to learn").to_string();
-            assert_eq!(error, "the text has no other character than 'a': there is nothing to tell apart");
+            assert_eq!(error, "every character of the text is 'a'; training needs at least two different characters");
         }
     }
 

@@ -83,11 +83,13 @@ impl fmt::Display for Warning {
             Sign::GrowingNorm { first, now } => {
                 write!(f, "gradients grow: a norm of {now:.2e} now, and {first:.2e} at first")?
             }
-            Sign::GrowingScores { range } => write!(f, "scores of attention grow: they range over {range:.0}")?,
+            Sign::GrowingScores { range } => {
+                write!(f, "attention scores grow: their range (largest minus smallest) is {range:.0}")?
+            }
             Sign::GrowingLogits { largest } => write!(f, "logits grow: the largest is {largest:.0}")?,
             Sign::Sharp { rate, highest } => write!(
                 f,
-                "the loss is too sharp: the learning rate is {rate:.2e}, and steps settle up to {highest:.2e}"
+                "the loss is too sharp: the learning rate is {rate:.2e}, above {highest:.2e}, the highest stable rate"
             )?,
         }
         match self.breaks {
@@ -361,7 +363,7 @@ mod tests {
         let warning = forecast.stability(&found(0.1, 50.0)).expect("it is too sharp");
         assert_eq!((warning.step, warning.sign), (1, Sign::Sharp { rate: 0.1, highest: 0.04 }));
         assert!(
-            warning.to_string().contains("the learning rate is 1.00e-1, and steps settle up to 4.00e-2"),
+            warning.to_string().contains("the learning rate is 1.00e-1, above 4.00e-2, the highest stable rate"),
             "{warning}"
         );
         assert_eq!(forecast.stability(&found(0.1, 50.0)), None);

@@ -144,11 +144,11 @@ impl fmt::Display for LrRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.limit {
             Some(limit) => write!(f, "the loss diverges at a rate of {limit:.1e}")?,
-            None => write!(f, "the loss diverges at no rate")?,
+            None => write!(f, "no tried rate makes the loss diverge")?,
         }
         match self.suggestion() {
             Some(lr) => write!(f, "; begin with {lr:.1e}"),
-            None => write!(f, ", and falls at none"),
+            None => write!(f, ", and no tried rate lowers the loss"),
         }
     }
 }

@@ -26,7 +26,7 @@ impl fmt::Display for Diagnosis {
             write!(f, "\n{}", Broken(failure))?;
         }
         if let Some(Spike { update, since, growth, .. }) = self.spike.as_ref().filter(|_| self.failure.is_none()) {
-            write!(f, "\nThe loss had a spike at step {update}. Beside step {since}: {growth}")?;
+            write!(f, "\nThe loss had a spike at step {update}. Compared with step {since}: {growth}")?;
         }
         if !rest.is_empty() {
             let names: Vec<&str> = rest.iter().map(|finding| finding.rule.fault).collect();
@@ -53,7 +53,7 @@ impl fmt::Display for Broken<'_> {
         }
         let given = if origin.params.is_empty() { "as data or a state" } else { "as a parameter" };
         if !origin.is_produced() {
-            write!(f, "\n  it is given to the step {given}, and not computed by it")?;
+            write!(f, "\n  the step receives this value {given}; it does not compute it")?;
         }
         match origin.chain.len() - 1 {
             0 => write!(f, "\n  and so {}", origin.reaches),
@@ -98,7 +98,7 @@ impl fmt::Display for Proof {
         writeln!(f, "  proven: {} steps from the start, on the same batches", self.steps)?;
         writeln!(f, "    with {:<16} {}", self.remedy, self.cured)?;
         writeln!(f, "    {:<21} {}", "with nothing changed", self.unchanged)?;
-        write!(f, "    with {:<16} {} (a control that does not fit)", self.unfit_name, self.unfit)
+        write!(f, "    with {:<16} {} (control: a change that should not help)", self.unfit_name, self.unfit)
     }
 }
 

@@ -79,7 +79,7 @@ impl Mlp {
     pub fn new(mut b: Builder<'_>, config: &MlpConfig) -> Self {
         let MlpConfig { inputs, width, depth, outputs, norm, init, .. } = config;
         if let Some(layer) = config.detach_after {
-            assert!(layer < *depth, "mlp of {depth} hidden layers: none of them is {layer}, to be detached");
+            assert!(layer < *depth, "mlp: detach_after is {layer}, and there are only {depth} hidden layers");
         }
         let (mut hidden, mut layers, mut from) = (b.at("layer"), Vec::with_capacity(*depth), *inputs);
         for i in 0..*depth {

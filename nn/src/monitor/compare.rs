@@ -44,7 +44,7 @@ pub enum Change {
     Unsteadier,
     /// The mean of the last 10 losses is lower, or is finite only after the change.
     Better,
-    /// The mean of the last 10 losses is higher, or is non-finite after the change.
+    /// The mean of the last 10 losses is higher, or is non-finite only after the change.
     Worse,
 }
 
@@ -96,13 +96,14 @@ pub fn compare(before: RunHistory<'_>, after: RunHistory<'_>) -> Comparison {
     let slope = both.map(|of| slope(last(of.losses, SLOPE)));
     let better = loss[1] < loss[0] || (slope[1] < slope[0] && !loss[0].is_finite());
     let better = better || (loss[1].is_finite() && !loss[0].is_finite());
+    let worse = loss[1] > loss[0] || (loss[0].is_finite() && !loss[1].is_finite());
     let rules = [
         (norm[1] > 10.0 * norm[0], Change::LargerGradients),
         (norm[1] < norm[0] / 10.0, Change::SmallerGradients),
         (spread[1] < spread[0] / 2.0, Change::Steadier),
         (spread[1] > 2.0 * spread[0], Change::Unsteadier),
         (better, Change::Better),
-        (!better && loss[1] != loss[0], Change::Worse),
+        (!better && worse, Change::Worse),
     ];
     let changes = rules.into_iter().filter_map(|(holds, change)| holds.then_some(change)).collect();
     Comparison { norm, std: spread, loss, slope, changes }
@@ -170,6 +171,8 @@ mod tests {
         let dead = vec![f64::NAN; 60];
         let dead = RunHistory { losses: &dead, norms: &calm };
         assert_eq!(compare(dead, cured).changes, [Change::Better]);
+        assert_eq!(compare(cured, dead).changes, [Change::Worse]);
+        assert_eq!(compare(dead, dead).changes, []);
         let text = compare(sick, cured).to_string();
         assert!(text.contains("before") && text.ends_with("- the loss is lower"), "{text}");
     }

@@ -71,7 +71,7 @@ impl Run {
             }
             let refused = |why: &str| Error::Metrics { path: path.into(), line, why: why.into() };
             let object: Value = serde_json::from_slice(&bytes).map_err(|_| refused("it is no JSON"))?;
-            run.take(&object).ok_or_else(|| refused("it is none that a run has written"))?;
+            run.take(&object).ok_or_else(|| refused("it is not a line that a run writes"))?;
         }
         Ok(run)
     }

@@ -484,7 +484,11 @@ impl fmt::Display for Part {
 impl fmt::Display for Spike {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { update, since, growth, .. } = self;
-        write!(f, "Update {update} is far above those before it. Beside update {since}:\n{growth}")
+        writeln!(
+            f,
+            "The loss or gradient of update {update} is far above those before it. Compared with update {since}:"
+        )?;
+        write!(f, "{growth}")
     }
 }
 

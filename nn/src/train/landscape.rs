@@ -297,7 +297,11 @@ impl Landscape {
         examples: usize,
     ) -> Result<NoiseScale> {
         let count = micro_batches.len();
-        assert!(count > 1 && examples > 0, "noise_scale: {count} micro-batches of {examples} examples: needs 2 of 1");
+        assert!(
+            count > 1 && examples > 0,
+            "noise_scale: {count} micro-batches of {examples} examples: needs at least 2 micro-batches of at least \
+             1 example"
+        );
         let mut mean = vec![0.0; self.size(session)];
         let mut squares = 0.0;
         for batch in micro_batches {

@@ -94,7 +94,7 @@ fn grads<'t>(t: &'t Tape, own: &Handles) -> wgrad::Grads<'t> {
 fn foreign<R>(what: &str, f: impl FnOnce() -> R) {
     let Refusal { message, file, line } = refusal(f);
     assert!(file == file!(), "{what}: {message:?} is blamed on {file}:{line}");
-    let (theirs, mine) = message.split_once("not of").unwrap_or_else(|| panic!("{what}: {message}"));
+    let (theirs, mine) = message.split_once("not to").unwrap_or_else(|| panic!("{what}: {message}"));
     let both = [theirs, mine].map(|text| text.contains("handles.rs:") && text.contains("store "));
     assert!(both == [true; 2] && theirs.contains("\"other/"), "{what}: {message}");
     assert!(mine.contains("\"mine/") || mine.contains("params/f32") || mine.contains("has no"), "{what}: {message}");
@@ -114,7 +114,7 @@ fn handles_of_another_store_are_refused_wherever_they_are_used() {
 fn foreign_or_arena(what: &str, f: impl FnOnce()) {
     let Refusal { message, file, line } = refusal(f);
     assert!(file == file!(), "{what}: {message:?} is blamed on {file}:{line}");
-    let (theirs, mine) = message.split_once("not of").unwrap_or_else(|| panic!("{what}: {message}"));
+    let (theirs, mine) = message.split_once("not to").unwrap_or_else(|| panic!("{what}: {message}"));
     for text in [theirs, mine] {
         assert!(text.contains("handles.rs:") && text.contains("store "), "{what}: {message}");
     }
@@ -178,7 +178,7 @@ fn a_twin_is_another_store() {
 fn a_tape_over_no_store_says_so() {
     let (_, other) = build("other");
     let refused = refusal(|| _ = Tape::default().param(other.param));
-    assert!(refused.file == file!() && refused.message.contains("over no store"), "{}", refused.message);
+    assert!(refused.file == file!() && refused.message.contains("without a store"), "{}", refused.message);
 }
 
 /// A layout that was taken early knows nothing of what was declared later.

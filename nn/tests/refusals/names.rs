@@ -31,7 +31,7 @@ fn a_name_is_tapped_once() {
     let x = t.input("x", [3], DType::F32);
     t.tap("y", x);
     let first = line!() - 1;
-    twice(|| t.tap("y", x), ["tap \"y\"", "taken"], first);
+    twice(|| t.tap("y", x), ["tap \"y\"", "exists already"], first);
     t.tap_each("y", x);
     t.tap_each("z", x);
     let names: Vec<String> = t.finish().taps().iter().map(|tap| tap.name.clone()).collect();

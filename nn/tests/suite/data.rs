@@ -224,11 +224,15 @@ fn broken_mnist_is_refused_in_a_sentence() {
             &idx(&[u32::MAX; 3], &[]),
             "an IDX file of bytes: it is cut short: 0 bytes follow the header, which says [4294967295, 4294967295, 4294967295]",
         ),
-        (images, &idx(&[12], &[0; 12]), "an IDX file of bytes: its extents are [12], where 3 that are not 0 belong"),
+        (
+            images,
+            &idx(&[12], &[0; 12]),
+            "an IDX file of bytes: its dimensions are [12]; 3 dimensions above 0 are expected",
+        ),
         (
             images,
             &idx(&[0, 2, 3], &[]),
-            "an IDX file of bytes: its extents are [0, 2, 3], where 3 that are not 0 belong",
+            "an IDX file of bytes: its dimensions are [0, 2, 3]; 3 dimensions above 0 are expected",
         ),
         (labels, &idx(&[3], &[0; 3]), "labels of digits: it has 3 labels for 2 images"),
         (labels, &idx(&[2], &[0, 10]), "labels of digits: the label 10 is above 9"),

@@ -69,7 +69,7 @@ fn rates_that_are_all_low_have_no_limit() {
     let range = bowl(false, 1).found(LrFinder { low: 1e-6, high: 1e-3, steps: 20 });
     assert_eq!((range.limit, range.points.len()), (None, 20));
     assert_eq!((range.points[0].lr, range.points[19].lr), (1e-6, 1e-3));
-    assert!(range.to_string().starts_with("the loss diverges at no rate; begin with 1.0e-3"), "{range}");
+    assert!(range.to_string().starts_with("no tried rate makes the loss diverge; begin with 1.0e-3"), "{range}");
 }
 
 #[test]

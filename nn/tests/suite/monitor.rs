@@ -356,7 +356,7 @@ fn ranks_measure_the_gradient_of_all() {
 }
 
 #[test]
-#[should_panic(expected = "the monitor measures every 0 updates")]
+#[should_panic(expected = "trainer: monitor.every is 0")]
 fn never_is_no_interval() {
     linear(TrainerConfig { monitor: Some(MonitorConfig { every: 0, ..EVERY }), ..TrainerConfig::default() }, 0.1);
 }

@@ -41,7 +41,7 @@ fn a_user_who_writes_the_arena_changes_every_parameter() {
     let mixed = old * t.param(a).sum();
     tap_all(&t, "mixed", &mixed.grad(&store.params()));
     let message = refused(|| (mixed + t.param(b).sum()).grad(&only(b)));
-    assert!(message.contains(&format!("given at tests/tests/versions/reads.rs:{given}:")), "{message}");
+    assert!(message.contains(&format!("the change at tests/tests/versions/reads.rs:{given}:")), "{message}");
     let out = taps(store, t.finish());
     let sum = 0.5 * 0.8 - 1.5 * 0.8;
     compare("b", &out.tap("mixed b").to_f64(), &[2f64.cos() * sum, 0.25f64.cos() * sum], Tolerance::F64).unwrap();

@@ -10,9 +10,9 @@ use crate::{
 };
 
 /// The remedy that draws weight matrices anew by He's initializer, and sets biases to 0.
-fn init(s: &Signs<'_>, which: impl Fn(&str) -> bool) -> Remedy {
-    let of = s.trace.first.iter().map(|(path, _)| path.clone()).filter(|path| which(path));
-    let edit = Edit::Init(of.collect(), Init::He { fan: Fan::In });
+fn init(s: &Signs<'_>) -> Remedy {
+    let all = s.trace.first.iter().map(|(path, _)| path.clone()).collect();
+    let edit = Edit::Init(all, Init::He { fan: Fan::In });
     Remedy::new("init", "draw first weights by He's initializer, and start biases at 0", vec![edit])
 }
 
@@ -25,13 +25,13 @@ fn norm(s: &Signs<'_>) -> Remedy {
 /// The remedy that adds to the input of each activation the input of the one before.
 fn residual(s: &Signs<'_>) -> Remedy {
     let edit = Edit::Sites(activations(s), Transform::Shortcut);
-    Remedy::new("residual", "add to each layer what came into it", vec![edit])
+    Remedy::new("residual", "add the input of each layer to its output (residual connection)", vec![edit])
 }
 
 /// The remedy that replaces rectifiers by leaky ones.
 pub(super) fn leak(s: &Signs<'_>) -> Remedy {
     let edit = Edit::Sites(activations(s), Transform::Leak);
-    Remedy::new("leaky-activation", "let a hundredth of what is negative through (leaky ReLU)", vec![edit])
+    Remedy::new("leaky-activation", "use a leaky ReLU with slope 0.01 for negative inputs", vec![edit])
 }
 
 /// The paths of the inputs of activations.
@@ -63,7 +63,7 @@ pub(super) fn symmetry(s: &Signs<'_>) -> Option<Found> {
         return None;
     }
     let evidence = vec![Evidence::new("matrices whose units are copies of each other", copies.len() as f64, 0.0, 0.0)];
-    Some(Found { place: copies, since: 0, evidence, remedies: vec![init(s, |_| true), leak(s)] })
+    Some(Found { place: copies, since: 0, evidence, remedies: vec![init(s), leak(s)] })
 }
 
 pub(super) fn dead(s: &Signs<'_>) -> Option<Found> {
@@ -76,7 +76,7 @@ pub(super) fn dead(s: &Signs<'_>) -> Option<Found> {
     }
     let share = dead.iter().filter_map(|site| site.units).map(|units| units.off).fold(0.0, f64::max);
     let evidence = vec![Evidence::new(format!("share of units that are off at {}", dead[0].path), share, 0.0, 0.9)];
-    Some(Found { place: paths(&dead), since: 0, evidence, remedies: vec![init(s, |_| true), leak(s)] })
+    Some(Found { place: paths(&dead), since: 0, evidence, remedies: vec![init(s), leak(s)] })
 }
 
 pub(super) fn saturated(s: &Signs<'_>) -> Option<Found> {
@@ -94,11 +94,7 @@ pub(super) fn saturated(s: &Signs<'_>) -> Option<Found> {
     }
     let evidence =
         vec![Evidence::new(format!("share of saturated inputs at {}", flat[0].path), share(flat[0]), 0.0, 0.5)];
-    let remedies = if s.input_size() > 10.0 {
-        vec![scale_inputs(s), norm(s), init(s, |_| true)]
-    } else {
-        vec![init(s, |_| true), norm(s)]
-    };
+    let remedies = if s.input_size() > 10.0 { vec![scale_inputs(s), norm(s), init(s)] } else { vec![init(s), norm(s)] };
     Some(Found { place: paths(&flat), since: 0, evidence, remedies })
 }
 
@@ -195,7 +191,7 @@ pub(super) fn exploding_init(s: &Signs<'_>) -> Option<Found> {
     }
     let evidence = vec![Evidence::new("growth of the signal from the first layer to the last", growth, 0.1, 50.0)];
     let clip = Remedy::new("clip-norm", "clip gradients to the norm 1", vec![Edit::ClipNorm(Some(1.0))]);
-    let remedies = vec![init(s, |_| true), norm(s), clip];
+    let remedies = vec![init(s), norm(s), clip];
     Some(Found { place: activations(s), since: 0, evidence, remedies })
 }
 
@@ -307,7 +303,7 @@ pub(super) fn vanishing_init(s: &Signs<'_>) -> Option<Found> {
         Evidence::new("the signal of the last layer over that of the first", decay, 0.1, 50.0),
         Evidence::new("mean |dL/dz|, first third of layers over the last", flow, 0.05, 20.0),
     ];
-    let remedies = vec![init(s, |_| true), norm(s), residual(s)];
+    let remedies = vec![init(s), norm(s), residual(s)];
     Some(Found { place: first_third(measured), since: 0, evidence, remedies })
 }
 

@@ -70,10 +70,10 @@ pub(super) fn double_softmax(s: &Signs<'_>) -> Option<Found> {
         Signs::named(measured, "logits").into_iter().map(|site| site.path.clone()).collect()
     });
     let place = sites.iter().cloned().chain(s.reading.logits_site()).collect();
-    let evidence = vec![Evidence::new("soft-maxes before the loss's own", 1.0, 0.0, 0.0)];
+    let evidence = vec![Evidence::new("soft-max before the cross-entropy, which has its own", 1.0, 0.0, 0.0)];
     let remedy = Remedy::new(
         "logits",
-        "give the cross-entropy what the soft-max was given",
+        "pass the logits, not the soft-max output, to the cross-entropy",
         vec![Edit::Sites(sites, Transform::Log)],
     );
     Some(Found { place, since: 0, evidence, remedies: vec![remedy] })

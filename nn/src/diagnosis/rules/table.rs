@@ -39,7 +39,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         fault: "double-softmax",
-        signal: "what a cross-entropy is given",
+        signal: "the input of the cross-entropy",
         bound: "the output of a soft-max",
         source: "read from the tape",
         remedies: &["logits"],
@@ -47,10 +47,10 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         fault: "sum-not-mean",
-        signal: "how samples, or micro-batches, join the loss",
+        signal: "the reduction of samples or micro-batches in the loss",
         bound: "a sum with weights of 1/2 or more",
         source: "read from the tape",
-        remedies: &["mean", "lower-rate", "clip-norm"],
+        remedies: &["mean", "lower-rate"],
         find: program::sum_not_mean,
     },
     Rule {
@@ -74,7 +74,7 @@ pub const RULES: &[Rule] = &[
         signal: "rows of a first weight matrix",
         bound: "all equal, and not 0",
         source: "Goodfellow et al. 2016, 8.4",
-        remedies: &["init"],
+        remedies: &["init", "leaky-activation"],
         find: model::symmetry,
     },
     Rule {
@@ -154,7 +154,7 @@ pub const RULES: &[Rule] = &[
         signal: "median root mean square of the inputs",
         bound: "> 10, and the run does not learn",
         source: "LeCun et al. 1998",
-        remedies: &["scale-inputs", "norm", "lower-rate"],
+        remedies: &["scale-inputs", "norm"],
         find: data::input_scale,
     },
     Rule {
@@ -223,7 +223,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         fault: "momentum-too-high",
-        signal: "steps that momentum looks back over those of the run",
+        signal: "averaging window of momentum, 1 / (1 - momentum), over the steps of the run",
         bound: "> 1/5, and the run does not learn",
         source: "Sutskever et al. 2013",
         remedies: &["lower-momentum", "lower-rate"],
@@ -231,7 +231,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         fault: "noise-too-large",
-        signal: "norm of what the optimizer is given over that of the gradient, with noise",
+        signal: "gradient norm after all passes over the norm before them, with noise",
         bound: "> 5, and the run does not learn",
         source: "Neelakantan et al. 2015",
         remedies: &["lower-noise"],
@@ -239,7 +239,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         fault: "decay-too-large",
-        signal: "what an update takes of a weight by decay alone",
+        signal: "the share of a weight that one update removes by weight decay",
         bound: "> 0.01, and the run does not learn",
         source: "Loshchilov and Hutter 2019",
         remedies: &["lower-decay"],
@@ -255,7 +255,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         fault: "agc-too-tight",
-        signal: "norm of what the optimizer is given over that of the gradient, with AGC",
+        signal: "gradient norm after all passes over the norm before them, with AGC",
         bound: "< 0.01, and the run does not learn",
         source: "Brock et al. 2021",
         remedies: &["raise-agc"],
@@ -263,7 +263,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         fault: "clip-too-tight",
-        signal: "norm of what the optimizer is given over that of the gradient, with a clip",
+        signal: "gradient norm after all passes over the norm before them, with a clip",
         bound: "< 0.01, and the run does not learn",
         source: "Pascanu et al. 2013",
         remedies: &["raise-clip"],
@@ -274,7 +274,7 @@ pub const RULES: &[Rule] = &[
         signal: "the learning rate at the last step over the highest of the schedule, while it rises",
         bound: "< 0.3, and the run does not learn",
         source: "—",
-        remedies: &["shorter-warmup", "raise-rate"],
+        remedies: &["shorter-warmup"],
         find: training::warmup,
     },
     Rule {
@@ -282,7 +282,7 @@ pub const RULES: &[Rule] = &[
         signal: "the share of steps until the learning rate is below a hundredth of its highest",
         bound: "< 0.3, and the run does not learn",
         source: "—",
-        remedies: &["longer-schedule", "raise-rate"],
+        remedies: &["longer-schedule"],
         find: training::decays_early,
     },
     Rule {

@@ -33,7 +33,8 @@ pub(super) fn overflow(s: &Signs<'_>) -> Option<Found> {
     };
     let over: Vec<String> = measured.sites.iter().filter(beyond).map(|site| site.path.clone()).collect();
     if !over.is_empty() && s.is_sick() {
-        let evidence = vec![Evidence::new("sites beyond the largest half, 65504", over.len() as f64, 0.0, 0.0)];
+        let evidence =
+            vec![Evidence::new("sites with values beyond the largest f16, 65504", over.len() as f64, 0.0, 0.0)];
         let z: Vec<String> = Signs::activations(measured).into_iter().map(|site| site.path.clone()).collect();
         let all = s.trace.first.iter().map(|(path, _)| path.clone()).collect();
         let normed = Edit::Sites(z, Transform::Normalise);
@@ -90,7 +91,7 @@ pub(super) fn momentum(s: &Signs<'_>) -> Option<Found> {
     }
     let evidence = vec![
         Evidence::new("momentum", momentum, 0.0, 0.99),
-        Evidence::new("steps that momentum looks back over those of the run", window, 0.0, 0.2),
+        Evidence::new("averaging window of momentum, 1 / (1 - momentum), over the steps of the run", window, 0.0, 0.2),
     ];
     let lower = Remedy::new("lower-momentum", "lower the momentum to 0.9", vec![Edit::Tune(Tuning::Momentum(0.9))]);
     found("optimizer/momentum", s.blew_up().unwrap_or(0), evidence, [vec![lower], rates("lower-rate", &[0.1])].concat())
@@ -114,7 +115,7 @@ pub(super) fn decay(s: &Signs<'_>) -> Option<Found> {
     if taken <= 0.01 || !s.is_sick() {
         return None;
     }
-    let evidence = vec![Evidence::new("share of a weight that one update takes by decay", taken, 0.0, 0.01)];
+    let evidence = vec![Evidence::new("share of a weight that one update removes by weight decay", taken, 0.0, 0.01)];
     let remedy = Remedy::new("lower-decay", "lower the weight decay to 0.01", vec![Edit::Tune(Tuning::Decay(0.01))]);
     found("optimizer/weight_decay", 0, evidence, vec![remedy])
 }
@@ -139,7 +140,7 @@ fn tight(s: &Signs<'_>) -> Option<Vec<Evidence>> {
     let share = s.applied_share();
     let sick = share < 0.01 && s.is_sick();
     sick.then(|| {
-        vec![Evidence::new("norm of what the optimizer is given over that of the gradient", share, 0.01, f64::INFINITY)]
+        vec![Evidence::new("gradient norm after all passes over the norm before them", share, 0.01, f64::INFINITY)]
     })
 }
 

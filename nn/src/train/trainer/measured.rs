@@ -24,7 +24,7 @@ impl Monitor {
     #[track_caller]
     pub fn new(store: &Store, params: &ParamSet, config: &TrainerConfig) -> Option<Self> {
         let asked = config.monitor.as_ref()?;
-        assert!(asked.every > 0, "trainer: the monitor measures every 0 updates, and must every 1 or more");
+        assert!(asked.every > 0, "trainer: monitor.every is 0, and must be at least 1");
         for (_, group) in &asked.groups {
             store.layout().check(group);
         }
