@@ -1,4 +1,4 @@
-//! The command line.
+//! The options and subcommands of the command line.
 
 use crate::{
     Error, Result,
@@ -21,10 +21,10 @@ use wgrad_nn::Precision;
 #[derive(Parser, Debug)]
 #[command(name = "wgrad", version, disable_help_subcommand = true)]
 pub struct Cli {
-    /// What every subcommand takes.
+    /// The options of every subcommand.
     #[command(flatten)]
     pub common: Common,
-    /// What to do; without one, the tour.
+    /// The subcommand; without one, the command runs the tour.
     #[command(subcommand)]
     pub command: Option<Command>,
 }
@@ -32,21 +32,21 @@ pub struct Cli {
 /// Options of every subcommand.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// auto (the best GPU that is no software renderer, else the CPU), cpu, gpu (the best of all), or gpu:N as doctor numbers
-    /// them
+    /// auto (the best GPU that is no software renderer, else the CPU), cpu, gpu (the best of all), or gpu:N (the number
+    /// that `wgrad doctor` shows)
     #[arg(long, global = true, default_value_t = Device::Auto, value_name = "DEVICE")]
     pub device: Device,
     /// CPU threads, at most 1024; 0 takes all cores
     #[arg(long, global = true, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub threads: u16,
-    /// Decides parameters and data: the same seed gives the same bits; default: 0, and of a run file the one that it names
+    /// The seed of parameters and data: the same seed gives the same bits; default: the seed in the run file, or else 0
     #[arg(long, global = true, value_name = "N")]
     pub seed: Option<u64>,
     /// The most training steps to make; each example has its own default
     #[arg(long, global = true, value_name = "N")]
     pub steps: Option<usize>,
-    /// Print one JSON object as the last line of standard output; bench prints one for each result, and with --profile another
-    /// for where its time goes
+    /// Print one JSON object as the last line of standard output; bench prints one for each result, and with --profile
+    /// another with the time of each kernel
     #[arg(long, global = true)]
     pub json: bool,
     /// Print the result only
@@ -55,7 +55,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// The seed, 0 where none is given.
+    /// The seed; 0 if the command line gives none.
     pub fn seed(&self) -> u64 {
         self.seed.unwrap_or(0)
     }
@@ -70,15 +70,15 @@ pub enum Command {
     Transformer(TransformerRunArgs),
     /// Train a residual network, or a plain one, on images
     Resnet(ResNetRunArgs),
-    /// Train a decoder of text behind an encoder of images to describe digits
+    /// Train a text decoder behind an image encoder to describe digits
     TwoTower(TwoTowerRunArgs),
-    /// Train what a file describes
+    /// Train the run that a file describes
     Train(TrainArgs),
     /// Tell what is wrong with the run that a file describes, where, since when, and what cures it
     Diagnose(DiagnoseArgs),
-    /// Run a step again that a capsule holds, value by value, and tell whether the model or the device is to blame
+    /// Run the step in a capsule again, value by value, and tell whether the model or the device is to blame
     Replay(ReplayArgs),
-    /// List the runs that a folder holds, each with its end, in one table
+    /// List the runs in a folder, each with its outcome, in one table
     Runs(RunsArgs),
     /// Set one run beside another, such as before and after a cure
     Compare(CompareArgs),
@@ -90,19 +90,19 @@ pub enum Command {
     Bench(BenchArgs),
     /// Tell which devices there are, what they offer, and whether their kernels compute what they should
     ///
-    /// Small programs run on every adapter and on the CPU (on one device with --device), and are compared with the reference
-    /// interpreter. The exit status is 1 if one of them is wrong, or a GPU is asked for and not there. That no GPU is found is
-    /// otherwise no failure: what to install is then told.
+    /// Small programs run on every adapter and on the CPU (on one device with --device), and are compared with the
+    /// reference interpreter. The exit status is 1 if a result is wrong, or if --device asks for a GPU that is not
+    /// there. Without --device, a missing GPU is no failure: doctor then tells what to install.
     Doctor,
 }
 
-/// What a run of `wgrad rnn` is, and of which `wgrad tape rnn` prints a step.
+/// The settings of a run of `wgrad rnn`; `wgrad tape rnn` prints a step of the same run.
 #[derive(Args, Clone, PartialEq, Debug, Default)]
 pub struct RnnArgs {
-    /// What is wrong with the run (temporal order, tanh RNN)
+    /// The failure that the run reproduces (temporal order, tanh RNN)
     #[arg(long, value_enum, default_value_t = Case::Healthy, value_name = "CASE")]
     pub case: Case,
-    /// What cures it; exploding: clip-norm, meta-clip; vanishing: omega, lstm
+    /// The cure of the case; exploding: clip-norm, meta-clip; vanishing: omega, lstm
     #[arg(long, value_enum, default_value_t = Fix::None, value_name = "FIX")]
     pub fix: Fix,
     /// The task
@@ -114,10 +114,10 @@ pub struct RnnArgs {
     /// The number of time steps of a generated task; default: 50 for temporal-order, 30 for adding
     #[arg(long, value_name = "T")]
     pub length: Option<usize>,
-    /// The bound of clip-norm; or where that of meta-clip begins; default: 1, and 0.001
+    /// The bound of clip-norm (default: 1), or the first bound of meta-clip (default: 0.001)
     #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
     pub max_norm: Option<f64>,
-    /// How it is trained
+    /// The training options
     #[command(flatten)]
     pub training: Training,
 }
@@ -125,23 +125,23 @@ pub struct RnnArgs {
 /// Options of `wgrad rnn`.
 #[derive(Args, Clone, Debug)]
 pub struct RnnRunArgs {
-    /// What the run is
+    /// The settings of the run
     #[command(flatten)]
     pub settings: RnnArgs,
-    /// Its files, or a diagnosis
+    /// The run's files, or a diagnosis
     #[command(flatten)]
     pub run: RunOptions,
 }
 
-/// Where a run is saved, and where it goes on from.
+/// The file that a run is saved to, and the file that it continues from.
 #[derive(Args, Clone, PartialEq, Debug, Default)]
 pub struct FileArgs {
-    /// Save the run here when it ends, when it is interrupted, and now and then. The file is replaced in one step, where a
-    /// symbolic link leads, and keeps its mode; refused at the start: what is no regular file or is read-only, and a file that
-    /// another run saves to
+    /// Save the run here when it ends, when it is interrupted, and at intervals. The file is replaced in one step, at
+    /// the target of a symbolic link, and keeps its mode. A path that is read-only or no regular file is refused at the
+    /// start, and so is a file that another run saves to
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
-    /// Go on from a file that --save has written; model, data and seed must be the same, case and cure may differ
+    /// Continue from a file that --save has written; model, data and seed must be the same, case and cure may differ
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
 }
@@ -149,20 +149,21 @@ pub struct FileArgs {
 /// The purpose of a run: its files, or a diagnosis.
 #[derive(Args, Clone, PartialEq, Debug, Default)]
 pub struct RunOptions {
-    /// Its files
+    /// The run's files
     #[command(flatten)]
     pub files: FileArgs,
-    /// Write what the run shows to a new file, as lines of JSON: updates, measurements, alerts, evaluations
+    /// Write the updates, measurements, alerts and evaluations of the run to a new file, as lines of JSON
     #[arg(long, value_name = "FILE.jsonl")]
     pub metrics: Option<PathBuf>,
-    /// Show the run on a page that opens from disk, DIR/index.html, beside DIR/metrics.jsonl and event files for TensorBoard; every
-    /// tenth update is measured in full for it. The page is written while the run goes on; the folder may have none yet
+    /// Show the run on a page that opens from disk, DIR/index.html, beside DIR/metrics.jsonl and event files for
+    /// TensorBoard. The page is written while the run goes on, and every tenth update is measured in full for it. A
+    /// folder that already holds the page of a run is refused
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
     /// In place of training alone, tell what is wrong with the run, where, since when, and what cures it
     #[arg(long, conflicts_with_all = ["save", "resume"])]
     pub diagnose: bool,
-    /// Run the same steps again with each remedy of what is found, until one cures, beside two controls
+    /// Run the same steps again with each remedy of the findings, until one cures, beside two controls
     #[arg(long, requires = "diagnose")]
     pub prove: bool,
     /// Keep the step at which the run breaks in a file, for `wgrad replay`
@@ -170,7 +171,7 @@ pub struct RunOptions {
     pub capsule: Option<PathBuf>,
 }
 
-/// How an example is trained.
+/// The options that decide how an example is trained.
 #[derive(Args, Clone, PartialEq, Debug)]
 pub struct Training {
     /// f16: matrix products and convolutions in half precision, with a loss scale that adapts itself
@@ -179,7 +180,7 @@ pub struct Training {
     /// Cut each batch into K micro-batches, whose gradients add up to one update
     #[arg(long, default_value_t = 1, value_name = "K")]
     pub accumulate: usize,
-    /// Compute what is within blocks again in the backward sweep, instead of keeping it
+    /// Compute the values within blocks again in the backward sweep, instead of keeping them
     #[arg(long)]
     pub checkpoint: bool,
 }
@@ -191,7 +192,7 @@ impl Default for Training {
 }
 
 impl RunOptions {
-    /// The files that keep what the run shows.
+    /// The files that record the metrics of the run.
     pub fn kept(&self) -> Kept<'_> {
         Kept { metrics: self.metrics.as_deref(), report: self.report.as_deref() }
     }
@@ -201,7 +202,7 @@ impl Training {
     /// Refuses a number of micro-batches that does not divide the batch.
     ///
     /// # Errors
-    /// [`Error::Usage`] then.
+    /// [`Error::Usage`] if `accumulate` is 0 or does not divide the batch.
     pub fn check(&self, batch: usize) -> Result<()> {
         let accumulate = self.accumulate;
         if accumulate == 0 || !batch.is_multiple_of(accumulate) {
@@ -238,7 +239,7 @@ pub struct TapeArgs {
     /// Graphviz instead of text, for `dot -Tsvg`
     #[arg(long, global = true)]
     pub dot: bool,
-    /// What the device is given: kernels, the memory they share, bytes read and written, arithmetic
+    /// The plan for the device instead of the tape: kernels, the memory they share, bytes read and written, arithmetic
     #[arg(long, global = true, conflicts_with = "dot")]
     pub plan: bool,
     /// The example
@@ -246,7 +247,7 @@ pub struct TapeArgs {
     pub example: TapeExample,
 }
 
-/// The examples that have a step to print; each takes the options that decide it.
+/// The examples whose step can be printed; each takes the options that its step depends on.
 #[derive(Subcommand, Clone, PartialEq, Debug)]
 pub enum TapeExample {
     /// The recurrent network
@@ -275,35 +276,38 @@ pub struct VerifyArgs {
 /// Options of `wgrad bench`.
 #[derive(Args, Clone, Debug)]
 pub struct BenchArgs {
-    /// What to time: w1 and w2 (transformers), w3 (tanh RNN), w4 (LSTM), w5 (ResNet-20), w6 (gradient passes), w7 (single
-    /// operations)
+    /// The workloads to time: w1 and w2 (transformers), w3 (tanh RNN), w4 (LSTM), w5 (ResNet-20), w6 (gradient passes),
+    /// w7 (single operations)
     #[arg(required = true, value_name = "WORKLOAD")]
     pub workloads: Vec<String>,
     /// Weights and batches from DIR/WORKLOAD.safetensors, the same for every framework; without it, drawn from the seed
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Batches of N examples, 1 to 1024, instead of the workload's number: for w1 to w5, and not with --data
+    /// Batches of N examples, 1 to 1024, instead of the workload's own number: for w1 to w5, and not with --data
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub batch: Option<u16>,
-    /// The time for each workload, of timed steps alone; an operation has a third of it
+    /// The time for the timed steps of each workload; each result of w6 and w7 gets a third of it
     #[arg(long, value_name = "SECONDS", default_value = "12", value_parser = seconds)]
     pub budget: Duration,
-    /// Only results whose names begin so, such as w7_matmul
+    /// Only results whose names begin with NAME, such as w7_matmul
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// After each result, where the time of a step goes, kernel by kernel
+    /// After each result, print the time of each kernel of a step
     ///
-    /// As many steps again are made, and each kernel is timed. Kernels that do the same are one line, with their number. Its
-    /// milliseconds are medians; its share is of the kernels' sum and the median of what a step takes besides ("between
-    /// kernels": inputs, commits by a copy, what is read back). "of limit" compares the line's time with that of its arithmetic
-    /// at the speed of a matrix product of 1024x1024, or of its bytes at the speed of a copy of 256 MiB (or of as much as a
-    /// buffer of the device holds), whichever is longer, and says which. Both limits are measured on the same device and
-    /// threads. More than 100 % of the copy means that the data was in the caches. A GPU needs timestamps; small kernels that it
-    /// runs as one share their time in equal parts. The memory of later results includes what the limits are measured with.
+    /// The steps are run again, within the same budget, and each kernel is timed. Kernels that do the same share one
+    /// line, with their number. The milliseconds are medians. The share is of the whole step: the sum of all kernels,
+    /// and the median time outside them ("between kernels": inputs, commits by a copy, values read back). "of limit" is
+    /// the shortest possible time in percent of the line's time. The shortest possible time is that of the arithmetic
+    /// at the speed of a matrix product of 1024x1024, or that of the bytes at the speed of a copy of 256 MiB (or of the
+    /// largest buffer of the device), whichever is longer; the column names it. Both limits are measured on the same
+    /// device and threads. More than 100 % of the copy means that the data was in the caches. A GPU needs timestamps;
+    /// small kernels that it runs as one share their time in equal parts. The memory of later results includes the
+    /// tensors that measure the limits.
     ///
-    /// With --json: {"workload", "backend", "threads", "iters", "step_ms" (median of the steps watched), "kernels" (how many),
-    /// "kernels_ms", "between_ms", "between_share", "matmul_gflops", "copy_gbs", "profile": [{"kernel", "over", "computes",
-    /// "recorded_in", "operands" (the first's), "count", "ms", "share", "gflops", "gbs", "of_limit", "limit"}, ..]}
+    /// With --json: {"workload", "backend", "threads", "iters", "step_ms" (the median), "kernels" (their number),
+    /// "kernels_ms", "between_ms", "between_share", "matmul_gflops", "copy_gbs", "profile": [{"kernel", "over",
+    /// "computes", "recorded_in", "operands" (the first's), "count", "ms", "share", "gflops", "gbs", "of_limit",
+    /// "limit"}, ..]}
     #[arg(long)]
     pub profile: bool,
 }

@@ -1,4 +1,4 @@
-//! Choosing a device by name, and opening it.
+//! The device that the command line names, and how it is opened.
 
 use crate::{Result, cli::Common};
 use std::{fmt, str::FromStr};
@@ -14,7 +14,7 @@ pub enum Device {
     Auto,
     /// The CPU.
     Cpu,
-    /// A GPU: the best one, or the one of this number.
+    /// A GPU: the best one, or the GPU of this number.
     Gpu(Option<usize>),
 }
 
@@ -44,12 +44,13 @@ impl fmt::Display for Device {
     }
 }
 
-/// An opened device. Each session has a backend of its own on it; what is compiled for a GPU is shared by all.
+/// An open device. Each session on it has its own backend; all sessions share the pipelines that are compiled for a
+/// GPU.
 #[derive(Clone)]
 pub enum Place {
     /// The CPU.
     Cpu {
-        /// How many threads; 0 takes all cores.
+        /// The number of threads; 0 takes all cores.
         threads: usize,
     },
     /// A GPU.
@@ -57,11 +58,12 @@ pub enum Place {
 }
 
 impl Place {
-    /// Opens the device that the command line asks for. Adapters are looked for only where one may be taken. What is not
-    /// quite what was asked for is said on standard error.
+    /// Opens the device that the command line asks for. The CPU is opened without a search for adapters. A note on
+    /// standard error says if `auto` falls back to the CPU because its GPU fails, and if `gpu` takes a software
+    /// renderer.
     ///
     /// # Errors
-    /// If a GPU is asked for that is not there or cannot be opened.
+    /// If the command line asks for a GPU that is not there or cannot be opened.
     pub fn open(common: &Common) -> Result<Self> {
         let cpu = Place::Cpu { threads: common.threads.into() };
         let open = |choice| Gpu::open(choice, Options::default());
@@ -92,7 +94,7 @@ impl Place {
         }
     }
 
-    /// A backend on it.
+    /// A backend on the device.
     ///
     /// # Errors
     /// If threads cannot be started, or a GPU is lost.
@@ -103,15 +105,15 @@ impl Place {
         })
     }
 
-    /// A session on it.
+    /// A session on the device.
     ///
     /// # Errors
-    /// As [`Place::backend`]; if it has no room for the store.
+    /// As [`Place::backend`]; or if the device has too little memory for the store.
     pub fn session(&self, store: Store) -> Result<Session> {
         Ok(Session::new(self.backend()?, store)?)
     }
 
-    /// Its name, with what else there is to know of it.
+    /// The name of the device, with details such as its driver or its threads.
     ///
     /// # Errors
     /// As [`Place::backend`].
@@ -119,7 +121,7 @@ impl Place {
         Ok(self.backend()?.name())
     }
 
-    /// Whether it computes in f64.
+    /// True if the device computes in f64.
     pub fn has_f64(&self) -> bool {
         matches!(self, Place::Cpu { .. })
     }

@@ -1,4 +1,4 @@
-//! What the command reports, as one plain sentence.
+//! The errors of the command, each as one sentence.
 
 use std::path::PathBuf;
 
@@ -9,14 +9,14 @@ pub enum Error {
     /// Flags that do not go together: exit status 2.
     #[error("{0}")]
     Usage(String),
-    /// A line of a run file that is not allowed: exit status 2.
+    /// An invalid line of a run file: exit status 2.
     #[error("{}, line {line}: {why}", path.display())]
     RunFile {
         /// The file.
         path: PathBuf,
         /// The line, from 1 on.
         line: usize,
-        /// What is wrong, and what is allowed.
+        /// The mistake, and the values that are allowed.
         why: String,
     },
     /// A GPU that is not there or cannot be opened.
@@ -25,11 +25,11 @@ pub enum Error {
     /// A run that fails after it has been saved.
     #[error("{source}. It was saved after {steps} steps: go on with --resume {}", path.display())]
     Saved {
-        /// Why it fails.
+        /// The reason of the failure.
         source: Box<Error>,
-        /// After how many steps it was saved.
+        /// The number of steps that the saved run has made.
         steps: usize,
-        /// Where.
+        /// The file that it was saved to.
         path: PathBuf,
     },
     /// A checkpoint of another run.
@@ -37,22 +37,22 @@ pub enum Error {
     OtherRun {
         /// The file.
         path: String,
-        /// What differs.
+        /// The setting that differs.
         what: &'static str,
-        /// As saved.
+        /// The setting of the saved run.
         saved: String,
-        /// As asked for.
+        /// The setting of this run.
         wanted: String,
     },
-    /// A checkpoint whose history of steps is none that a run of this model has made.
+    /// A checkpoint whose history of steps no run of this model can have made.
     #[error("the history in {} is damaged: it has {why}", path.display())]
     History {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage, as the end of a sentence: "it has ..".
         why: String,
     },
-    /// An integer of a file that is no class.
+    /// An integer in a file that is not a class index.
     #[error("{path}: the tensor {tensor:?} holds {value}, and the classes are 0 to {last}")]
     NoClass {
         /// The file.
@@ -64,14 +64,14 @@ pub enum Error {
         /// The last class.
         last: u32,
     },
-    /// A file of golden vectors that does not read as one.
-    #[error("{} is no {what} of golden vectors: {why}", path.display())]
+    /// A file of golden vectors that cannot be parsed.
+    #[error("{} cannot be read as a {what} of golden vectors: {why}", path.display())]
     Golden {
         /// The file.
         path: PathBuf,
-        /// What it should be.
+        /// The kind of file that was expected.
         what: &'static str,
-        /// What is wrong with it.
+        /// The reason that the file cannot be parsed.
         why: String,
     },
     /// A file of metrics that cannot be written.
@@ -79,7 +79,7 @@ pub enum Error {
     Metrics {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A folder without a run.
@@ -93,33 +93,33 @@ pub enum Error {
     ShortRun {
         /// The folder or file.
         path: PathBuf,
-        /// Its updates.
+        /// The number of its updates.
         updates: usize,
     },
-    /// Nothing to verify, which is no success.
+    /// A directory without vectors to verify, which does not count as success.
     #[error("{} has no golden vectors{}", path.display(), kind.as_ref().map_or(String::new(), |kind| format!(" of kind {kind:?}")))]
     NoVectors {
         /// The directory.
         path: PathBuf,
-        /// The kind that was asked for.
+        /// The kind that `--kind` asks for.
         kind: Option<String>,
     },
     /// A device without a clock for its kernels.
     #[error("{device} does not tell how long its kernels take: profile another device, such as --device cpu")]
     NoKernelTimes {
-        /// Its name.
+        /// The device's name.
         device: String,
     },
-    /// A run failed.
+    /// The session failed.
     #[error(transparent)]
     Session(#[from] wgrad::Error),
-    /// A model, its data or its file.
+    /// An error of a model, its data or its file.
     #[error(transparent)]
     Nn(#[from] wgrad_nn::Error),
 }
 
 impl Error {
-    /// Whether what was asked for is wrong, and not what came of it.
+    /// True if the command line or the run file is wrong: the exit status is then 2.
     pub fn is_of_usage(&self) -> bool {
         matches!(self, Error::Usage(_) | Error::RunFile { .. })
     }
@@ -131,5 +131,5 @@ impl From<wgrad_cpu::Error> for Error {
     }
 }
 
-/// The result of what the command does.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,40 +1,40 @@
-//! What a run remembers of its steps, and how a checkpoint keeps it.
+//! The history of a run's steps, and its form in a checkpoint.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use wgrad::{Array, Data};
 use wgrad_nn::checkpoint::Arrays;
 
-/// The most steps whose profile is kept, so that memory and files do not grow with it.
+/// The largest number of steps whose profile is kept: a bound on the memory and the file of a long run.
 const MOST_ROWS: usize = 4096;
 
-/// Numbers of each layer (or time step, or parameter), of the last steps and of the one with the largest gradient; as bits of
-/// f32.
+/// A number per layer (or time step, or parameter), for the last steps and for the step with the largest gradient norm.
+/// The numbers are kept as bits of f32.
 #[derive(Clone, Default, Debug, PartialEq, Deserialize)]
 struct Profile {
-    /// Those of the last fifth of the steps: of each, or of every second, fourth.. where that is more than there is room
-    /// for. Which ones depends on the number of steps alone.
+    /// The rows of the last fifth of the steps. If these are more than [`MOST_ROWS`], only every second, fourth.. step
+    /// is kept; the number of steps alone decides which. See [`kept`].
     recent: VecDeque<Vec<u32>>,
-    /// Those of the step of the largest gradient norm.
+    /// The row of the step with the largest gradient norm.
     at_peak: Vec<u32>,
 }
 
-/// The steps whose profile is kept after so many: the first, from 0 on, and the distance from one to the next.
+/// The steps whose profile is kept after `steps` steps: the first one, counted from 0, and the stride.
 fn kept(steps: usize) -> (usize, usize) {
-    // Half as many again as the last tenth, so that nothing is lost when the run ends.
+    // A window of twice the last tenth, so that the rows of the last tenth are always there.
     let window = (steps / 5 + 1).min(steps);
     let stride = window.div_ceil(MOST_ROWS).next_power_of_two();
     ((steps - window).next_multiple_of(stride), stride)
 }
 
-/// How many those are.
+/// The number of steps whose profile is kept after `steps` steps.
 fn rows(steps: usize) -> usize {
     let (first, stride) = kept(steps);
     (steps - first).div_ceil(stride)
 }
 
 impl Profile {
-    /// Drops the steps that are not to be kept after so many, of rows that begin at a step with a distance.
+    /// Drops the rows that are not kept after `steps` steps. The rows present start at step `first`, with this stride.
     fn thin(&mut self, steps: usize, (mut first, stride): (usize, usize)) {
         let (to, wanted) = kept(steps);
         if stride != wanted {
@@ -50,7 +50,7 @@ impl Profile {
         self.recent.drain(..gone);
     }
 
-    /// Takes in the last of so many steps.
+    /// Adds the numbers of the last of `steps` steps. `peak` marks the largest gradient norm so far.
     fn push(&mut self, values: &[f64], steps: usize, peak: bool) {
         let values = bits(values);
         if peak {
@@ -63,7 +63,7 @@ impl Profile {
         self.thin(steps, before);
     }
 
-    /// The median of each number over the last steps.
+    /// The median of each number over the last `last` of `all` steps.
     fn typical(&self, all: usize, last: usize) -> Vec<f64> {
         let (first, stride) = kept(all);
         let skipped = (all - last).saturating_sub(first).div_ceil(stride);
@@ -73,7 +73,7 @@ impl Profile {
         (0..width).map(|at| median(column(at))).collect()
     }
 
-    /// The rows, one after another.
+    /// The rows as a matrix of `width` columns.
     fn flat(&self, width: usize) -> Array {
         let values: Vec<f32> = self.recent.iter().flatten().map(|bits| f32::from_bits(*bits)).collect();
         Array::new([self.recent.len(), width], values)
@@ -83,13 +83,13 @@ impl Profile {
         self.recent.front().map_or(0, Vec::len)
     }
 
-    /// What is wrong with it, after so many steps of so many numbers each.
+    /// Checks the profile of a run of `steps` steps with `width` numbers each; the error describes the damage.
     fn check(&self, what: &str, steps: usize, width: usize) -> Result<(), String> {
         let want = rows(steps);
         if self.recent.len() != want {
             return Err(format!("{what} of {} steps, where {want} of {steps} are kept", self.recent.len()));
         }
-        // No step's norm has been above 0, where there is no peak.
+        // The peak is empty if no step's norm has been above 0.
         let peak = Some(&self.at_peak).filter(|peak| !peak.is_empty());
         for row in self.recent.iter().chain(peak) {
             if row.len() != width {
@@ -103,7 +103,7 @@ impl Profile {
     }
 }
 
-/// What a run remembers of each step. It is saved with a checkpoint, bit for bit: see [`History::save`].
+/// The history of a run's steps. A checkpoint saves it bit for bit: see [`History::save`].
 #[derive(Clone, Default, Debug, PartialEq)]
 pub struct History {
     /// The bits of each step's loss, as f32.
@@ -112,17 +112,17 @@ pub struct History {
     ratios: Vec<u32>,
     /// Mean |dL/dz| per layer or time step.
     flow: Profile,
-    /// The norm of the gradient per weight.
+    /// The gradient norm of each weight.
     weights: Profile,
     /// The bits of the largest global norm before all passes, as f64.
     grad_norm_max: u64,
     /// The bits of the largest global norm after all passes, as f64.
     applied_norm_max: u64,
-    /// How many steps were clipped.
+    /// The number of steps whose gradient was clipped.
     pub clipped: usize,
 }
 
-/// What a checkpoint's metadata has of a history. What has a number per step is in arrays.
+/// The part of a history in a checkpoint's metadata. Numbers per step are in arrays.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Summary {
@@ -131,7 +131,7 @@ struct Summary {
     clipped: usize,
 }
 
-/// A history as checkpoints had it before: all in the metadata.
+/// A history in the former format of checkpoints, which held all of it in the metadata.
 #[derive(Deserialize)]
 struct Former {
     losses: Vec<u32>,
@@ -143,29 +143,29 @@ struct Former {
     clipped: usize,
 }
 
-/// The names of the arrays.
+/// The names of the arrays in a checkpoint.
 const LOSSES: &str = "history/losses";
 const RATIOS: &str = "history/flow_ratios";
 const FLOW: [&str; 2] = ["history/flow", "history/flow_at_peak"];
 const WEIGHTS: [&str; 2] = ["history/weights", "history/weights_at_peak"];
 
-/// What one step has shown.
+/// The measurements of one step.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed<'a> {
     /// The loss.
     pub loss: f64,
     /// The global gradient norm before all passes.
     pub grad_norm: f64,
-    /// The global gradient norm that the optimizer was given; 0 where the step was not taken.
+    /// The global norm of the gradient that the optimizer received; 0 if the step was skipped.
     pub applied_norm: f64,
     /// Mean |dL/dz| per layer or time step, first to last.
     pub flow: &'a [f64],
-    /// The norm of the gradient of each weight.
+    /// The gradient norm of each weight.
     pub weights: &'a [f64],
 }
 
-/// The mean of the first third over the mean of the last third; 0 where nothing reaches the first, be it that nothing leaves
-/// the last.
+/// The mean of the first third divided by the mean of the last third; 0 if the first third is 0, even if the last third
+/// is 0 too.
 pub fn flow_ratio(flow: &[f64]) -> f64 {
     let third = (flow.len() / 3).max(1).min(flow.len());
     let sum = |part: &[f64]| part.iter().sum::<f64>();
@@ -173,7 +173,7 @@ pub fn flow_ratio(flow: &[f64]) -> f64 {
     if first == 0.0 { 0.0 } else { first / last }
 }
 
-/// Raises a maximum, kept as bits, and says whether it rose. NaN counts as largest.
+/// Raises a maximum that is kept as bits; returns true if it rose. NaN counts as the largest value.
 fn raise(max: &mut u64, value: f64) -> bool {
     let known = f64::from_bits(*max);
     let rises = !known.is_nan() && (value.is_nan() || value > known);
@@ -195,7 +195,7 @@ fn values(bits: &[u32]) -> Vec<f64> {
     bits.iter().map(|b| f32::from_bits(*b) as f64).collect()
 }
 
-/// The middle value of those that are not NaN; NaN if there is none.
+/// The median of the values that are not NaN; NaN if there are none.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.retain(|v| !v.is_nan());
     values.sort_by(f64::total_cmp);
@@ -203,7 +203,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl History {
-    /// What a checkpoint keeps: a short text for its metadata, and arrays.
+    /// The history for a checkpoint: a short text for its metadata, and arrays.
     pub fn save(&self) -> (String, Arrays) {
         let Self { grad_norm_max, applied_norm_max, clipped, .. } = *self;
         let summary = Summary { grad_norm_max, applied_norm_max, clipped };
@@ -216,11 +216,11 @@ impl History {
         (serde_json::to_string(&summary).expect("integers serialize"), arrays)
     }
 
-    /// Reads what a checkpoint has kept, where each step has this many numbers of its flow and of its weights. Also what
-    /// checkpoints kept before there were arrays.
+    /// Restores the history from a checkpoint, in the present format or the former one. `flow` and `weights` are the
+    /// numbers per step.
     ///
     /// # Errors
-    /// What is wrong with it, as the end of a sentence: "it has ..".
+    /// The damage, as the end of a sentence: "it has ..".
     pub fn restore(text: &str, arrays: &Arrays, flow: usize, weights: usize) -> Result<Self, String> {
         let history = if arrays.keys().any(|name| name.starts_with("history/")) {
             Self::of_arrays(text, arrays)?
@@ -250,7 +250,7 @@ impl History {
         let profile = |[recent, at_peak]: [&str; 2]| {
             let (shape, values) = floats(recent, 2)?;
             let row_of = |at: usize| bits(&values[at * shape[1]..][..shape[1]]);
-            // Rows of no numbers take no room in a file: it cannot make us hold more of them than are kept.
+            // Rows of width 0 take no bytes in a file, so a small file could claim any number of them.
             if shape[0] > MOST_ROWS {
                 return Err(format!("{recent:?} of {} steps, where {MOST_ROWS} are kept at most", shape[0]));
             }
@@ -274,7 +274,7 @@ impl History {
         Ok(Self { losses, ratios, flow, weights, grad_norm_max, applied_norm_max, clipped })
     }
 
-    /// What is wrong with it, if it is none that steps have made.
+    /// Checks that steps can have made this history; the error describes the damage.
     fn check(&self, flow: usize, weights: usize) -> Result<(), String> {
         let steps = self.len();
         let (ratios, clipped) = (self.ratios.len(), self.clipped);
@@ -285,7 +285,7 @@ impl History {
             return Err(format!("{clipped} clipped steps among {steps}"));
         }
         let float = |bits: &u32| f32::from_bits(*bits);
-        // A run ends at such a loss.
+        // A run ends at a non-finite loss, so only the last loss may be non-finite.
         let before = &self.losses[..steps.saturating_sub(1)];
         if let Some(at) = before.iter().position(|bits| !float(bits).is_finite()) {
             return Err(format!("the loss {} at step {}, and {steps} steps", float(&before[at]), at + 1));
@@ -316,7 +316,7 @@ impl History {
         self.losses.len()
     }
 
-    /// Whether no step has been made.
+    /// True if no step has been made.
     pub fn is_empty(&self) -> bool {
         self.losses.is_empty()
     }
@@ -336,12 +336,12 @@ impl History {
         self.losses.last().map(|bits| f32::from_bits(*bits) as f64)
     }
 
-    /// Every step's loss.
+    /// The loss of each step.
     pub fn losses(&self) -> Vec<f64> {
         values(&self.losses)
     }
 
-    /// How many steps make the last tenth.
+    /// The number of steps in the last tenth.
     fn tenth(&self) -> usize {
         self.len().div_ceil(10)
     }
@@ -355,7 +355,7 @@ impl History {
         (mean, variance.sqrt())
     }
 
-    /// Whether the loss spreads no more than its mean over the last tenth of steps.
+    /// True if the standard deviation of the loss over the last tenth of steps is at most its mean.
     pub fn settled(&self) -> bool {
         let (mean, deviation) = self.recent_loss();
         deviation <= mean
@@ -366,8 +366,8 @@ impl History {
         median(values(&self.ratios[self.len() - self.tenth()..]))
     }
 
-    /// The median of mean |dL/dz| over the last tenth of steps, per layer or time step: over an even sample of them, where
-    /// they are more than two thousand.
+    /// The median of mean |dL/dz| over the last tenth of steps, per layer or time step. If the last tenth has more than
+    /// about two thousand steps, the median is over an even sample of them.
     pub fn typical_flow(&self) -> Vec<f64> {
         self.flow.typical(self.len(), self.tenth())
     }
@@ -377,12 +377,12 @@ impl History {
         values(&self.flow.at_peak)
     }
 
-    /// The median norm of the gradient over the last tenth of steps, or the same sample of them, per weight.
+    /// The median gradient norm of each weight over the last tenth of steps, or over the same sample of them.
     pub fn typical_weights(&self) -> Vec<f64> {
         self.weights.typical(self.len(), self.tenth())
     }
 
-    /// The norm of the gradient per weight, at the step of the largest gradient norm.
+    /// The gradient norm of each weight at the step of the largest global norm.
     pub fn weights_at_peak(&self) -> Vec<f64> {
         values(&self.weights.at_peak)
     }
@@ -406,7 +406,7 @@ mod tests {
         assert!(history.grad_norm_max().is_nan());
     }
 
-    /// A history of so many steps, of two numbers and one, whose losses fall.
+    /// A history of `steps` steps with falling losses, two numbers of flow and one weight.
     fn made(steps: usize) -> History {
         let mut history = History::default();
         for step in 0..steps {
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(History::restore(&text, &arrays, 2, 1), Ok(History::default()));
     }
 
-    /// As a checkpoint of this project had it, all in the metadata: three steps, the last loss not a number.
+    /// A history in the former format, from a checkpoint: three steps, the last with a loss of NaN.
     const FORMER: &str = concat!(
         r#"{"losses":[1077936128,1073741824,2143289344],"ratios":[1056964608,1056964608,1056964608],"#,
         r#""flow":{"recent":[[1056964608,1065353216]],"at_peak":[1056964608,1065353216]},"#,

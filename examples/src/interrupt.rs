@@ -1,4 +1,4 @@
-//! Ctrl-C: the first asks a run to stop at the next step, the second ends the process.
+//! Ctrl-C: the first press asks a run to stop at the next step, the second ends the process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +8,7 @@ static REQUESTED: AtomicBool = AtomicBool::new(false);
 #[cfg(not(target_arch = "wasm32"))]
 const INTERRUPTED: i32 = 130;
 
-/// Starts listening. Where the system has no such signal, nothing happens.
+/// Starts to listen for Ctrl-C; does nothing on systems without the signal.
 pub fn listen() {
     #[cfg(not(target_arch = "wasm32"))]
     if let Err(error) = ctrlc::set_handler(interrupted) {
@@ -28,7 +28,7 @@ pub fn request() {
     REQUESTED.store(true, Ordering::Relaxed);
 }
 
-/// Whether a stop has been asked for.
+/// True if a stop has been requested.
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::Relaxed)
 }

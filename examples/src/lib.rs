@@ -1,5 +1,5 @@
-//! What the `wgrad` command is made of: devices and what is wrong with them, examples, the measures that a run is judged by,
-//! the tour, the benchmarks, and the check against golden vectors.
+//! The parts of the `wgrad` command: devices and their diagnosis, examples and the metrics of their runs, the tour, the
+//! benchmarks, and the check against golden vectors.
 
 pub mod bench;
 pub mod cli;

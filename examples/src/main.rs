@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
-        // What has failed a check has been shown.
+        // The command has already shown the failed checks.
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("wgrad: {error}");
@@ -46,8 +46,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Mesa's layer that has the desktop choose among GPUs complains on standard error where there is no desktop. It has nothing
-/// to choose there.
+/// Turns off the Mesa layer that lets the desktop choose among GPUs. Without a desktop, the layer has nothing to choose
+/// from and prints complaints on standard error.
 fn quieten_drivers() {
     let set = |name| std::env::var_os(name).is_some();
     if cfg!(target_os = "linux") && !set("XDG_RUNTIME_DIR") && !set("NODEVICE_SELECT") {
@@ -56,8 +56,8 @@ fn quieten_drivers() {
     }
 }
 
-/// What does not fit below a limit on the size of files is then an error of writing, which can be told, and not the end of the
-/// process.
+/// Catches the signal of the limit on file sizes. A write beyond the limit is then an error that can be reported, and
+/// does not end the process.
 fn outlive_limits() {
     #[cfg(unix)]
     use std::sync::{Arc, atomic::AtomicBool};

@@ -7,8 +7,9 @@ use std::{
     io::{self, Write},
 };
 
-/// Prints a line. Where nobody reads any more, a run is asked to stop, as by Ctrl-C: it still saves. Where it cannot be
-/// written for another reason, the process ends with status 1; a run prints nothing between its first step and its save.
+/// Prints a line. If the reader has closed the pipe, the run is asked to stop as by Ctrl-C, and still saves. After any
+/// other failure to write, the process ends with status 1. No step is lost then: a run prints nothing between its first
+/// step and its save.
 pub fn line(text: fmt::Arguments<'_>) {
     match writeln!(io::stdout(), "{text}") {
         Ok(()) => {}
@@ -25,7 +26,8 @@ pub fn json(value: &impl Serialize) {
     line(format_args!("{}", serde_json::to_string(value).expect("a report serializes")));
 }
 
-/// As `println!`, which would panic where [`line`](crate::output::line) does not.
+/// Prints a line as `println!` does, but through [`line`](crate::output::line), which does not panic if the write
+/// fails.
 #[macro_export]
 macro_rules! say {
     ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };

@@ -1,4 +1,4 @@
-//! `wgrad replay`: a step that a capsule holds, run again on any device, value by value.
+//! `wgrad replay`: runs the step in a capsule again, on any device, and checks each value.
 
 use crate::{
     Result,
@@ -24,11 +24,11 @@ pub struct ReplayArgs {
     /// The capsule, as `wgrad diagnose --capsule` writes it
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// What the device's arithmetic is compared with, operation by operation
+    /// The arithmetic that the device is compared with, operation by operation
     #[arg(long, value_enum, default_value_t = Against::Reference, value_name = "WHAT")]
     pub against: Against,
-    /// Show the step on a page that opens from disk, DIR/index.html, with the way from the first value that is not finite to the
-    /// loss; the folder may have none yet
+    /// Show the step on a page that opens from disk, DIR/index.html, with the path from the first non-finite value to
+    /// the loss. A folder that already holds such a page is refused
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
 }
@@ -51,12 +51,12 @@ struct Replayed {
     recorded_on: String,
     version: String,
     nodes: usize,
-    /// The first node whose value is not finite.
+    /// The first node with a non-finite value.
     origin: Option<Node>,
     produced: bool,
-    /// The first node on which the device and the other part.
+    /// The first node on which the two sides differ.
     parting: Option<Node>,
-    /// True if the device computes as it should.
+    /// True if the device agrees with the other side.
     agrees: bool,
 }
 
@@ -85,7 +85,7 @@ impl Node {
 /// `wgrad replay`.
 ///
 /// # Errors
-/// If the file cannot be read or is no capsule of this version, or a device fails.
+/// If the file cannot be read or is no capsule of this version, if a report exists already, or if a device fails.
 pub fn replay(args: &ReplayArgs, common: &Common) -> Result<()> {
     let capsule = Capsule::load(&args.file)?;
     let kept = Kept { metrics: None, report: args.report.as_deref() };
@@ -160,7 +160,7 @@ pub fn replay(args: &ReplayArgs, common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// The outcome in words.
+/// Describes the outcome in words.
 fn told(origin: Option<&Origin>, parting: Option<&Parting>, against: Against) -> String {
     let other = match against {
         Against::Reference => "the reference in f64",

@@ -1,10 +1,10 @@
-//! The measures that a run is judged by, and the judgement.
+//! The report of a run: its metrics, and the verdict on it.
 
 use crate::history::History;
 use serde::Serialize;
 use std::fmt;
 
-/// What became of a run: the first of these that holds.
+/// The verdict on a run: the first of these that holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -15,11 +15,11 @@ pub enum Verdict {
     /// Gradients of the first third of layers (time steps) are below a hundredth of the last third's, and the target
     /// was missed.
     Vanishing,
-    /// Over the last tenth of steps the loss spreads more than its mean.
+    /// Over the last tenth of steps, the standard deviation of the loss is above its mean.
     Unstable,
     /// The target was missed.
     Stalled,
-    /// None of these.
+    /// None of the other verdicts holds.
     Healthy,
 }
 
@@ -43,38 +43,38 @@ const DIVERGED: f64 = 10.0;
 /// A flow ratio below this counts as vanishing.
 const VANISHING_RATIO: f64 = 0.01;
 
-/// How a metric is read.
+/// A metric, its target, and its direction.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Metric {
-    /// Its name in the report.
+    /// The metric's name in the report.
     pub name: &'static str,
-    /// What the healthy configuration reaches with a margin.
+    /// The target, which the healthy configuration reaches with a margin.
     pub target: f64,
-    /// Whether more is better.
+    /// True if a larger value is better.
     pub rising: bool,
 }
 
 impl Metric {
-    /// Whether a value is as good as a bound; NaN never is.
+    /// True if a value is at least as good as a bound. NaN never is.
     pub fn reaches(&self, value: f64, bound: f64) -> bool {
         if self.rising { value >= bound } else { value <= bound }
     }
 }
 
-/// What is known of a run besides its history.
+/// The facts about a run that its history does not have.
 #[derive(Clone, Debug)]
 pub struct Ending {
     /// The metric.
     pub metric: Metric,
-    /// Its value on held-out data.
+    /// The metric's value on held-out data.
     pub value: f64,
-    /// Whether every parameter is finite.
+    /// True if every parameter is finite.
     pub finite_params: bool,
-    /// Milliseconds per training step, the median.
+    /// The median time of a training step, in milliseconds.
     pub ms_per_step: f64,
 }
 
-/// A run's report: the JSON object of `spec`, one field after another.
+/// A run's report, whose fields are the JSON object that `--json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The example.
@@ -87,35 +87,36 @@ pub struct Report {
     pub device: String,
     /// The seed.
     pub seed: u64,
-    /// The steps made.
+    /// The number of steps made.
     pub steps: usize,
     /// The loss of the first step.
     pub loss_first: f64,
-    /// The loss of the last step; null where it is not finite, as for every number here.
+    /// The loss of the last step. JSON has null for each non-finite number of the report.
     pub loss_last: f64,
     /// The metric on held-out data.
     pub metric: f64,
-    /// Its name.
+    /// The metric's name.
     pub metric_name: &'static str,
-    /// What the healthy configuration reaches with a margin.
+    /// The target, which the healthy configuration reaches with a margin.
     pub target: f64,
-    /// Whether this run reached it.
+    /// True if the run reached the target.
     pub reached: bool,
-    /// Whether the loss or a parameter turned non-finite, or the loss ended above ten times its first value.
+    /// True if the loss or a parameter became non-finite, or the loss ended above ten times its first value.
     pub diverged: bool,
     /// The largest global norm before all passes.
     pub grad_norm_max: f64,
     /// The largest global norm after all passes.
     pub applied_norm_max: f64,
-    /// Mean |dL/dz| of the first third of layers over the last third, the median over the last tenth of steps.
+    /// Mean |dL/dz| of the first third of layers divided by that of the last third: the median over the last tenth of
+    /// steps.
     pub flow_ratio: f64,
-    /// The judgement.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Milliseconds per training step, the median.
+    /// The median time of a training step, in milliseconds.
     pub ms_per_step: f64,
 }
 
-/// What a run was asked to be.
+/// The settings that identify a run.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The example.
@@ -139,7 +140,7 @@ impl Report {
         let diverged = non_finite || loss_last > DIVERGED * loss_first;
         let reached = ending.metric.reaches(ending.value, ending.metric.target);
         let flow_ratio = history.flow_ratio();
-        // The first that holds, in the order of the specification.
+        // The order decides: the first rule that holds gives the verdict.
         let rules = [
             (non_finite, Verdict::NonFinite),
             (diverged || history.applied_norm_max() > EXPLODING_NORM, Verdict::Exploding),

@@ -1,4 +1,4 @@
-//! `wgrad tape`: prints a recorded step, its plan and what is doubtful about it.
+//! `wgrad tape`: prints a recorded step with its lints, or its plan.
 
 use crate::{
     Error, Result,
@@ -18,7 +18,7 @@ use wgrad_nn::{
     optim::{AdamW, AdamWConfig},
 };
 
-/// A printed step as JSON: its size, and what it does to gradients and states.
+/// A recorded step as JSON: its size, passes, commits, taps and lints.
 #[derive(Serialize)]
 struct TapeSummary {
     example: &'static str,
@@ -31,19 +31,19 @@ struct TapeSummary {
     lints: Vec<String>,
 }
 
-/// A plan as JSON: what a step costs.
+/// A plan as JSON: the costs of a step.
 #[derive(Serialize)]
 struct PlanSummary {
     example: &'static str,
     nodes: usize,
-    /// How many there are of each kind.
+    /// The number of kernels of each kind.
     kernels: BTreeMap<&'static str, usize>,
-    /// Stretches of memory that values share, and their bytes.
+    /// The number of memory slots that values share, and their size in bytes.
     slots: usize,
     bytes: usize,
     states: usize,
     state_bytes: usize,
-    /// The bytes that kernels read and write.
+    /// The number of bytes that kernels read and write.
     traffic: usize,
     flops: usize,
 }
@@ -68,7 +68,7 @@ impl PlanSummary {
 /// `wgrad tape`.
 ///
 /// # Errors
-/// If the flags do not go together; for a plan, if there is no such device.
+/// If the flags do not go together, the example's data cannot be read, or the device for a plan cannot be opened.
 pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
     if args.dot && common.json {
         return Err(Error::Usage("--dot and --json do not go together: a graph is no JSON object".into()));
@@ -126,8 +126,8 @@ pub fn tape(args: &TapeArgs, common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// A step with every pass: a perceptron on digits, in half precision, and all that a [`Trainer`] can do to its gradients.
-/// Micro-batch and update are one program here; with more than one micro-batch they would be two.
+/// A step with every pass that a [`Trainer`] offers: a perceptron on digits, in half precision. Micro-batch and update
+/// are one program here; a training run with several micro-batches has two programs.
 fn passes(seed: u64) -> (Store, Program) {
     let mut store = Store::new();
     let mut b = Builder::new(&mut store, seed);

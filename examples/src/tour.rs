@@ -1,4 +1,4 @@
-//! The tour: the exploding network without and with clipping, the vanishing one without and with its cure.
+//! The tour: the exploding network without and with clipping, and the vanishing network without and with its cure.
 
 use crate::{
     Result,
@@ -11,7 +11,7 @@ use crate::{
 };
 use std::time::Instant;
 
-/// Most steps of a run that is there to fail, where the command line does not say.
+/// The default number of steps of a run that is meant to fail.
 const FAILING_STEPS: usize = 1500;
 
 /// One stop of the tour.
@@ -49,7 +49,7 @@ const STOPS: [Stop; 4] = [
     },
 ];
 
-/// Runs the tour, and gives back the reports of the runs that were made.
+/// Runs the tour, and returns the reports of its runs.
 ///
 /// # Errors
 /// As [`run`].

@@ -1,14 +1,14 @@
-//! What is checked of every operation of the catalogue, whatever it computes.
+//! The checks that apply to every operation of the catalogue.
 
 use crate::{Machine, Setting, Tolerance, catalogue::Row, compare, gpu, reference, same_bits};
 use approx::relative_eq;
 use wgrad::{Array, DType, Data, Program, Shape, Store, Tape, Tensor, plan::Grouping};
 
-/// A check. It says nothing about rows that it does not apply to.
+/// A check of a row.
 pub struct Check {
-    /// The name of its column.
+    /// The name of the check's column in the table of operations.
     pub name: &'static str,
-    /// Runs it on a row.
+    /// Runs the check on a row; `None` if it does not apply to the row.
     pub run: fn(&Row) -> Option<Result<(), String>>,
 }
 
@@ -29,7 +29,8 @@ pub const CHECKS: &[Check] = &[
     Check { name: "special floats", run: |row| Some(special(row)) },
 ];
 
-/// What is checked on a GPU. First derivatives: random tapes have second ones, and each kernel takes time to compile.
+/// The checks on a GPU. They include first derivatives only, because each kernel takes time to compile; random tapes
+/// test second derivatives.
 pub const GPU_CHECKS: &[Check] = &[
     Check { name: "f32", run: |row| Some(agrees_on(on_gpu, row, DType::F32, 1, &Grouping::default())) },
     Check { name: "f16", run: |row| Some(agrees_on(on_gpu, row, DType::F16, 1, &Grouping::default())) },
@@ -37,7 +38,7 @@ pub const GPU_CHECKS: &[Check] = &[
     Check { name: "special floats", run: |row| Some(special_on(on_gpu, row, DType::F32)) },
 ];
 
-/// Makes a device.
+/// Opens a device.
 type Device = fn() -> Machine;
 
 fn on_cpu() -> Machine {
@@ -48,12 +49,12 @@ fn on_gpu() -> Machine {
     Machine::on_gpu(gpu().expect("the caller has asked"), Store::new())
 }
 
-/// The other columns have run on a row of this size.
+/// Marks a row with an argument of this size; the other checks have run on the row.
 fn sized(row: &Row, size: impl Fn(&Shape) -> bool) -> Option<Result<(), String>> {
     row.check.shapes.iter().any(size).then_some(Ok(()))
 }
 
-/// The result and its gradients, in a float type.
+/// The program of the result and its derivatives up to `order`, in a float type.
 pub(crate) fn values(row: &Row, dtype: DType, order: usize) -> Program {
     let t = Tape::default();
     let floats = row.check.shapes.iter().enumerate();
@@ -75,35 +76,35 @@ pub(crate) fn values(row: &Row, dtype: DType, order: usize) -> Program {
     t.finish()
 }
 
-/// Numbers of either sign, another one for each element.
+/// Weights of both signs, a different one for each element.
 fn weights(y: Tensor<'_>) -> Tensor<'_> {
     (y.tape().iota(y.numel()).cast(y.dtype()) * 0.7 + 0.3).cos().reshape(y.shape())
 }
 
-/// The row's arguments by name, with the given numbers.
+/// The row's arguments by name, with the given values of the float arguments.
 fn inputs(row: &Row, program: &Program, floats: &[Array]) -> Vec<(String, Array)> {
     let floats = floats.iter().enumerate().map(|(i, x)| (format!("x{i}"), x.clone()));
     let indices = row.check.indices.iter().enumerate().map(|(i, x)| (format!("index{i}"), x.clone()));
     floats.chain(indices).filter(|(name, _)| program.inputs().iter().any(|input| input.name == *name)).collect()
 }
 
-/// Runs a program on a device, whose memory has been filled with NaN before.
+/// Runs a program on a device whose memory is filled with garbage before.
 fn run(device: Device, program: &Program, grouping: &Grouping, inputs: &[(String, Array)]) -> Vec<(String, Array)> {
     let mut machine = device().grouped(grouping);
     let step = machine.session.compile(program.clone()).expect("the plan compiles");
     machine.run(&step, inputs).taps
 }
 
-/// The CPU computes what the reference does.
+/// Checks that the CPU agrees with the reference.
 fn agrees(row: &Row, dtype: DType, grouping: &Grouping) -> Result<(), String> {
-    // What is rounded to half goes its own way in second derivatives.
+    // In f16, rounding errors grow too large in second derivatives.
     let order = if dtype == DType::F16 { 1 } else { 2 };
     agrees_on(on_cpu, row, dtype, order, grouping)?;
     agrees_on(|| Machine::splitting(2, Store::new()), row, dtype, order, grouping)
         .map_err(|why| format!("cut up, {why}"))
 }
 
-/// Values, and derivatives up to an order.
+/// Checks that a device agrees with the reference, in values and derivatives up to an order.
 fn agrees_on(device: Device, row: &Row, dtype: DType, order: usize, grouping: &Grouping) -> Result<(), String> {
     let program = values(row, dtype, order);
     let floats: Vec<Array> = row.check.numbers().iter().map(|x| x.cast(dtype)).collect();
@@ -116,7 +117,7 @@ fn agrees_on(device: Device, row: &Row, dtype: DType, order: usize, grouping: &G
     Ok(())
 }
 
-/// The same bits on one thread, on two, on three, and on many small tasks.
+/// Checks that the bits are the same on one, two and three threads, with many small tasks.
 fn same_on_any_threads(row: &Row) -> Result<(), String> {
     let program = values(row, DType::F32, 2);
     let floats: Vec<Array> = row.check.numbers().iter().map(|x| x.cast(DType::F32)).collect();
@@ -137,8 +138,8 @@ fn same_on_any_threads(row: &Row) -> Result<(), String> {
     Ok(())
 }
 
-/// Numbers that functions may treat in a way of their own. Nothing so large or small that what f32 makes of it differs
-/// from what f64 does: subnormal numbers are among those of f64 only.
+/// Numbers that functions may treat specially. None is so large or small that f32 and f64 would differ, so only f64 has
+/// subnormal numbers.
 pub fn special_floats(dtype: DType) -> Vec<f64> {
     let mut floats = vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1.0, -1.0, 2.5];
     if dtype == DType::F64 {
@@ -147,8 +148,8 @@ pub fn special_floats(dtype: DType) -> Vec<f64> {
     floats
 }
 
-/// The CPU and the reference give NaN, infinities and numbers in the same places. Where that depends on how the operation
-/// is computed, they do for special floats in the first argument, in values.
+/// Checks that the CPU and the reference have NaN, infinities and finite numbers in the same places. For rows that
+/// weigh, only the first argument has special floats, and only the values are compared.
 fn special(row: &Row) -> Result<(), String> {
     [DType::F64, DType::F32].into_iter().try_for_each(|dtype| special_on(on_cpu, row, dtype))
 }
@@ -158,7 +159,7 @@ fn special_on(device: Device, row: &Row, dtype: DType) -> Result<(), String> {
     let mut machine = device();
     let step = machine.session.compile(program.clone()).expect("the plan compiles");
     for turn in 0..special.len() {
-        // Each argument begins elsewhere, so that pairs of them meet.
+        // Each argument starts at another special float, so that all kinds of pairs occur.
         let mut floats: Vec<Array> = row.check.numbers().iter().map(|x| x.cast(dtype)).collect();
         for (i, x) in floats.iter_mut().enumerate().filter(|(i, _)| !row.weighs || *i == 0) {
             let value = |k: usize| special[(k * (i + 1) + turn * (2 * i + 1)) % special.len()];
@@ -168,7 +169,7 @@ fn special_on(device: Device, row: &Row, dtype: DType) -> Result<(), String> {
         let inputs = inputs(row, &program, &floats);
         let want = reference(&program, &[], &inputs);
         for ((name, have), (_, shape, want)) in machine.run(&step, &inputs).taps.iter().zip(&want.taps) {
-            // As the type holds it.
+            // The reference computes in f64, so its values are rounded to the type.
             let want = Array::new(shape, Data::from_f64(dtype, want)).to_f64();
             for (i, (h, w)) in have.to_f64().into_iter().zip(want).enumerate() {
                 if !(h.is_nan() && w.is_nan() || relative_eq!(h, w, epsilon = 1e-4, max_relative = 1e-4)) {

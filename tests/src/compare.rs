@@ -1,25 +1,25 @@
-//! Comparing values: within a bound that is relative to the largest of them, or bit for bit.
+//! Comparisons of values: within a bound relative to the largest of them, or bit for bit.
 
 use approx::relative_eq;
 use wgrad::{Array, DType, Data};
 
-/// How far values may lie apart, relative to the larger of 1 and the largest expected magnitude.
+/// The largest allowed distance of values, relative to the larger of 1 and the largest expected magnitude.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Tolerance(pub f64);
 
 impl Tolerance {
-    /// f64 against f64: a different order of summation, another implementation of a function.
+    /// f64 against f64, with another order of summation, or another implementation of a function.
     pub const F64: Self = Self(1e-12);
     /// f32 against f64.
     pub const F32: Self = Self(1e-4);
-    /// f32 against f64, some values of both stored in f16, though not the same ones where a backend fuses; second
-    /// derivatives amplify that.
+    /// f32 against f64, with some values stored in f16. A backend that fuses stores other values in f16 than the
+    /// reference, and second derivatives amplify the difference.
     pub const F16: Self = Self(1e-1);
 
     /// The bound for programs whose values have this type.
     ///
     /// # Panics
-    /// If the type is no float.
+    /// If the type is not a float.
     pub fn of(dtype: DType) -> Self {
         match dtype {
             DType::F64 => Self::F64,
@@ -33,7 +33,7 @@ impl Tolerance {
 /// Compares values with expected ones. NaN equals NaN, and infinities equal themselves.
 ///
 /// # Errors
-/// The first pair that lies further apart than the tolerance.
+/// The first pair whose distance is above the tolerance.
 pub fn compare(what: &str, have: &[f64], want: &[f64], tolerance: Tolerance) -> Result<(), String> {
     if have.len() != want.len() {
         return Err(format!("{what}: {} values instead of {}", have.len(), want.len()));
@@ -47,7 +47,7 @@ pub fn compare(what: &str, have: &[f64], want: &[f64], tolerance: Tolerance) -> 
     Ok(())
 }
 
-/// Whether two arrays hold the same bits in the same shape: unlike `==`, NaN equals NaN, and -0 is not 0.
+/// True if two arrays have the same shape and the same bits. Unlike with `==`, NaN equals NaN, and -0 differs from 0.
 pub fn same_bits(a: &Array, b: &Array) -> bool {
     a.shape() == b.shape()
         && match (a.data(), b.data()) {

@@ -1,5 +1,5 @@
-//! Fuzzing with random tapes: rounds of all properties, each round from a seed that no other has, on several threads,
-//! until time is up, a stop is asked for, or a property fails.
+//! Fuzzing with random tapes. Several threads run rounds of all properties, each round with its own seed, until the
+//! time is up, a stop is requested, or a property fails.
 
 use crate::{Failure, Property};
 use proptest::test_runner::{RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -15,65 +15,65 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A round tries this share of the cases that a test of the property tries.
+/// A round tries one case for this number of cases in the property's test.
 const ROUND: u32 = 64;
 /// The time between two reports.
 const REPORT: Duration = Duration::from_secs(10);
 
-/// How the names of fuzzing threads begin.
+/// The prefix of the names of fuzzing threads.
 const THREAD: &str = "fuzz-";
 
-/// What to fuzz.
+/// The settings of a fuzzing run.
 #[derive(Clone, Copy)]
 pub struct Fuzz<'a> {
-    /// Makes the properties. Each thread has its own.
+    /// Makes the properties; each thread makes its own.
     pub properties: fn() -> Vec<Property>,
-    /// The seed of the first round; each round's is the one after the last. One thread does the same each time.
+    /// The seed of the first round; each later round has the next seed. A run on one thread is reproducible.
     pub seed: u64,
     /// The number of threads.
     pub threads: usize,
-    /// For how long.
+    /// The time after which no case is started.
     pub time: Duration,
-    /// Ends it sooner, when so many tapes have been tried.
+    /// The number of tapes after which the run ends, even if time is left.
     pub tapes: u64,
-    /// Ends it sooner when set; it is set when a failure is found.
+    /// Ends the run if set. A failure sets it.
     pub stop: &'a AtomicBool,
 }
 
-/// A failure, and how to see it again.
+/// A failure, and the seed that reproduces it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// The seed of the round that found it: on one thread, this seed finds it in the first round.
+    /// The seed of the round that found the failure. On one thread, this seed finds it in the first round.
     pub seed: u64,
-    /// When it was found, before it was shrunk.
+    /// The time from the start of the run until the failure, before it was shrunk.
     pub after: Duration,
     /// The failure.
     pub failure: Failure,
 }
 
-/// What has been tried so far.
+/// The progress of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tried {
-    /// The properties, and how many tapes each held for.
+    /// The properties, and the number of tapes for which each has held.
     pub tapes: Vec<(&'static str, u64)>,
-    /// Since the start.
+    /// The time since the start.
     pub time: Duration,
 }
 
 impl Tried {
-    /// All tapes together.
+    /// The number of tapes of all properties.
     pub fn total(&self) -> u64 {
         self.tapes.iter().map(|(_, tapes)| tapes).sum()
     }
 }
 
 thread_local! {
-    /// What this thread has panicked with last, and where.
+    /// The message and the place of this thread's last panic.
     static PANICKED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps the panics of fuzzing threads, and of the devices' threads, from being printed: while a case shrinks there are
-/// thousands. A failure says what they said.
+/// Keeps the panics of fuzzing threads and of devices' threads from being printed, because a case that shrinks panics
+/// thousands of times. A failure has the message of its panic.
 pub fn silence_panics() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| match thread::current().name() {
@@ -84,7 +84,7 @@ pub fn silence_panics() {
 }
 
 impl Fuzz<'_> {
-    /// Fuzzes, and reports every ten seconds.
+    /// Runs the fuzzing, and calls `report` every ten seconds.
     pub fn run(&self, mut report: impl FnMut(&Tried)) -> (Tried, Vec<Found>) {
         let names: Vec<&str> = (self.properties)().iter().map(|property| property.name).collect();
         let counts: Vec<AtomicU64> = names.iter().map(|_| AtomicU64::new(0)).collect();
@@ -118,7 +118,7 @@ impl Fuzz<'_> {
     }
 }
 
-/// One thread of it.
+/// One thread of a run.
 struct Worker<'a> {
     fuzz: &'a Fuzz<'a>,
     start: Instant,
@@ -134,7 +134,7 @@ impl Worker<'_> {
             let seed = self.round.fetch_add(1, Relaxed);
             for (i, property) in properties.iter().enumerate() {
                 if let Some(found) = self.try_property(property, seed, i) {
-                    // Nobody is there to hear of it if the main thread is gone.
+                    // The send fails only if the main thread is gone, and then nobody needs the failure.
                     return self.found.send(found).unwrap_or_default();
                 }
             }
@@ -155,7 +155,7 @@ impl Worker<'_> {
         let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
         let failed = Cell::new(None);
         let outcome = property.run(&mut runner, &|check| {
-            // What shrinks is checked to the end, whatever the time.
+            // A case that shrinks is checked to the end, even if the time is up.
             if failed.get().is_none() && self.is_over() {
                 return Ok(());
             }
@@ -176,7 +176,7 @@ impl Worker<'_> {
     }
 }
 
-/// A panic as a failure: what it said, and where, if it was on this thread.
+/// A panic as a failure, with its message, and its place if it was on this thread.
 fn panicked(panic: &(dyn Any + Send)) -> TestCaseError {
     let said =
         || panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref().map(|s: &&str| s.to_string()));

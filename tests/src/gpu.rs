@@ -1,4 +1,4 @@
-//! The GPU that tests share.
+//! The GPUs that tests share.
 
 use std::sync::OnceLock;
 use wgrad_wgpu::{Choice, Gpu, Options};
@@ -7,8 +7,8 @@ fn is_set(name: &str) -> bool {
     std::env::var(name).is_ok_and(|value| value == "1")
 }
 
-/// How tests open a GPU: with all that it has, or, if the variable `WGRAD_GPU_FLOOR` is 1, with the least of what devices
-/// offer, which is said.
+/// The options with which tests open a GPU: all of its limits and features; or, if the variable `WGRAD_GPU_FLOOR` is 1,
+/// the least that devices offer, which is printed.
 pub fn gpu_options() -> Options {
     let floor = is_set("WGRAD_GPU_FLOOR");
     if floor {
@@ -17,7 +17,7 @@ pub fn gpu_options() -> Options {
     Options { floor, ..Options::default() }
 }
 
-/// Whether the GPU of tests, opened with [`gpu_options`], tells the time of a kernel. That it does not is said.
+/// True if the GPU of tests, opened with [`gpu_options`], reports kernel times. A message is printed if it does not.
 pub fn has_timestamps(gpu: &Gpu) -> bool {
     let has = !gpu_options().floor && gpu.summary().features.iter().any(|feature| feature == "timestamp_query");
     if !has {
@@ -26,11 +26,11 @@ pub fn has_timestamps(gpu: &Gpu) -> bool {
     has
 }
 
-/// The GPU of this process: the first adapter, a software renderer if there is nothing else. Opened once, since what is
-/// compiled for it is kept with it. None if the variable `WGRAD_NO_GPU` is 1, which is said.
+/// The GPU of this process: the best adapter, which is a software renderer if there is no other. It is opened once,
+/// because it holds the compiled pipelines. `None` if the variable `WGRAD_NO_GPU` is 1, which is printed.
 ///
 /// # Panics
-/// If there is no adapter: no test passes because it has not run.
+/// If there is no adapter, so that no test passes without having run.
 pub fn gpu() -> Option<&'static Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
     let open = || {
@@ -46,20 +46,21 @@ pub fn gpu() -> Option<&'static Gpu> {
     GPU.get_or_init(open).as_ref()
 }
 
-/// The GPU, with each kernel as a dispatch of its own. None if there is none.
+/// The GPU, opened so that each kernel is a separate dispatch. `None` if [`gpu()`] is `None`.
 ///
 /// # Panics
-/// If there is no adapter, or it does not open twice.
+/// If there is no adapter, or it cannot be opened a second time.
 pub fn separate_gpu() -> Option<&'static Gpu> {
     static SEPARATE: OnceLock<Gpu> = OnceLock::new();
     let options = Options { separate: true, ..gpu_options() };
     gpu().map(|_| SEPARATE.get_or_init(|| Gpu::open(Choice::Best, options).expect("it opens twice")))
 }
 
-/// The GPU as it is, and with no optional feature: f16 numbers are stored in two ways. Empty if there is none.
+/// The GPU with its features, and with no optional feature, so that both ways of storing f16 are tested. Empty if
+/// [`gpu()`] is `None`.
 ///
 /// # Panics
-/// If there is no adapter, or it does not open twice.
+/// If there is no adapter, or it cannot be opened a second time.
 pub fn gpus_of_f16() -> Vec<&'static Gpu> {
     static FLOOR: OnceLock<Gpu> = OnceLock::new();
     let options = Options { floor: true, ..Options::default() };
@@ -67,10 +68,11 @@ pub fn gpus_of_f16() -> Vec<&'static Gpu> {
     gpu().map_or(vec![], |gpu| vec![gpu, floor()])
 }
 
-/// The GPU as it is, and as if it were no software renderer: what runs on real GPUs is tested too. Empty if there is none.
+/// The GPU as it is, and treated as hardware even if it is a software renderer, so that the code for real GPUs is
+/// tested too. Empty if [`gpu()`] is `None`.
 ///
 /// # Panics
-/// If there is no adapter, or it does not open twice.
+/// If there is no adapter, or it cannot be opened a second time.
 pub fn gpus() -> Vec<&'static Gpu> {
     static HARDWARE: OnceLock<Gpu> = OnceLock::new();
     let options = Options { as_hardware: true, ..gpu_options() };

@@ -1,5 +1,5 @@
-//! Gradients against differences, first and second order, with the arguments as leaves, mid-graph and strided; and the
-//! CPU executor against the reference on the same programs.
+//! Checks of gradients against finite differences, first and second order, with the arguments as leaves, mid-graph and
+//! strided; and of the CPU against the reference on the same programs.
 
 use crate::{Machine, Tolerance, compare, reference};
 use wgrad::{
@@ -7,41 +7,41 @@ use wgrad::{
     testing::{Checked, Gradcheck as Differences},
 };
 
-/// Which numbers a check feeds in. All of them are at least 0.03 apart from each other and from 0, so that no maximum
-/// or comparison is near a tie.
+/// The numbers of a check's arguments. All of them are at least 0.03 apart from each other and from 0, so that no
+/// maximum or comparison is near a tie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Domain {
-    /// Both signs.
+    /// Numbers of both signs.
     Any,
-    /// Positive numbers, from 0.3 on.
+    /// Positive numbers of at least 0.3.
     Positive,
 }
 
-/// Up to so many elements are moved one by one.
+/// Up to this number of elements, differences are taken for each element alone.
 const SINGLE: usize = 24;
 
-/// How the checked function meets its arguments.
+/// The origin of the checked function's arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Setting {
-    /// They are leaves.
+    /// The arguments are leaves.
     Leaf,
-    /// They are computed from leaves, and used once more elsewhere.
+    /// The arguments are computed from leaves, which are also used elsewhere.
     MidGraph,
-    /// They are every other element, backwards, of longer leaves with their dimensions in reverse order.
+    /// The arguments are views: every other element, backwards, of longer leaves with reversed dimensions.
     Strided,
 }
 
 /// A gradient check of one function.
 ///
-/// The function is given float arguments of the given shapes, after them the index arrays, and returns a float tensor.
+/// The function gets float arguments of the given shapes, then the index arrays, and returns a float tensor.
 pub struct Gradcheck {
     /// The shapes of the float arguments.
     pub shapes: Vec<Shape>,
-    /// The numbers.
+    /// The numbers in the float arguments.
     pub domain: Domain,
-    /// Integer arguments.
+    /// The integer arguments.
     pub indices: Vec<Array>,
-    /// Whether to check second derivatives too.
+    /// True to check second derivatives too.
     pub second: bool,
 }
 
@@ -52,12 +52,12 @@ impl Gradcheck {
         Self { shapes, domain: Domain::Any, indices: vec![], second: true }
     }
 
-    /// With positive numbers only.
+    /// The same check with positive numbers only.
     pub fn positive(self) -> Self {
         Self { domain: Domain::Positive, ..self }
     }
 
-    /// With integer arguments after the float ones.
+    /// The same check with integer arguments after the float arguments.
     pub fn indices(self, indices: Vec<Array>) -> Self {
         Self { indices, ..self }
     }
@@ -87,12 +87,12 @@ impl Gradcheck {
         Self { shapes, indices, second, domain: self.domain }.run_in(setting, f)
     }
 
-    /// The numbers that a function is checked on.
+    /// The values of the float arguments.
     pub fn numbers(&self) -> Vec<Array> {
         self.leaves(Setting::Leaf)
     }
 
-    /// What a check of this function runs, with the arguments as leaves.
+    /// The program that a check of this function runs, with the arguments as leaves.
     pub fn program(&self, f: impl for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t>) -> Program {
         self.record(Setting::Leaf, &self.leaves(Setting::Leaf), &f)
     }
@@ -103,7 +103,8 @@ impl Gradcheck {
         let mut cpu = Machine::poisoned(1, Store::new());
         self.agree(&mut cpu, &program, &leaves)?;
         let total: usize = leaves.iter().map(|x| x.shape().numel()).sum();
-        // Every element, where they are few; a direction moves them all.
+        // Differences are taken for each element if there are few; otherwise in random directions, which move all
+        // elements.
         let check = Differences::new();
         let check = if total <= SINGLE { check } else { check.random_directions(3) };
         let check = if self.second { check.second_order() } else { check };
@@ -119,7 +120,7 @@ impl Gradcheck {
         }
     }
 
-    /// Compares what the CPU computes with the reference.
+    /// Compares the results of the CPU with the reference's.
     fn agree(&self, cpu: &mut Machine, program: &Program, leaves: &[Array]) -> Result<(), String> {
         let floats = leaves.iter().enumerate().map(|(i, x)| (format!("x{i}"), x.clone()));
         let directions = leaves
@@ -160,7 +161,7 @@ impl Gradcheck {
         shapes.iter().map(|s| Array::new(s, (0..s.numel()).map(|_| value()).collect::<Vec<f64>>())).collect()
     }
 
-    /// The loss, its gradient `dx`, the slope `dx . v`, and the gradient `ddx` of that.
+    /// Records the loss, its gradient `dx`, the slope `dx . v`, and the gradient `ddx` of the slope.
     fn record(&self, setting: Setting, leaves: &[Array], f: &impl for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t>) -> Program {
         let t = Tape::default();
         let x: Vec<Tensor<'_>> = leaves.iter().enumerate().map(|(i, x)| t.input_like(&format!("x{i}"), x)).collect();
@@ -188,7 +189,7 @@ impl Gradcheck {
     }
 }
 
-/// A scalar to which every element of the result counts differently, and not linearly.
+/// A scalar that depends on each element of the result with another weight, and not linearly.
 fn loss<'t>(
     setting: Setting,
     x: &[Tensor<'t>],
@@ -208,7 +209,7 @@ fn loss<'t>(
 fn argument<'t>(setting: Setting, x: Tensor<'t>) -> Tensor<'t> {
     match setting {
         Setting::Leaf => x,
-        // Monotone, and of the sign of x.
+        // The function is monotone and keeps the sign of `x`.
         Setting::MidGraph => x + x.sin() * 0.1,
         Setting::Strided => {
             let order: Vec<usize> = (0..x.rank()).rev().collect();
@@ -221,7 +222,7 @@ fn argument<'t>(setting: Setting, x: Tensor<'t>) -> Tensor<'t> {
     }
 }
 
-/// A direction in which every element moves.
+/// A direction that moves every element.
 fn dense(numel: usize, salt: usize) -> Vec<f64> {
     (0..numel).map(|i| ((i * 37 + salt * 11 + 5) % 17) as f64 / 8.5 - 0.97).collect()
 }

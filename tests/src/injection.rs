@@ -1,5 +1,5 @@
-//! Numbers that are not finite, put into any value of a random tape with a whole update on top: the step is skipped and
-//! leaves no trace, or they have reached nothing.
+//! Injections of non-finite numbers into any value of a random tape with a whole update. Either the step is skipped and
+//! changes no state, or the numbers have reached neither loss nor gradients.
 
 use crate::{Machine, Outputs, reference, same_bits};
 use proptest::{prelude::*, sample::select};
@@ -15,52 +15,52 @@ use wgrad_nn::{
     optim::{Adam, AdamConfig, AdamW, AdamWConfig, Ema, EmaConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig},
 };
 
-/// What is recorded on top of a tape. All may be false: what fails shrinks to that.
+/// The parts of the update that is recorded after a tape. A failing case shrinks towards no parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pipeline {
     /// A dynamic loss scale.
     pub scaled: bool,
     /// Two micro-batches, accumulated.
     pub accumulated: bool,
-    /// A batch normalisation beside the tape, with running statistics.
+    /// A batch normalisation in addition to the tape, with running statistics.
     pub normalised: bool,
     /// Gradient noise.
     pub noise: bool,
     /// Centralization, and both kinds of adaptive clipping.
     pub shaped: bool,
-    /// A clip of the norm, and one by value.
+    /// A clip by the global norm, and a clip by value.
     pub clipped: bool,
-    /// An average of the parameters.
+    /// An exponential moving average of the parameters.
     pub averaged: bool,
-    /// Which optimizer.
+    /// The number of the optimizer.
     pub optimizer: u8,
     /// The planted fault: parameters follow their gradients whatever the verdict.
     pub ungated: bool,
 }
 
-/// A tape with an update, and what is put into it.
+/// A tape with an update, and the number that is injected.
 #[derive(Clone)]
 pub struct Injection {
     /// The tape; its leaves are parameters.
     pub recipe: Recipe,
-    /// What is on top of it.
+    /// The update after the tape.
     pub pipeline: Pipeline,
-    /// Into which value, among those that loss and gradients depend on.
+    /// The value that gets the number, among the values that loss and gradients depend on.
     pub value: u16,
-    /// Into which element.
+    /// The element of that value.
     pub element: u8,
-    /// What is put there: NaN or an infinity.
+    /// The injected number: NaN or an infinity.
     pub bad: f64,
 }
 
-/// What has become of a step.
+/// The outcome of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The loss or a gradient was not finite.
+    /// The step is skipped: the loss or a gradient is non-finite.
     Skipped,
-    /// Both were finite all the same.
+    /// The step is taken: loss and gradients are finite.
     Taken,
-    /// Both were finite, but the gradient was too long for its norm to be.
+    /// The step is skipped: loss and gradients are finite, but the gradient's norm overflows.
     TooLong,
 }
 
@@ -79,10 +79,10 @@ pub fn injection(steps: usize, ungated: bool) -> impl Strategy<Value = Injection
     )
 }
 
-/// The states' names that a skipped step may change: what counts skipped steps, and the loss scale.
+/// The prefixes of states that a skipped step may change: the loss scale, and the counts of skipped steps.
 const COUNTING: [&str; 2] = ["loss_scale/", "guard/"];
 
-/// What is recorded over.
+/// The store, with its parameters, optimizer and passes.
 struct World {
     store: Store,
     params: ParamSet,
@@ -99,7 +99,8 @@ struct World {
 /// A recorded update.
 struct Recorded {
     program: Program,
-    /// What passes and optimizer are given: the flat gradients, the statistics, and whether loss and statistics are finite.
+    /// The nodes that the passes and the optimizer read: the flat gradients, the statistics, and the flag of finite
+    /// loss and statistics.
     given: Vec<usize>,
 }
 
@@ -142,7 +143,7 @@ impl Injection {
         let tape = Tape::new(Arc::new(store.layout().clone()));
         let t = &tape;
         let leaves: Vec<Tensor<'_>> = leaves.iter().map(|leaf| t.param(*leaf)).collect();
-        // The tape's own loss may reach nothing.
+        // The tape's own loss may depend on no parameter, so `width` is added.
         let width = t.param(params.iter().last().expect("the last one"));
         let mut loss = self.recipe.record_over(&leaves, Mode::Plain).loss + width.square().sum();
         let mut running = None;
@@ -155,7 +156,8 @@ impl Injection {
         let scaled: Vec<Grads<'_, Scaled>> = losses.iter().map(|loss| scaler.scale(*loss).grad(params)).collect();
         let flats: Vec<Tensor<'_>> = scaled.iter().flat_map(|grads| grads.flat().tensors()).collect();
         let sound = losses.iter().map(|loss| loss.is_finite()).reduce(Tensor::and).expect("a loss");
-        // An infinite variance makes what is normalised 0, and loss and gradients do not show it.
+        // An infinite variance makes the normalised values 0, so loss and gradients stay finite; the statistics are
+        // checked too.
         let statistics_of = running.into_iter().flat_map(|(mean, var)| [mean, var]);
         let sound = statistics_of.fold(sound, |sound, statistic| sound.and(statistic.all_finite()));
         let grads = match self.pipeline.accumulated {
@@ -193,7 +195,7 @@ impl Injection {
             grads = grads.add_noise(Noise::fixed(0.01), rng);
         }
         if self.pipeline.shaped {
-            // Rows of nothing have no mean.
+            // Empty rows have no mean, so empty parameters are excluded.
             let layout = grads.tape().layout();
             let empty = grads.present().iter().filter(|param| layout.param(*param).shape.numel() == 0).collect();
             grads = grads.centralize_with(&Centralize::new().exclude(&empty)).agc(0.1).agc_per_tensor(0.5, 1e-6, 1e-3);
@@ -204,12 +206,12 @@ impl Injection {
         grads
     }
 
-    /// The program with the injection, and where it is.
+    /// The program with the injection, and the index of the node that gets the number.
     fn injected(&self, Recorded { program, given }: &Recorded) -> Option<(Program, usize)> {
-        // A gradient that nothing reaches is a constant, as what an accumulator is emptied with.
+        // A gradient of zero is a constant node, and so is the zero that resets an accumulator. Both are left out.
         let constant = |i: &usize| matches!(program.nodes()[*i].op, Op::Expand(_));
         let given: Vec<usize> = given.iter().copied().filter(|i| !constant(i)).collect();
-        // What these are computed from.
+        // Mark all nodes that the given nodes are computed from.
         let mut matters = vec![false; given.iter().max().map_or(0, |last| last + 1)];
         given.iter().for_each(|i| matters[*i] = true);
         for i in (0..matters.len()).rev() {
@@ -225,10 +227,10 @@ impl Injection {
         Some((injected(program, target, &given), target))
     }
 
-    /// Checks one step that should be taken, one with the injection, and one more without.
+    /// Checks a step without the injection, one with it, and another one without.
     ///
     /// # Errors
-    /// What a step has left that it must not.
+    /// The change of a state, or the wrong outcome, of a step.
     pub fn check(&self) -> Result<Outcome, String> {
         let world = self.world();
         let recorded = self.record(&world);
@@ -290,7 +292,7 @@ impl Injection {
     }
 }
 
-/// The case as Rust, and the recorded step.
+/// Prints the case as Rust.
 impl fmt::Debug for Injection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { recipe, pipeline, value, element, bad } = self;

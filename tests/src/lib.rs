@@ -1,5 +1,5 @@
-//! Shared by the tests across crates: running programs on the reference and on devices, comparing what they give, and
-//! checking gradients against finite differences; and the properties that random tapes are held to.
+//! Code that the tests across crates share: runs of programs on the reference and on devices, comparisons of results,
+//! checks of gradients against finite differences, and the properties of random tapes.
 
 mod cases;
 pub mod catalogue;
@@ -30,12 +30,12 @@ pub use run::{Machine, Outputs, Point, named, reference};
 pub use sound::sound;
 pub use training::{Training, Update, agree, tape, training};
 
-/// The programs of documents compile and run.
+/// Compiles and runs the programs in README.md.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 mod readme {}
 
-/// As above.
+/// Compiles and runs the programs in docs/testing.md.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/testing.md")]
 mod testing {}

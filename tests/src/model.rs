@@ -1,9 +1,8 @@
-//! Small models to train: one whose gradient is given, and a perceptron.
+//! Small models to train: one with a given gradient, and a perceptron.
 
 use wgrad::{Array, DType, Data, Grads, Param, ParamSet, Store, Tape, Tensor};
 
-/// Parameters `p0`, `p1`, .. with a loss that is linear in them, so that the gradient is whatever the inputs `g0`,
-/// `g1`, .. say.
+/// Parameters `p0`, `p1`, .. with a loss that is linear in them, so that the inputs `g0`, `g1`, .. are the gradients.
 pub struct Linear {
     /// The parameters.
     pub params: Vec<Param>,
@@ -21,16 +20,16 @@ impl Linear {
             let p = tape.param(param);
             (p * tape.shared_input(&format!("g{i}"), p.shape(), p.dtype())).sum()
         });
-        // Terms of different types meet in the first one's: a cast hands a gradient of 1 on as 1.
+        // The terms are cast to the type of the first one. A cast passes the gradient of 1 on as 1.
         terms.reduce(|a, b| a + b.cast(a.dtype())).expect("at least one parameter")
     }
 
-    /// Records the gradient: the inputs, as they are.
+    /// Records the gradients, which are equal to the inputs.
     pub fn grads<'t>(&self, tape: &'t Tape) -> Grads<'t> {
         self.loss(tape).grad(&self.params.iter().copied().collect())
     }
 
-    /// The inputs that make these the gradients.
+    /// The inputs that give these gradients.
     pub fn inputs(gradients: &[Array]) -> Vec<(String, Array)> {
         gradients.iter().enumerate().map(|(i, g)| (format!("g{i}"), g.clone())).collect()
     }
@@ -39,7 +38,7 @@ impl Linear {
 /// A perceptron with one hidden layer of `tanh`, and its data: inputs `x` and `y`.
 pub struct Mlp {
     dtype: DType,
-    /// Weight and bias of the first layer, and the weight of the second, stored `[out, in]`.
+    /// The weight and the bias of the first layer, and the weight of the second. Weights are `[out, in]`.
     pub params: [Param; 3],
 }
 
@@ -69,7 +68,7 @@ impl Mlp {
         self.loss_of(tape, x, y)
     }
 
-    /// The inputs that a batch is given as: what goes in, and what is wanted.
+    /// Records the inputs of a batch: the features `x` and the targets `y`.
     pub fn inputs<'t>(&self, tape: &'t Tape) -> (Tensor<'t>, Tensor<'t>) {
         let input = |name, columns| tape.shared_input(name, [Self::ROWS, columns], self.dtype);
         (input("x", Self::SIZES[0]), input("y", Self::SIZES[2]))
@@ -82,7 +81,7 @@ impl Mlp {
         tape.scoped("second", || hidden.matmul_t(w2)).mse(y)
     }
 
-    /// A batch of data; `salt` chooses which.
+    /// A batch of data; another `salt` gives another batch.
     pub fn batch(&self, salt: usize) -> Vec<(String, Array)> {
         let data = |name: &str, columns: usize, salt: usize| {
             (name.to_string(), pattern(&[Self::ROWS, columns], salt, 2.0).cast(self.dtype))
@@ -91,7 +90,7 @@ impl Mlp {
     }
 }
 
-/// Numbers in `[-scale, scale]` that look random and are not.
+/// Deterministic numbers in `[-scale, scale]` without an obvious pattern.
 fn pattern(shape: &[usize], salt: usize, scale: f64) -> Array {
     let value = |i: usize| ((i * 2654435761 + salt * 40503 + 12345) % 10007) as f64 / 5003.0 - 1.0;
     Array::new(shape, Data::F64((0..shape.iter().product()).map(|i| scale * value(i)).collect()))

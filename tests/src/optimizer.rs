@@ -1,4 +1,4 @@
-//! Optimizers behind a pointer, for tests that run the same with each.
+//! Optimizers as trait objects, for tests that run with each of them.
 
 use wgrad::{Grads, Optimizer, ParamSet, Store};
 
@@ -8,9 +8,9 @@ pub type AnyOptimizer = Box<dyn Step>;
 /// Makes an optimizer for the parameters of a store.
 pub type MakeOptimizer = fn(&mut Store, &ParamSet) -> AnyOptimizer;
 
-/// The part of [`Optimizer`] that needs no type.
+/// The part of [`Optimizer`] that a trait object needs.
 pub trait Step {
-    /// As [`Optimizer::step`].
+    /// The same as [`Optimizer::step`].
     fn step(&self, grads: Grads<'_>);
 }
 

@@ -1,13 +1,13 @@
-//! Running a program: on the reference interpreter, and on a device through a session.
+//! Runs of programs: on the reference interpreter, and on a device through a session.
 
 use wgrad::{Array, Backend, Collective, Data, Program, Session, StateId, Step, Store, plan::Grouping};
 use wgrad_cpu::{CpuBackend, reference::Outcome};
 use wgrad_wgpu::{Gpu, WgpuBackend};
 
-/// What a run gives: the tapped values by name, and all states after it.
+/// The results of a run: the tapped values by name, and all states after it.
 #[derive(Clone, Debug)]
 pub struct Outputs {
-    /// The tapped values, in the order in which they were tapped.
+    /// The tapped values, in the order of the taps.
     pub taps: Vec<(String, Array)>,
     /// The states, in the order of declaration.
     pub states: Vec<Array>,
@@ -17,7 +17,7 @@ impl Outputs {
     /// The value tapped under a name.
     ///
     /// # Panics
-    /// If there is none.
+    /// If nothing is tapped under the name.
     pub fn tap(&self, name: &str) -> &Array {
         let found = self.taps.iter().find(|(n, _)| n == name);
         &found.unwrap_or_else(|| panic!("nothing is tapped as {name:?}")).1
@@ -29,19 +29,19 @@ impl Outputs {
         self.taps.iter().filter(move |(tap, _)| plain(tap)).map(|(_, value)| value)
     }
 
-    /// In the form that the reference gives.
+    /// The results in the form of the reference's.
     pub fn outcome(&self) -> Outcome {
         let tap = |(name, value): &(String, Array)| (name.clone(), value.shape().clone(), value.to_f64());
         Outcome { taps: self.taps.iter().map(tap).collect(), states: self.states.iter().map(Array::to_f64).collect() }
     }
 }
 
-/// Borrows inputs in the form in which runs take them.
+/// Borrows inputs in the form that runs take.
 pub fn named(inputs: &[(String, Array)]) -> Vec<(&str, &Array)> {
     inputs.iter().map(|(name, array)| (name.as_str(), array)).collect()
 }
 
-/// Runs a program on the reference interpreter, which gives f64 values whatever the program's types.
+/// Runs a program on the reference interpreter. All results are f64, whatever the program's types.
 ///
 /// # Panics
 /// If an input is missing, or an index out of range.
@@ -49,35 +49,35 @@ pub fn reference(program: &Program, states: &[Data], inputs: &[(String, Array)])
     wgrad_cpu::reference::run(program, states, &named(inputs)).expect("the reference runs")
 }
 
-/// How far floats are moved, relatively, to see whether rounding decides a branch in f64.
+/// The relative distance by which floats are moved, to find branches that rounding decides in f64.
 pub(crate) const NUDGE: f64 = 1e-12;
-/// In how many directions. A tie falls to either side in half of them.
+/// The number of random directions. A tie falls to either side in about half of them.
 pub(crate) const NUDGES: u64 = 32;
 
-/// Where a program is evaluated: the states and inputs that it starts from.
+/// A point at which a program is evaluated: the states and inputs that it starts from.
 #[derive(Clone, Copy)]
 pub struct Point<'a> {
     /// The program.
     pub program: &'a Program,
-    /// The states that it declares.
+    /// The values of the program's states.
     pub states: &'a [Data],
-    /// Its inputs.
+    /// The program's inputs.
     pub inputs: &'a [(String, Array)],
 }
 
 impl Point<'_> {
-    /// What the reference gives there. See [`reference()`] for panics.
+    /// The outcome of the reference at this point. See [`reference()`] for panics.
     pub fn reference(&self) -> Outcome {
         reference(self.program, self.states, self.inputs)
     }
 
-    /// What the reference gives there and near by, each float moved by up to such a share of itself. A branch that these
-    /// do not all take alike is decided by rounding. See [`reference()`] for panics.
+    /// The outcomes of the reference at this point and at points nearby, whose floats are moved by up to the relative
+    /// distance `nudge`. Rounding decides a branch that differs among the outcomes. See [`reference()`] for panics.
     pub fn near(&self, nudge: f64) -> Vec<Outcome> {
         std::iter::once(self.reference()).chain((0..NUDGES).map(|seed| self.nudged(seed, nudge))).collect()
     }
 
-    /// Whether any element of a tapped `branch` is decided by rounding.
+    /// True if rounding decides an element of a tapped `branch`.
     pub fn has_ties(&self) -> bool {
         let near = self.near(NUDGE);
         let branches = |i: usize| near[i].taps.iter().filter(|(name, ..)| name.starts_with("branch"));
@@ -87,7 +87,7 @@ impl Point<'_> {
     fn nudged(&self, seed: u64, nudge: f64) -> Outcome {
         let mut random = seed;
         let mut element = |x: f64| {
-            // Knuth's linear congruential generator, of MMIX.
+            // The linear congruential generator of Knuth's MMIX.
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             x * (1.0 + nudge * ((random >> 33) as f64 / f64::from(1 << 30) - 1.0))
         };
@@ -104,7 +104,7 @@ impl Point<'_> {
     }
 }
 
-/// A session on a device, with its states at hand.
+/// A session on a device, and the ids of its states.
 pub struct Machine {
     /// The session.
     pub session: Session,
@@ -112,13 +112,13 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A session whose transient slots are filled with garbage before each run, so that nothing can live on reading
-    /// what it has not written.
+    /// A session on the CPU whose transient slots are filled with garbage before each run, so that a read before a
+    /// write shows.
     pub fn poisoned(threads: usize, store: Store) -> Self {
         Self::on(Box::new(CpuBackend::poisoned(threads).expect("the threads start")), store)
     }
 
-    /// As [`Machine::poisoned`], on a device that cuts the smallest kernels into many parts.
+    /// The same as [`Machine::poisoned`], but the CPU splits even the smallest kernels into many parts.
     pub fn splitting(threads: usize, store: Store) -> Self {
         Self::on(Box::new(CpuBackend::splitting(threads).expect("the threads start")), store)
     }
@@ -131,19 +131,19 @@ impl Machine {
         Self::on(Box::new(WgpuBackend::on(gpu).expect("the device is there").poisoned()), store)
     }
 
-    /// With a planner that may do this.
+    /// The same session with these options of the planner.
     #[must_use]
     pub fn grouped(mut self, grouping: &Grouping) -> Self {
         self.session.set_grouping(grouping.clone());
         self
     }
 
-    /// A session on CPU threads.
+    /// A session on the CPU, with this number of threads.
     pub fn new(threads: usize, store: Store) -> Self {
         Self::on(Box::new(CpuBackend::new(threads).expect("the threads start")), store)
     }
 
-    /// As one of several ranks.
+    /// The same session as one of several ranks.
     #[must_use]
     pub fn as_rank(self, collective: impl Collective + 'static) -> Self {
         Self { session: self.session.with_collective(Box::new(collective)), ..self }
@@ -166,7 +166,7 @@ impl Machine {
         Outputs { taps: taps.iter().map(|(name, value)| (name.to_string(), value.clone())).collect(), states }
     }
 
-    /// The present values of all states, in the order of declaration.
+    /// The current values of all states, in the order of declaration.
     ///
     /// # Panics
     /// If the device is lost.
@@ -175,7 +175,7 @@ impl Machine {
         self.states.iter().map(read).collect()
     }
 
-    /// Whether all states hold these bits.
+    /// True if all states hold these bits.
     pub fn states_are(&mut self, expected: &[Array]) -> bool {
         self.states().iter().zip(expected).all(|(a, b)| crate::same_bits(a, b))
     }

@@ -1,4 +1,4 @@
-//! What must hold of any plan, whatever the program and whatever the planner may do.
+//! The rules that every plan must keep, for any program and any options of the planner.
 
 use wgrad::{
     Program,
@@ -9,10 +9,10 @@ use wgrad::{
 /// Checks the plan of a program.
 ///
 /// # Errors
-/// The first rule that it breaks, and where.
+/// The first rule that the plan breaks, and the place.
 pub fn sound(program: &Program, options: &Grouping) -> Result<(), String> {
     let plan = &Plan::with(program, options);
-    // Which transient slots hold something.
+    // True for the slots that hold a value.
     let mut written = vec![false; plan.slots.len()];
     for (k, kernel) in plan.kernels.iter().enumerate() {
         reads_and_writes(plan, kernel, &mut written).map_err(|why| format!("kernel {k} {why}"))?;
@@ -30,8 +30,8 @@ pub fn sound(program: &Program, options: &Grouping) -> Result<(), String> {
     }
 }
 
-/// Checks what is written in place, with any number of buffers and with as many as there may be: a plan that writes
-/// nothing in place may need more kernels for that.
+/// Checks the states that are written in place, with an unlimited number of buffers and with the limit. With the limit,
+/// a plan that writes nothing in place may need more kernels; the plans are then not compared.
 fn in_place(program: &Program, plan: &Plan, options: &Grouping) -> Result<(), String> {
     let elsewhere = |buffers| Plan::with(program, &Grouping { in_place: false, buffers, ..options.clone() });
     let wide = Plan::with(program, &Grouping { buffers: usize::MAX, ..options.clone() });
@@ -46,7 +46,7 @@ fn in_place(program: &Program, plan: &Plan, options: &Grouping) -> Result<(), St
     if alike { states_in_place(plan, &elsewhere) } else { Ok(()) }
 }
 
-/// What has one element for each row follows from such values, or is combined over the row.
+/// Checks that each value of a row is computed from values of rows, or reduced over the row.
 fn levels(kernel: &Kernel) -> Result<(), String> {
     let Kind::Loop(body) = &kernel.kind else { return Ok(()) };
     let of_row = |value: &&Value| value.level == Level::Row && !matches!(value.instr, Instr::Reduce(..));
@@ -58,7 +58,8 @@ fn levels(kernel: &Kernel) -> Result<(), String> {
     Ok(())
 }
 
-/// What is read has been written; what is written is read, if at all, element by element as it is written.
+/// Checks that a kernel reads only slots that were written, and that it reads a slot that it writes only element by
+/// element, as it writes it.
 fn reads_and_writes(plan: &Plan, kernel: &Kernel, written: &mut [bool]) -> Result<(), String> {
     for (i, read) in kernel.reads.iter().enumerate() {
         if plan.slots[read.slot].home == Home::Transient && !written[read.slot] {
@@ -84,7 +85,7 @@ fn reads_and_writes(plan: &Plan, kernel: &Kernel, written: &mut [bool]) -> Resul
     Ok(())
 }
 
-/// A kernel that computes more than one node needs no more buffers than there may be.
+/// Checks that a kernel that computes more than one node keeps to the limit of buffers.
 fn width(plan: &Plan, kernel: &Kernel, options: &Grouping) -> Result<(), String> {
     let computed = |body: &Body| {
         let loads = |instr: &Instr| matches!(instr, Instr::Load(_) | Instr::Const(_));
@@ -102,8 +103,9 @@ fn width(plan: &Plan, kernel: &Kernel, options: &Grouping) -> Result<(), String>
     Ok(())
 }
 
-/// States that kernels write are not written before the last kernel that can fail; nor before the last one that reads
-/// the old value, which the plan without this freedom tells: there, what reads a state reads the old value.
+/// Checks that no kernel writes a state before the last kernel that can fail, or before the last kernel that reads the
+/// old value. The plan `elsewhere`, which writes no state in place, shows the reads: there, a read of a state always
+/// reads the old value.
 fn states_in_place(plan: &Plan, elsewhere: &Plan) -> Result<(), String> {
     let fails = |kernel: &Kernel| matches!(kernel.kind, Kind::Op(Op::Gather(_) | Op::ScatterAdd { .. }));
     for (k, kernel) in plan.kernels.iter().enumerate() {
@@ -124,12 +126,12 @@ fn states_in_place(plan: &Plan, elsewhere: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether every element of a strided look lies in a slot of this length.
+/// True if every element of a strided operand lies in a slot of this length.
 fn within(read: &Operand, len: usize) -> bool {
     bounds(read).is_none_or(|(low, high)| low >= 0 && high < len as isize)
 }
 
-/// The first and the last position that an operand shows.
+/// The lowest and the highest position of an operand in its slot; `None` if it is empty.
 fn bounds(read: &Operand) -> Option<(isize, isize)> {
     if read.shape.numel() == 0 {
         return None;
@@ -139,7 +141,7 @@ fn bounds(read: &Operand) -> Option<(isize, isize)> {
     Some((read.offset as isize + low, read.offset as isize + high))
 }
 
-/// Whether two stretches of memory have an element in common.
+/// True if the ranges of two operands overlap in the same slot.
 fn overlap(a: &Operand, b: &Operand) -> bool {
     match (bounds(a), bounds(b)) {
         (Some(x), Some(y)) if a.slot == b.slot => x.0 <= y.1 && y.0 <= x.1,

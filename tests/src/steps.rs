@@ -1,5 +1,5 @@
-//! Small training programs like those of the benchmarks: a decoder, a recurrent and a residual network, each with what a trainer
-//! does to gradients.
+//! Small training programs like those of the benchmarks: a decoder, a recurrent and a residual network, with the passes
+//! of a trainer.
 
 use wgrad::{Array, Cell, DynamicScale, Noise, Program, Rng, Store, Tape};
 use wgrad_nn::{
@@ -8,9 +8,9 @@ use wgrad_nn::{
     optim::{Adam, AdamConfig, AdamW, AdamWConfig, Sgd, SgdConfig},
 };
 
-/// A training program with the store that it is over, and its inputs.
+/// A training program, the store of its states, and its inputs.
 pub struct Case {
-    /// Its name.
+    /// The program's name.
     pub name: &'static str,
     /// The program of an update.
     pub program: Program,
@@ -30,7 +30,7 @@ fn classes(shape: &[usize], classes: u32) -> Array {
     Array::new(shape, (0..count as u32).map(|i| (i * 7 + 1) % classes).collect::<Vec<_>>())
 }
 
-/// Every pass that a trainer has.
+/// A configuration with the passes of a trainer.
 pub fn passes() -> TrainerConfig {
     TrainerConfig {
         loss_scale: LossScale::Dynamic(DynamicScale { init: 8.0, ..DynamicScale::default() }),
@@ -52,7 +52,7 @@ fn case(name: &'static str, store: Store, trainer: &Trainer, inputs: [(&'static 
     Case { name, program: tape.finish(), store, inputs: inputs.into() }
 }
 
-/// Like w1: a decoder, with dropout.
+/// A decoder with dropout, like workload w1.
 pub fn decoder(config: TrainerConfig) -> Case {
     let mut store = Store::new();
     let dropout = Dropout::new(0.1, Rng::new(&mut store, "dropout", 3));
@@ -75,7 +75,7 @@ pub fn decoder(config: TrainerConfig) -> Case {
     case("decoder", store, &trainer, [("x", classes(&[2, 3], 5)), ("y", classes(&[2, 3], 4))])
 }
 
-/// Like w3: a recurrent network.
+/// A recurrent network, like workload w3.
 pub fn recurrent(config: TrainerConfig) -> Case {
     let mut store = Store::new();
     let mut b = Builder::new(&mut store, 2);
@@ -89,7 +89,7 @@ pub fn recurrent(config: TrainerConfig) -> Case {
     case("recurrent network", store, &trainer, [("x", numbers(&[4, 2, 2])), ("y", classes(&[2], 3))])
 }
 
-/// Like w5: a residual network with batch normalisation.
+/// A residual network with batch normalisation, like workload w5.
 pub fn residual(config: TrainerConfig) -> Case {
     let mut store = Store::new();
     let resnet = ResNetConfig { stages: vec![(2, 1)], ..ResNetConfig::small(8, BlockKind::Basic, 1, 3).expect("8") };

@@ -1,4 +1,4 @@
-//! Training steps of random tapes: what the suites record that fuzz the planner and the devices.
+//! Training steps of random tapes, which test the planner and the devices.
 
 use crate::{
     Machine, Outputs, Point, Tolerance, compare,
@@ -13,38 +13,39 @@ use wgrad::{
 };
 use wgrad_cpu::reference::Outcome;
 
-/// A tapped value as the reference gives it.
+/// A tapped value in the form of the reference's: name, shape, elements.
 type Tap = (String, Shape, Vec<f64>);
 
-/// What becomes of the states in a step.
+/// The update of the states in a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Update {
-    /// They stay.
+    /// The states stay.
     None,
-    /// Each is written as it is read, element by element.
+    /// Each state is written as it is read, element by element.
     Scaled,
-    /// The first is turned around, so that no element is read where it is written.
+    /// The first state is reversed, so that elements are read at other positions than they are written.
     Reversed,
-    /// The first follows its gradient, if there is one.
+    /// The first state follows its gradient, if there is one.
     Descent,
 }
 
-/// A random tape in a training step: its leaves live in a store, the first as a state, the others as parameters. A state
-/// of the first leaf's shape follows it, one step behind, wherever the first changes.
+/// A random tape in a training step. Its leaves are in a store: the first as a state, the others as parameters. If the
+/// first state changes, another state of its shape gets its old value.
 #[derive(Clone)]
 pub struct Training {
     /// The tape.
     pub recipe: Recipe,
-    /// Whether there is a loss, with its gradients. The values that the loss would be made of are shown otherwise.
+    /// True if the loss and its gradients are recorded and tapped. Otherwise the values are tapped that the loss would
+    /// be made of.
     pub gradients: bool,
-    /// Whether the gradients of a slope of the loss are there as well.
+    /// True if the gradients of a slope of the loss are recorded as well.
     pub second: bool,
-    /// What becomes of the states.
+    /// The update of the states.
     pub update: Update,
 }
 
-/// A recipe of up to this many steps, without sequences, alone but for what becomes of the states: what fails here is
-/// small.
+/// A recipe of up to this many steps, without sequences and gradients, but with an update of the states. Failing cases
+/// are small.
 pub fn tape(steps: usize) -> impl Strategy<Value = Training> {
     let updates = select(vec![Update::None, Update::Scaled, Update::Reversed]);
     (updates, recipe(steps)).prop_map(|(update, recipe)| {
@@ -53,11 +54,11 @@ pub fn tape(steps: usize) -> impl Strategy<Value = Training> {
     })
 }
 
-/// A training step of a recipe of up to this many steps. It shrinks to the recipe alone.
+/// A training step with a recipe of up to this many steps. It shrinks to the recipe alone.
 pub fn training(steps: usize) -> impl Strategy<Value = Training> {
     let updates = select(vec![Update::None, Update::Scaled, Update::Reversed, Update::Descent]);
-    // The parts first: without them, what is left of the recipe in the end is nearly all that is recorded. A sequence
-    // is many nodes, too.
+    // The parts shrink first. Without them, the rest of the recipe is nearly all that is recorded. Sequences shrink
+    // with them, because a sequence is many nodes.
     let parts = (weighted(0.5), weighted(0.6), weighted(0.6), updates);
     (parts, recipe(steps)).prop_map(|((sequences, gradients, second, update), recipe)| {
         let recipe = if sequences { recipe } else { recipe.without(&[Kind::Sequence]) };
@@ -66,13 +67,13 @@ pub fn training(steps: usize) -> impl Strategy<Value = Training> {
 }
 
 impl Training {
-    /// The same without the steps of some kinds.
+    /// The same training step without the tape's steps of some kinds.
     #[must_use]
     pub fn without(self, kinds: &[Kind]) -> Self {
         Self { recipe: self.recipe.without(kinds), ..self }
     }
 
-    /// The same in another float type.
+    /// The same training step in another float type.
     #[must_use]
     pub fn with_dtype(self, dtype: DType) -> Self {
         Self { recipe: self.recipe.with_dtype(dtype), ..self }
@@ -92,7 +93,7 @@ impl Training {
         store
     }
 
-    /// The states' first values.
+    /// The initial values of the states.
     pub fn states(&self) -> Vec<Data> {
         self.store().into_parts().1
     }
@@ -105,7 +106,7 @@ impl Training {
     /// Runs the step several times on a device that holds the store.
     ///
     /// # Panics
-    /// If it cannot be compiled or run.
+    /// If the step cannot be compiled or run.
     pub fn train(&self, mut machine: Machine, runs: usize) -> Vec<Outputs> {
         let program = self.record();
         let inputs = self.inputs(&program);
@@ -113,7 +114,8 @@ impl Training {
         (0..runs).map(|_| machine.run(&step, &inputs)).collect()
     }
 
-    /// Compares what a device gives with the reference, run by run, each from the state in which the device's run began.
+    /// Compares a device's runs with the reference. For each run, the reference starts from the states in which the
+    /// device's run started.
     ///
     /// # Errors
     /// The first difference.
@@ -129,14 +131,14 @@ impl Training {
         Ok(())
     }
 
-    /// Requires of each branch in which a device's first run in f32 differs from the reference that rounding may decide it:
-    /// the reference takes it close to the point or where each value on the way is moved a little, or the CPU does in the
-    /// same types.
+    /// Checks that rounding may decide each branch in which a device's first run in f32 differs from the reference. The
+    /// reference must take the device's branch near the point, or with slightly moved intermediate values; or the CPU
+    /// must take it in the same types.
     ///
     /// # Errors
-    /// The first branch that is none of these.
+    /// The first branch that rounding does not decide.
     pub fn branches_as_reference(&self, outputs: &[Outputs], grouping: &Grouping) -> Result<(), String> {
-        /// How far rounding may move a value in f32, relatively, by the end of a tape.
+        /// The relative distance by which rounding may move a value in f32 by the end of a tape.
         const FAR: f64 = 1e-5;
         let program = self.record();
         let (states, inputs) = (self.states(), self.inputs(&program));
@@ -147,7 +149,8 @@ impl Training {
             return Ok(());
         }
         let mut near = point.near(FAR);
-        // Sums of the same numbers in two orders are equal, wherever the leaves are moved to.
+        // Exact sums of the same numbers in two orders are equal wherever the leaves move, so intermediate values are
+        // moved too.
         near.extend(
             (1..=NUDGES as u32).map(|seed| Point { program: &self.record_as(Mode::Moved(seed)), ..point }.reference()),
         );
@@ -155,8 +158,8 @@ impl Training {
         ties(&have, &want, &near)
     }
 
-    /// Records the step. It taps `loss`, each `gradient` and each `second` derivative, or each `value`; and `branch`es,
-    /// whatever is discrete about the values.
+    /// Records the step. It taps `loss`, each `gradient` and each `second` derivative, or each `value`; and as `branch`
+    /// each discrete decision about the values.
     pub fn record(&self) -> Program {
         self.record_as(Mode::Plain)
     }
@@ -205,9 +208,9 @@ impl Training {
     }
 }
 
-/// Compares two outcomes of a program at a point. What is tapped as `branch` may differ where rounding decides it, and
-/// nothing else is compared then: what follows is another program. In narrow types any branch may; in f64, one that the
-/// reference takes both ways close to the point.
+/// Compares two outcomes of a program at a point. A tapped `branch` may differ if rounding decides it; nothing else is
+/// compared then, because the branches lead to other values. In narrow types, any branch may differ; in f64, only one
+/// that the reference takes both ways near the point.
 ///
 /// # Errors
 /// The first difference.
@@ -229,7 +232,7 @@ pub fn agree(have: &Outcome, want: &Outcome, point: &Point<'_>, tolerance: Toler
     states.try_for_each(|(i, (have, want))| compare(&format!("state {i}"), have, want, tolerance))
 }
 
-/// Requires of each element of a branch in which two outcomes differ that both values are taken near by.
+/// Checks that, for each element of a branch in which two outcomes differ, both values occur among the outcomes nearby.
 fn ties(have: &Outcome, want: &Outcome, near: &[Outcome]) -> Result<(), String> {
     for (tap, ((name, _, have), (.., want))) in have.taps.iter().zip(&want.taps).enumerate() {
         let differ = (0..want.len()).filter(|&i| name.starts_with("branch") && have[i] != want[i]);
@@ -243,13 +246,14 @@ fn ties(have: &Outcome, want: &Outcome, near: &[Outcome]) -> Result<(), String> 
     Ok(())
 }
 
-/// The recipe as Rust and the parts, then the recorded program, if it can be recorded.
+/// Prints the recipe as Rust and the other fields, then the program if it can be recorded.
 impl fmt::Debug for Training {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { recipe, gradients, second, update } = self;
         writeln!(f, "Training {{ recipe, gradients: {gradients}, second: {second}, update: Update::{update:?} }}")?;
         writeln!(f, "{} steps in recipe = {recipe:?}", recipe.steps.len())?;
-        // Failing cases are printed by a thread that is panicking already: a second panic there would abort it.
+        // A thread that is panicking prints the failing cases, and a second panic there would abort the process, so
+        // another thread records.
         match std::thread::scope(|scope| scope.spawn(|| self.record()).join()) {
             Ok(program) => {
                 let computes = |(i, live): (usize, bool)| live && is_computed(&program, i);
@@ -261,7 +265,7 @@ impl fmt::Debug for Training {
     }
 }
 
-/// Whether a node is computed: neither a leaf, nor another look at a value.
+/// True if a node is computed: neither a leaf nor a view of a value.
 fn is_computed(program: &Program, i: usize) -> bool {
     use wgrad::op::Op;
     !matches!(

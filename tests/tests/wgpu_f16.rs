@@ -1,5 +1,5 @@
-//! Numbers of f16 on the GPU: devices that store 16 bits and devices that do not have the same bits, and nobody's neighbour in a word
-//! changes.
+//! f16 on the GPU: devices with and without 16-bit storage give the same bits, and a write never changes the other number
+//! in its word.
 
 use approx::abs_diff_eq;
 use wgrad::{Array, Conv2d, DType, InProcess, Store, Tape, Tensor, f16};

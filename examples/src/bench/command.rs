@@ -1,4 +1,4 @@
-//! The command: what is asked for, and whether it can be done.
+//! The `bench` command: finds the workloads to run, checks the options, and prints the results.
 
 use super::{
     data::{File, Source},
@@ -20,10 +20,10 @@ use crate::{
 use std::{cell::Cell, thread::available_parallelism, time::Duration};
 use wgrad::{Session, Step, Store};
 
-/// A workload that exists.
+/// A workload of the benchmark.
 struct Workload {
     name: &'static str,
-    /// Whether it trains on batches, which may be larger or smaller.
+    /// True if the workload trains on batches, so that `--batch` can change their size.
     trains: bool,
     results: fn() -> Vec<&'static str>,
     run: fn(&Bench<'_>, Source) -> Result<()>,
@@ -69,30 +69,30 @@ const WORKLOADS: [Workload; 7] = [
     },
 ];
 
-/// What all workloads of a command share.
+/// The settings and the device that all workloads of a command share.
 pub struct Bench<'a> {
     common: &'a Common,
     only: &'a [String],
     threads: usize,
     place: Place,
-    /// Its name.
+    /// The device's name.
     device: String,
     /// The time for the timed steps of a workload.
     pub budget: Duration,
-    /// Another number of examples in a batch than the workload's, if that is asked for.
+    /// The number of examples in a batch, if it differs from the workload's own.
     pub batch: Option<usize>,
     note: String,
     rows: Cell<usize>,
-    /// Whether the time of each kernel is asked for.
+    /// True if `--profile` asks for the time of each kernel.
     profiles: bool,
-    /// What the device does best, once it has been measured.
+    /// The device's best rates, once they have been measured.
     limits: Cell<Option<Limits>>,
 }
 
 /// `wgrad bench`.
 ///
 /// # Errors
-/// If something is asked for that does not exist, the data is not there, or the device fails.
+/// If a workload or a result does not exist, the data is missing, or the device fails.
 pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
     let workloads = workloads(args, common)?;
     let threads = match common.threads {
@@ -104,7 +104,7 @@ pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
     if args.profile {
         profile::check(&place)?;
     }
-    // All files before the first step: a long run is not to end in a file that was never there.
+    // All files are opened before the first step, so that a missing file does not end a long run halfway.
     let source = |workload: &Workload| match &args.data {
         Some(folder) => File::open(&folder.join(format!("{}.safetensors", workload.name))).map(Source::File),
         None => Ok(Source::Seed(common.seed())),
@@ -113,7 +113,7 @@ pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
     let batch = args.batch.map(usize::from);
     let mut note = batch.map_or(String::new(), |batch| format!("batch {batch}; "));
     if args.data.is_none() {
-        note += "weights and batches of its own: losses compare with no other's";
+        note += "weights and batches drawn from the seed: losses cannot be compared with other frameworks";
     }
     let (budget, rows, profiles, limits) = (args.budget, Cell::new(0), args.profile, Cell::new(None));
     let bench = Bench { common, only: &args.only, threads, place, device, budget, batch, note, rows, profiles, limits };
@@ -121,7 +121,7 @@ pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
         (workload.run)(&bench, source)?;
         if interrupt::requested() {
             if !common.json {
-                say!("Interrupted: what had not ended by then is left out");
+                say!("Interrupted: unfinished results are left out");
             }
             break;
         }
@@ -129,7 +129,7 @@ pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// The workloads that are asked for.
+/// The workloads that the command line selects.
 fn workloads(args: &BenchArgs, common: &Common) -> Result<Vec<&'static Workload>> {
     if common.steps.is_some() {
         return Err(Error::Usage("bench makes as many steps as its time allows: give --budget, not --steps".into()));
@@ -158,12 +158,12 @@ fn workloads(args: &BenchArgs, common: &Common) -> Result<Vec<&'static Workload>
     }
 }
 
-/// Whether a name given with `--only` stands for a result. (An empty one stands for none.)
+/// True if a name given with `--only` is a prefix of a result's name. An empty name selects no result.
 fn is_meant(result: &str, only: &str) -> bool {
     !only.is_empty() && result.starts_with(only)
 }
 
-/// Whether `--only` admits a result.
+/// True if `--only` selects a result; without `--only`, every result is selected.
 fn wants(only: &[String], result: &str) -> bool {
     only.is_empty() || only.iter().any(|only| is_meant(result, only))
 }
@@ -176,12 +176,12 @@ impl Bench<'_> {
     /// A session on the device.
     ///
     /// # Errors
-    /// If the device has no room, or is lost.
+    /// If the device has too little memory, or is lost.
     pub fn session(&self, store: Store) -> Result<Session> {
         self.place.session(store)
     }
 
-    /// Whether a result is asked for.
+    /// True if `--only` selects a result.
     pub fn wants(&self, result: &str) -> bool {
         wants(self.only, result)
     }
@@ -198,17 +198,18 @@ impl Bench<'_> {
         if first && !self.common.quiet {
             say!("{}; times in milliseconds", self.device);
         }
-        // A profile parts a row from the one before.
+        // A profile separates a row from the row before, so the heading is repeated.
         if (first || self.profiles) && !self.common.quiet {
             heading();
         }
         row.text();
     }
 
-    /// Makes some more steps, and prints where their time goes, if that is asked for. `run` makes one, and waits.
+    /// With `--profile`, makes more steps and prints the time of each kernel. `run` makes one step and waits for its
+    /// end.
     ///
     /// # Errors
-    /// If a step fails, or the device has no room for what its limits are measured with.
+    /// If a step fails, or the device has too little memory for the tensors that measure its limits.
     pub fn profile(
         &self,
         name: &'static str,

@@ -1,4 +1,4 @@
-//! Where weights and batches come from: a file that every framework reads, or numbers drawn by seed and name.
+//! The source of weights and batches: a file that every framework reads, or numbers drawn by seed and name.
 
 use crate::{Error, Result};
 use safetensors::{Dtype, tensor::Metadata};
@@ -9,12 +9,12 @@ use std::{
 };
 use wgrad::{Array, Data, Shape};
 
-/// The distribution of numbers where there is no file.
+/// The distribution of the numbers that are drawn without a file.
 #[derive(Clone, Copy, Debug)]
 pub enum Draw {
     /// Uniform in `[-limit, limit)`.
     Uniform(f64),
-    /// Normal, with this mean and deviation.
+    /// Normal, with this mean and standard deviation.
     Normal(f64, f64),
 }
 
@@ -23,25 +23,25 @@ pub enum Draw {
 pub enum Source {
     /// A safetensors file.
     File(File),
-    /// Drawn from this seed.
+    /// Numbers drawn from this seed.
     Seed(u64),
 }
 
-/// An open safetensors file. Tensors are read one by one: a file may hold far more than a result needs.
+/// An open safetensors file. Tensors are read one by one, because a file may hold far more than a result needs.
 #[derive(Debug)]
 pub struct File {
     path: PathBuf,
     file: fs::File,
     metadata: Metadata,
-    /// Where the first tensor begins.
+    /// The offset of the first tensor in the file, in bytes.
     start: u64,
 }
 
 impl Source {
-    /// Floats, and their distribution where they are drawn.
+    /// A tensor of floats: read from the file, or drawn from the distribution.
     ///
     /// # Errors
-    /// If the file does not hold such a tensor.
+    /// If the file does not hold a tensor of this name, type and shape.
     pub fn floats(&mut self, name: &str, shape: &[usize], draw: Draw) -> Result<Array> {
         let values: Vec<f32> = match self {
             Source::File(file) => return file.floats(name, shape),
@@ -53,10 +53,10 @@ impl Source {
         Ok(Array::new(shape, values))
     }
 
-    /// Class indices, uniform where they are drawn.
+    /// A tensor of class indices: read from the file, or drawn uniformly.
     ///
     /// # Errors
-    /// If the file does not hold such a tensor, or one with an integer that is no class.
+    /// If the file does not hold a tensor of this name, type and shape, or one of its integers is not a class.
     pub fn classes(&mut self, name: &str, shape: &[usize], classes: u32) -> Result<Array> {
         let values: Vec<u32> = match self {
             Source::File(file) => return file.classes(name, shape, classes),
@@ -71,10 +71,10 @@ impl Source {
 }
 
 impl File {
-    /// Opens a file and reads what it says that it holds.
+    /// Opens a file and reads its header.
     ///
     /// # Errors
-    /// If it cannot be read, or is no safetensors file, or not all of one.
+    /// If the file cannot be read, is no safetensors file, or is cut short.
     pub fn open(path: &Path) -> Result<Self> {
         let unreadable = |source| wgrad_nn::Error::Io { action: "read", path: path.into(), source };
         let malformed = |why: &str| wgrad_nn::Error::Malformed { path: path.into(), why: why.into() };
@@ -92,22 +92,22 @@ impl File {
         let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| malformed(&error.to_string()))?;
         let want = start.checked_add(metadata.data_len() as u64);
         if want != Some(len) {
-            return Err(malformed("its length is not what its header says").into());
+            return Err(malformed("its length differs from the length in its header").into());
         }
         Ok(Self { path: path.into(), file, metadata, start })
     }
 
-    /// Floats.
+    /// A tensor of floats.
     ///
     /// # Errors
-    /// If the file does not hold such a tensor.
+    /// If the file does not hold a tensor of this name, type and shape.
     pub fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Array> {
         let bytes = self.read(name, Dtype::F32, shape)?;
         let values: Vec<f32> = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         Ok(Array::new(shape, values))
     }
 
-    /// Class indices, stored as i64.
+    /// A tensor of class indices, stored as i64.
     fn classes(&mut self, name: &str, shape: &[usize], classes: u32) -> Result<Array> {
         let bytes = self.read(name, Dtype::I64, shape)?;
         let class = |bytes: &[u8; 8]| {
@@ -164,7 +164,7 @@ impl Random {
     fn draw(&self, draw: Draw, i: u64) -> f64 {
         match draw {
             Draw::Uniform(limit) => limit * (2.0 * self.unit(i) - 1.0),
-            // Box & Muller 1958. The logarithm is of what is above 0.
+            // Box & Muller 1958. `1 - unit` is above 0, so the logarithm is finite.
             Draw::Normal(mean, deviation) => {
                 let radius = (-2.0 * (1.0 - self.unit(2 * i)).ln()).sqrt();
                 mean + deviation * radius * (std::f64::consts::TAU * self.unit(2 * i + 1)).cos()
@@ -181,7 +181,7 @@ fn mixed(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The parts of an array along its first axis.
+/// Splits an array along its first axis, which the parts do not have.
 pub fn split(array: &Array) -> Vec<Array> {
     let part = &array.shape()[1..];
     let len: usize = part.iter().product();

@@ -1,31 +1,32 @@
-//! The timing loops: which iterations count, when they end, and what is made of their times.
+//! The timing loops, and the statistics of their times.
 
 use crate::{Result, interrupt};
 use std::time::{Duration, Instant};
 
-/// Training steps, or calls of an operation, before the timed ones.
+/// The number of warm-up training steps, or calls of an operation, before the timed ones.
 pub const WARM: usize = 3;
-/// `loss_last` is the loss of this step, however many follow, so that it compares between frameworks.
+/// `loss_last` is the loss of this step, however many follow, so that frameworks can be compared.
 const LAST_LOSS: usize = 10;
-/// No more iterations are timed, whatever the budget.
+/// The largest number of timed iterations, whatever the budget.
 const MOST: usize = 200;
-/// At least as many calls of an operation are timed; of training steps, those from the warm ones to the last loss.
+/// The smallest number of timed calls of an operation. Training steps are timed from the end of the warm-up to
+/// [`LAST_LOSS`] at least.
 const FEWEST: usize = 5;
 
-/// What the times of one result come to, in milliseconds.
+/// The statistics of one result's times, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// The middle one; the mean of the two in the middle.
+    /// The median; for an even number, the mean of the two middle times.
     pub median: f64,
-    /// A tenth of the times is below.
+    /// The 10th percentile.
     pub p10: f64,
-    /// A tenth of the times is above.
+    /// The 90th percentile.
     pub p90: f64,
-    /// How many were timed.
+    /// The number of timed iterations.
     pub iters: usize,
-    /// The first step, with the recording and compiling before it.
+    /// The time of the first step, including recording and compilation.
     pub first_step: f64,
-    /// The most memory that the process has held so far, in MiB; `None` where the system does not tell.
+    /// The peak resident memory of the process so far, in MiB; `None` where the system does not report it.
     pub rss: Option<f64>,
 }
 
@@ -43,11 +44,11 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// The first and the last of the losses that are shown.
+/// The losses of the first step and of step [`LAST_LOSS`].
 pub type Losses = (Option<f64>, Option<f64>);
 
-/// Times training steps: `step(i)` makes step `i` and gives its loss. `prepared` is the time it took to get ready.
-/// `None` if somebody stops it.
+/// Times training steps. `step(i)` makes step `i` and returns its loss; `prepared` is the time of the preparation
+/// before. Returns `None` if the user interrupts it.
 pub fn steps(
     budget: Duration,
     prepared: Duration,
@@ -78,13 +79,13 @@ pub fn steps(
     Ok(Some((Timing::new(first, times), losses)))
 }
 
-/// Times an operation, which has ended when `call` returns. `prepared` is the time it took to get ready. `None` if
-/// somebody stops it.
+/// Times an operation, which has ended when `call` returns. `prepared` is the time of the preparation before. Returns
+/// `None` if the user interrupts it.
 pub fn calls(budget: Duration, prepared: Duration, call: impl FnMut() -> Result<()>) -> Result<Option<Timing>> {
     Ok(times(budget, call)?.map(|mut times| Timing::new(prepared + times[0], times.split_off(WARM))))
 }
 
-/// The times of an operation's calls, of which the first [`WARM`] do not count. `None` if somebody stops it.
+/// The times of an operation's calls; the first [`WARM`] are the warm-up. Returns `None` if the user interrupts it.
 pub fn times(budget: Duration, mut call: impl FnMut() -> Result<()>) -> Result<Option<Vec<Duration>>> {
     let (mut times, mut timed) = (vec![], Duration::ZERO);
     while times.len() < WARM + FEWEST || timed < budget && times.len() < WARM + MOST {
@@ -99,16 +100,16 @@ pub fn times(budget: Duration, mut call: impl FnMut() -> Result<()>) -> Result<O
     Ok(Some(times))
 }
 
-/// The value in the middle; the mean of the two in the middle.
+/// The median; for an even number, the mean of the two middle values.
 ///
 /// # Panics
-/// If there are none.
+/// If there are no values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     0.5 * (values[(values.len() - 1) / 2] + values[values.len() / 2])
 }
 
-/// The most memory that the process has held so far, in MiB.
+/// The peak resident memory of the process so far, in MiB.
 pub fn peak_rss() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;

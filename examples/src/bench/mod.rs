@@ -1,4 +1,4 @@
-//! `wgrad bench`: times training steps and single operations, in the way of the runners of other frameworks.
+//! `wgrad bench`: times training steps and single operations, as the runners of other frameworks do.
 
 mod command;
 pub mod data;

@@ -12,7 +12,7 @@ use wgrad_nn::{
     optim::{AdamW, AdamWConfig, Sgd, SgdConfig},
 };
 
-/// Symbols of the texts.
+/// The number of symbols in the vocabulary.
 const VOCABULARY: usize = 96;
 
 /// A decoder that predicts symbols.
@@ -26,16 +26,16 @@ pub struct Decoder {
     batch: usize,
 }
 
-/// The small one.
+/// The small decoder.
 pub const W1: Decoder = Decoder { name: "w1", layers: 4, width: 128, heads: 4, hidden: 512, context: 128, batch: 8 };
 
-/// The middle one.
+/// The medium decoder.
 pub const W2: Decoder = Decoder { name: "w2", layers: 6, width: 384, heads: 6, hidden: 1536, context: 256, batch: 4 };
 
 const ZEROS: Draw = Draw::Normal(0.0, 0.0);
 const ONES: Draw = Draw::Normal(1.0, 0.0);
 
-/// A linear layer with a bias, as files have it.
+/// The weights of a linear layer with a bias, by their names in a file.
 fn linear(name: &str, layer: &Linear, shape: [usize; 2], draw: Draw) -> [Weight; 2] {
     let bias = layer.bias.expect("a linear layer with a bias");
     [
@@ -44,7 +44,7 @@ fn linear(name: &str, layer: &Linear, shape: [usize; 2], draw: Draw) -> [Weight;
     ]
 }
 
-/// A layer normalisation, as files have it.
+/// The weights of a layer normalisation, by their names in a file.
 fn norm(name: &str, layer: &wgrad_nn::LayerNorm, width: usize) -> [Weight; 2] {
     [
         Weight::plain(format!("{name}.g"), layer.weight, &[width], ONES),
@@ -110,9 +110,9 @@ impl Training for Decoder {
 /// ResNet-20 for images like those of CIFAR-10.
 pub struct Residual;
 
-/// Images per batch.
+/// The number of images per batch.
 const IMAGES: usize = 32;
-/// Their channels, height and width.
+/// The images' channels, height and width.
 const IMAGE: [usize; 3] = [3, 32, 32];
 const CLASSES: usize = 10;
 

@@ -1,4 +1,4 @@
-//! Workload w6: gradient passes alone, over 200 tensors with ten million elements.
+//! Workload w6: gradient passes alone, over 200 tensors with ten million elements in total.
 
 use super::{
     command::Bench,
@@ -10,33 +10,33 @@ use std::time::{Duration, Instant};
 use wgrad::{Array, DType, Grads, LossScaler, Optimizer, ParamSet, Session, StateId, Store, Tape, Tensor};
 use wgrad_nn::optim::{AdamW, AdamWConfig};
 
-/// The tensors: how many of each shape, in the order of their names.
+/// The number of tensors of each shape, in the order of their names.
 const TENSORS: [(usize, &[usize]); 4] = [(40, &[512, 384]), (40, &[384, 128]), (4, &[64, 64, 3, 3]), (116, &[512])];
 const PARAMS: Draw = Draw::Normal(0.0, 0.05);
 const GRADIENTS: Draw = Draw::Normal(0.0, 0.01);
-/// What the gradients are scaled by before an update.
+/// The factor of the gradients before an update.
 const LOSS_SCALE: f64 = 0.5;
 /// The bound on the global norm in an update.
 const MAX_NORM: f64 = 1.0;
-/// Each call's bound is this much of the one before, so that a clip acts on what is clipped already.
+/// Each call multiplies the bound by this factor, so that a clip changes gradients that were clipped before.
 const TIGHTER: f64 = 0.99;
 
-/// Something done to gradients that are there.
+/// A benchmark of gradients that are given.
 pub struct Work {
     /// The name of the result.
     pub name: &'static str,
     kind: Kind,
 }
 
-/// What is done.
+/// The computation of a [`Work`].
 enum Kind {
-    /// A pass with its first bound. The gradients are replaced by what it makes of them.
+    /// A pass with its first bound. Its results replace the gradients.
     Pass(f64, for<'t> fn(Grads<'t>, Tensor<'t>) -> Grads<'t>),
-    /// Unscale, check, clip, and a step of AdamW. The parameters are replaced, and the gradients stay.
+    /// Unscale, check, clip, and a step of AdamW, which replaces the parameters. The gradients stay as they are.
     Update,
 }
 
-/// All of w6.
+/// All results of w6.
 pub const WORKS: [Work; 4] = [
     Work { name: "w6_clip", kind: Kind::Pass(1.0, |grads, bound| grads.clip_by_global_norm(bound)) },
     Work { name: "w6_agc", kind: Kind::Pass(0.01, |grads, bound| grads.agc(bound)) },
@@ -44,10 +44,10 @@ pub const WORKS: [Work; 4] = [
     Work { name: "w6_update", kind: Kind::Update },
 ];
 
-/// Times all that is asked for, and prints the results.
+/// Times all selected results, and prints them.
 ///
 /// # Errors
-/// If the data is not there, or the device fails.
+/// If the data is missing, or the device fails.
 pub fn run(bench: &Bench<'_>, mut source: Source) -> Result<()> {
     let rss_base = measure::peak_rss();
     for work in WORKS.iter().filter(|work| bench.wants(work.name)) {
@@ -59,7 +59,7 @@ pub fn run(bench: &Bench<'_>, mut source: Source) -> Result<()> {
     Ok(())
 }
 
-/// Parameters in an arena, and their gradients in a state of the same layout.
+/// Parameters in an arena, and given gradients in a state of the same layout.
 struct Given {
     params: ParamSet,
     arena: StateId,
@@ -85,7 +85,7 @@ impl Given {
         Ok(Self { params, arena, gradients })
     }
 
-    /// A loss whose gradient is what is stored, whatever the loss is multiplied by.
+    /// A loss whose gradient is the stored one, whatever factor multiplies the loss.
     fn loss<'t>(&self, t: &'t Tape) -> Tensor<'t> {
         let stored = t.state(self.gradients);
         t.state(self.arena).on_grad_with([stored], |_, [stored]| stored).dot(stored)
@@ -118,8 +118,8 @@ impl Work {
         }
     }
 
-    /// Times what is recorded, with its bound if it has one, and prints the result with the sum of magnitudes in a state
-    /// after the first call.
+    /// Times the recorded step, which reads the bound if there is one. Prints the result with the sum of magnitudes in
+    /// the state `shown` after the first call.
     fn time(
         &self,
         bench: &Bench<'_>,
@@ -140,7 +140,7 @@ impl Work {
         call(&mut session)?;
         let first_step = start.elapsed().as_secs_f64() * 1e3;
         let digest = session.read(shown)?.to_f64().into_iter().map(f64::abs).sum();
-        // A pass has a third of a workload's time, as an operation has.
+        // A pass gets a third of a workload's time, as an operation of w7 does.
         let budget = bench.budget / 3;
         let Some(timing) = measure::calls(budget, Duration::ZERO, || call(&mut session))? else { return Ok(()) };
         let timing = Timing { first_step, ..timing };

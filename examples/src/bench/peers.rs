@@ -1,13 +1,12 @@
-//! Tables of wgrad's results beside those of other frameworks, from the files of rows that `bench/peers/run_all` writes: a
-//! summary, and all figures.
+//! Tables of wgrad's results beside those of other frameworks, from the rows that `bench/peers/run_all` writes.
 
 use serde::Deserialize;
 use std::fmt::Write;
 
-/// One result of any framework.
+/// One result of a framework.
 #[derive(Deserialize, Clone, Debug)]
 pub struct Row {
-    /// The runner's name, where a framework has several; else the framework's.
+    /// The runner's name if a framework has several runners; otherwise the framework's name.
     #[serde(alias = "framework")]
     runner: String,
     workload: String,
@@ -18,7 +17,7 @@ pub struct Row {
     rss_base_mb: f64,
     loss_first: Option<f64>,
     loss_last: Option<f64>,
-    /// How many processors others used meanwhile.
+    /// The number of processors that other processes used during the run.
     #[serde(default)]
     other_cpu: f64,
 }
@@ -26,10 +25,10 @@ pub struct Row {
 /// The rows of a file, one line of JSON each.
 ///
 /// # Errors
-/// The number of the first line that is none, and why.
+/// The number of the first line that is not a row, and the reason.
 pub fn rows(text: &str) -> std::result::Result<Vec<Row>, String> {
     let parse = |(i, line): (usize, &str)| {
-        // A row names its runner and its framework; the one that counts is the runner.
+        // `alias` refuses a row with both fields, so the framework is removed where a runner is named.
         let mut row: serde_json::Value =
             serde_json::from_str(line).map_err(|error| format!("line {}: {error}", i + 1))?;
         if let Some(fields) = row.as_object_mut().filter(|fields| fields.contains_key("runner")) {
@@ -40,7 +39,7 @@ pub fn rows(text: &str) -> std::result::Result<Vec<Row>, String> {
     text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(parse).collect()
 }
 
-/// The workloads by what they are, in the order of the tables.
+/// The workloads' names and titles, in the order of the tables.
 const WORKLOADS: [(&str, &str); 17] = [
     ("w1", "w1 transformer"),
     ("w2", "w2 transformer"),
@@ -61,7 +60,7 @@ const WORKLOADS: [(&str, &str); 17] = [
     ("w7_conv", "w7 convolution, forward and backward"),
 ];
 
-/// Processors that others may use before a row is marked: what `run_all` marks.
+/// A row is marked if other processes used more processors than this; `run_all` has the same limit.
 const NOISY: f64 = 0.3;
 
 /// wgrad's column.
@@ -70,7 +69,7 @@ const OURS: &str = "wgrad";
 /// The tables in Markdown: times, memory and losses.
 ///
 /// # Errors
-/// If no row is wgrad's, or none another's.
+/// If there is no row of wgrad, or no row of a peer.
 pub fn tables(rows: &[Row]) -> std::result::Result<String, String> {
     let table = Tables::new(rows)?;
     let mut out = String::new();
@@ -83,7 +82,7 @@ pub fn tables(rows: &[Row]) -> std::result::Result<String, String> {
 /// One table in Markdown: wgrad beside the best peer of each workload, in time and memory.
 ///
 /// # Errors
-/// If no row is wgrad's, or none another's.
+/// If there is no row of wgrad, or no row of a peer.
 pub fn summary(rows: &[Row]) -> std::result::Result<String, String> {
     let table = Tables::new(rows)?;
     let mut out = "| workload | wgrad, ms | best peer, ms | | ratio | MiB | least of the peers |\n".to_string();
@@ -127,12 +126,12 @@ impl<'a> Tables<'a> {
         Ok(Self { rows, runners })
     }
 
-    /// The rows of a cell, one of each round.
+    /// The rows of a cell, one for each round.
     fn cell(&self, workload: &str, runner: &str) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.workload == workload && row.runner == runner)
     }
 
-    /// The median over the rounds of a figure, if any row has it.
+    /// The median of a figure over the rounds, if any row has the figure.
     fn median(&self, workload: &str, runner: &str, figure: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
         let mut values: Vec<f64> = self.cell(workload, runner).filter_map(figure).collect();
         values.sort_by(f64::total_cmp);
@@ -155,7 +154,7 @@ impl<'a> Tables<'a> {
         writeln!(out, "| workload | {columns} |{more}\n|{rule}").expect("a string takes it");
     }
 
-    /// Median and 10th percentile, and times the best peer's of each.
+    /// The table of medians and 10th percentiles, and their ratios to the best peer's.
     fn times(&self, out: &mut String) {
         *out += "Milliseconds: the median, and in brackets the 10th percentile, each the median over the rounds. The last\n\
                  column is wgrad's time in terms of the best peer's. `~`: others used more than 0.3 processors meanwhile.\n\n";
@@ -189,12 +188,12 @@ impl<'a> Tables<'a> {
         self.median(workload, runner, |row| row.median_ms)
     }
 
-    /// The peak of memory above what the process held before the model was made, in MiB.
+    /// The peak memory in MiB, less the memory that the process held before it made the model.
     fn above(&self, workload: &str, runner: &str) -> Option<f64> {
         self.median(workload, runner, |row| Some(row.rss_mb? - row.rss_base_mb))
     }
 
-    /// The peak of memory above what the process held before.
+    /// The table of peak memory, less the memory that the process held before it made the model.
     fn memory(&self, out: &mut String) {
         *out +=
             "\nPeak memory in MiB above what the process held before the model was made, which stands in brackets.\n\n";
@@ -211,7 +210,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Losses of steps 1 and 10; of operations, mean squares; of gradient passes, sums of magnitudes.
+    /// The table of losses of steps 1 and 10; operations have mean squares, and gradient passes sums of magnitudes.
     fn losses(&self, out: &mut String) {
         *out += "\nLosses of step 1 and step 10; for operations the mean square of the output and of the first input's gradient,\n\
                  for gradient passes the sum of magnitudes after one.\n\n";
@@ -229,19 +228,19 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// Three digits that tell something.
+/// Milliseconds with three significant digits, as far as four decimals allow.
 fn digits(ms: f64) -> String {
     let decimals = (2 - ms.max(1e-9).log10().floor() as i32).clamp(0, 4);
     format!("{ms:.*}", decimals as usize)
 }
 
-/// What the tables stand between in a text.
+/// The lines of a text that enclose the tables.
 const MARKS: [&str; 2] = ["<!-- Made by `cargo xtask peers`. -->\n", "<!-- The end of what it made. -->"];
 
-/// A text with the tables in the place of those that are there.
+/// Replaces the tables in a text by new ones.
 ///
 /// # Errors
-/// If the text has no place for them.
+/// If the text does not have both lines that enclose the tables.
 pub fn replaced(text: &str, tables: &str) -> std::result::Result<String, String> {
     let place = text.split_once(MARKS[0]).and_then(|(before, rest)| Some((before, rest.split_once(MARKS[1])?.1)));
     let (before, after) =

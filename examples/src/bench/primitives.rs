@@ -1,4 +1,4 @@
-//! Workload w7: single operations, with their gradients where those are asked for.
+//! Workload w7: single operations, three of them with their gradients.
 
 use super::{
     command::Bench,
@@ -9,12 +9,12 @@ use crate::{Result, interrupt};
 use std::time::Instant;
 use wgrad::{Array, Attention, Conv2d, Session, StateId, Store, Tape, Tensor};
 
-/// An operation on given tensors.
+/// An operation, and the tensors that it reads.
 pub struct Primitive {
     /// The name of the result.
     pub name: &'static str,
     tensors: &'static [(&'static str, &'static [usize], Draw)],
-    /// The output, then the gradients, the first input's first.
+    /// Records the operation; returns the output, then the gradients in the order of the inputs.
     record: for<'t> fn(&[Tensor<'t>]) -> Vec<Tensor<'t>>,
 }
 
@@ -22,14 +22,14 @@ const NORMAL: Draw = Draw::Normal(0.0, 1.0);
 /// A matrix with a row for each softmax or normalisation.
 const ROWS: [usize; 2] = [4096, 1024];
 const FEATURES: [usize; 1] = [ROWS[1]];
-/// Batch, heads, positions and the width of a head.
+/// The batch, the heads, the positions and the width of a head.
 const HEADS: [usize; 4] = [8, 6, 256, 64];
-/// Batch, channels, height and width.
+/// The batch, the channels, the height and the width.
 const IMAGES: [usize; 4] = [16, 64, 32, 32];
-/// PyTorch's default.
+/// The default of PyTorch.
 const LAYER_NORM_EPS: f64 = 1e-5;
 
-/// Those that exist.
+/// All operations of w7.
 pub const PRIMITIVES: [Primitive; 8] = [
     Primitive {
         name: "w7_matmul512",
@@ -83,7 +83,7 @@ fn matmul<'t>(x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     vec![x[0].matmul(x[1])]
 }
 
-/// Ba, Kiros & Hinton 2016, forward and backward, written as any user would.
+/// Layer normalisation (Ba, Kiros & Hinton 2016), forward and backward, composed of elementary operations.
 fn layer_norm<'t>(tensors: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     let [x, gain, bias, dy] = *tensors else { panic!("layer norm takes x, gain, bias and dy") };
     let column = |of_rows: Tensor<'t>| of_rows.reshape([ROWS[0], 1]);
@@ -92,29 +92,29 @@ fn layer_norm<'t>(tensors: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     with_gradients(y, dy, &[x, gain, bias])
 }
 
-/// Causal, forward and backward.
+/// Causal attention, forward and backward.
 fn attention<'t>(tensors: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     let [q, k, v, dy] = *tensors else { panic!("attention takes queries, keys, values and dy") };
     let y = q.attention(k, v, &Attention { causal: true, ..Attention::default() });
     with_gradients(y, dy, &[q, k, v])
 }
 
-/// 3x3, forward and backward.
+/// A 3x3 convolution, forward and backward.
 fn convolution<'t>(tensors: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     let [x, w, dy] = *tensors else { panic!("a convolution takes x, weights and dy") };
     with_gradients(x.conv2d(w, Conv2d::same(3)), dy, &[x, w])
 }
 
-/// A value, and the gradients of what it depends on.
+/// `y`, and the gradients of the tensors `of`, with `dy` as the cotangent of `y`.
 fn with_gradients<'t>(y: Tensor<'t>, dy: Tensor<'t>, of: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     let gradients = y.vjp(dy, of);
     [Some(y)].into_iter().chain(gradients).map(|value| value.expect("y depends on each of them")).collect()
 }
 
-/// Times all operations that are asked for, and prints their results.
+/// Times all selected operations, and prints their results.
 ///
 /// # Errors
-/// If the data is not there, or the device fails.
+/// If the data is missing, or the device fails.
 pub fn run(bench: &Bench<'_>, mut source: Source) -> Result<()> {
     let rss_base = measure::peak_rss();
     for primitive in PRIMITIVES.iter().filter(|primitive| bench.wants(primitive.name)) {
@@ -143,7 +143,7 @@ impl Primitive {
             session.taps()?;
             Ok(())
         };
-        // An operation has a third of a workload's time, as there are several.
+        // An operation gets a third of a workload's time, because there are several operations.
         let budget = bench.budget / 3;
         let Some(timing) = measure::calls(budget, start.elapsed(), || call(&mut session))? else { return Ok(()) };
         let losses = self.digests(&mut session, &states)?;
@@ -151,7 +151,7 @@ impl Primitive {
         bench.profile(self.name, (&mut session, &step), budget, call)
     }
 
-    /// The digests of the output and of the first input's gradient, which a run of its own shows whole.
+    /// The digests of the output and of the first input's gradient. A separate run taps both in full.
     fn digests(&self, session: &mut Session, states: &[StateId]) -> Result<Losses> {
         let step = session.record(|t| {
             for (name, value) in ["output", "gradient"].into_iter().zip(self.values(t, states)) {
@@ -170,13 +170,13 @@ impl Primitive {
     }
 }
 
-/// Shows one element to the host: the whole value is computed, as a kernel's result is, but not copied.
+/// Taps one element of a value. The kernel computes the whole value, but only this element is copied to the host.
 fn tap_one_element(t: &Tape, value: Tensor<'_>) {
     let corner = (0..value.rank()).fold(value, |corner, axis| corner.slice(axis, 0, 1));
     t.tap_each("element", corner);
 }
 
-/// What results are compared by: the mean of squares, and a scalar as it is.
+/// The number that compares a result between frameworks: the mean square of the elements, or a scalar itself.
 fn digest(value: &Array) -> f64 {
     let values = value.to_f64();
     if value.shape().rank() == 0 { values[0] } else { values.iter().map(|v| v * v).sum::<f64>() / values.len() as f64 }

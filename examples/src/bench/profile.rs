@@ -1,4 +1,4 @@
-//! Where the time of a step goes: what its kernels take, beside what the machine can do.
+//! The time of each kernel of a step, beside the limits of the machine.
 
 use super::{
     data::{Draw, Source},
@@ -12,15 +12,15 @@ use wgrad::{
     plan::{Cost, Kernel},
 };
 
-/// Rows and columns of the matrices whose product shows how fast the machine multiplies.
+/// The rows and columns of the matrices whose product measures the arithmetic rate.
 const SIDE: usize = 1024;
-/// The elements of the vector whose copy shows how fast it moves memory, where a buffer can hold so many: a quarter of a GiB,
-/// which no cache holds.
+/// The elements of the vector whose copy measures the memory rate: 256 MiB, more than a cache holds. A device with
+/// smaller buffers copies as many elements as a buffer holds.
 const COPIED: usize = 64 << 20;
-/// How often each is run. The fastest run counts.
+/// The number of runs of each measurement. The fastest run counts.
 const RUNS: usize = 12;
 
-/// What a device does best: measured by the same clock as the kernels, on the same threads.
+/// The best rates of a device, measured by the same clock as the kernels, on the same threads.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Limits {
     /// Floating-point operations per second of a large matrix product.
@@ -30,10 +30,10 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Measures them. `None` if somebody stops it.
+    /// Measures the rates. Returns `None` if the user interrupts it.
     ///
     /// # Errors
-    /// If the device has no room, does not tell the time of a kernel, or is lost.
+    /// If the device has too little memory, does not report kernel times, or is lost.
     pub fn measure(place: &Place) -> Result<Option<Self>> {
         let mut store = Store::new();
         let mut matrix = |name: &str| -> Result<_> {
@@ -50,20 +50,21 @@ impl Limits {
         let vector = Array::zeros([COPIED.min(most)], DType::F32);
         let [from, to] = ["from", "to"].map(|name| store.state(name, &vector));
         drop(vector);
-        // A copy is no kernel, where a state is all that is copied; a change of sign takes no more time.
+        // The plan makes no kernel of a plain copy of a state. A change of sign is a kernel, and takes the same time.
         let copy = |t: &Tape| t.assign(to, -t.state(from));
         Ok(rates(place, store, copy)?.map(|(_, bytes)| Self { flops, bytes }))
     }
 
-    /// The time, in seconds, in which nothing of this kind could be done: that of its arithmetic or that of its bytes, if
-    /// that is longer. Whether it is that of its arithmetic.
+    /// A lower bound on the time of these kernels, in seconds: the time of their arithmetic or of their bytes,
+    /// whichever is longer. The flag is true if the arithmetic takes longer.
     fn least(&self, cost: &Cost) -> (f64, bool) {
         let (flops, bytes) = (cost.flops as f64 / self.flops, cost.bytes as f64 / self.bytes);
         (flops.max(bytes), flops > bytes)
     }
 }
 
-/// Floating-point operations and bytes per second of the fastest run of what is recorded. `None` if somebody stops it.
+/// Floating-point operations and bytes per second of the fastest run of a step. Returns `None` if the user interrupts
+/// it.
 fn rates(place: &Place, store: Store, record: impl FnOnce(&Tape)) -> Result<Option<(f64, f64)>> {
     let mut session = place.session(store)?;
     let step = session.record(record)?;
@@ -87,34 +88,34 @@ fn watch(session: &mut Session, step: &Step) -> Result<()> {
     if session.watch(step)? { Ok(()) } else { Err(Error::NoKernelTimes { device: session.device() }) }
 }
 
-/// Refuses devices that do not tell the time of a kernel.
+/// Refuses devices that do not report kernel times.
 ///
 /// # Errors
-/// If this is one, or it is lost.
+/// If the device does not report kernel times, or is lost.
 pub fn check(place: &Place) -> Result<()> {
     let mut session = place.session(Store::new())?;
     let step = session.record(|_| ())?;
     watch(&mut session, &step)
 }
 
-/// What the steps of a workload took that were watched.
+/// The measured times of a workload's watched steps.
 #[derive(Clone, Debug)]
 pub struct Watched {
     costs: Vec<Cost>,
-    /// What a step takes besides its kernels, in seconds: the median.
+    /// The median time of a step outside its kernels, in seconds.
     between: f64,
-    /// What a step takes as a whole, in seconds: the median.
+    /// The median time of a whole step, in seconds.
     step: f64,
-    /// How many steps.
+    /// The number of steps.
     iters: usize,
 }
 
 impl Watched {
-    /// Runs a step some more times, of which the first do not count. `run` runs it once, and waits. `None` if somebody stops
-    /// it.
+    /// Runs a step more times; the first runs are the warm-up. `run` runs the step once, and waits for its end. Returns
+    /// `None` if the user interrupts it.
     ///
     /// # Errors
-    /// If the device does not tell the time of a kernel, or a run fails.
+    /// If the device does not report kernel times, or a run fails.
     pub fn new(
         session: &mut Session,
         step: &Step,
@@ -136,7 +137,8 @@ impl Watched {
     }
 }
 
-/// What kernels that do the same take together. Rates are of all of them; what took no time that the clock shows has none.
+/// The total cost of the kernels that do the same. Rates are over all of them; a line without measurable time has no
+/// rates.
 #[derive(Serialize, Debug)]
 struct Line {
     kernel: String,
@@ -153,7 +155,7 @@ struct Line {
     limit: &'static str,
 }
 
-/// Where the time of a step goes.
+/// The profile of a step, as it is printed.
 #[derive(Serialize, Debug)]
 pub struct Profile {
     workload: &'static str,
@@ -171,7 +173,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// A workload's, by its name.
+    /// The profile of a workload.
     pub fn new(workload: &'static str, backend: String, threads: usize, watched: Watched, limits: Limits) -> Self {
         let Watched { costs, between, step, iters } = watched;
         let kernels: f64 = costs.iter().map(|cost| cost.seconds).sum();
@@ -304,7 +306,7 @@ mod tests {
         close(matmul.of_limit, 0.5);
         close(map.of_limit, 0.5);
         assert_eq!([matmul.limit, map.limit], ["matmul", "copy"]);
-        // The clock shows no time: there is no rate, which JSON calls null.
+        // A kernel without measurable time has no rate: null in JSON.
         let json = serde_json::to_value(fill).expect("serializes");
         assert!(json["gbs"].is_null() && json["gflops"].is_null() && json["of_limit"].is_null(), "{json}");
         assert_eq!([percent(fill.of_limit), decimal(fill.gbs)], ["-", "-"]);

@@ -12,10 +12,10 @@ use wgrad_nn::{
     optim::{AdamW, AdamWConfig, Sgd, SgdConfig},
 };
 
-/// Sequences per batch.
+/// The number of sequences per batch.
 const BATCH: usize = 32;
 
-/// A recurrent network and how it is trained.
+/// A recurrent network, and the data, loss and optimizer that train it.
 pub struct Sequences {
     name: &'static str,
     cell: Cell,
@@ -28,7 +28,7 @@ pub struct Sequences {
     optimizer: fn(&mut Store, &ParamSet) -> Box<dyn Optimizer>,
 }
 
-/// A tanh network on the adding problem.
+/// A tanh RNN on the adding problem.
 pub const W3: Sequences = Sequences {
     name: "w3",
     cell: Cell::Tanh,
@@ -51,7 +51,7 @@ pub const W4: Sequences = Sequences {
     outputs: 10,
     batches: noise,
     loss: |outputs, y| outputs.cross_entropy(y),
-    // The defaults are what every framework is given: 1e-3, betas 0.9 and 0.999, eps 1e-8, decay 0.01.
+    // Every framework has these settings: rate 1e-3, betas 0.9 and 0.999, eps 1e-8, decay 0.01.
     optimizer: |store, params| Box::new(AdamW::new(store, params, AdamWConfig::default())),
 };
 

@@ -1,4 +1,4 @@
-//! One result: a line of JSON, the same as the runners of other frameworks print, or a row of a table.
+//! One result: a line of JSON in the format of the other frameworks' runners, or a row of a table.
 
 use super::measure::{Losses, Timing};
 use crate::{output, say};
@@ -24,16 +24,16 @@ pub struct Row {
     note: String,
 }
 
-/// Where and on what a result was measured.
+/// The conditions under which a result was measured.
 #[derive(Clone, Debug)]
 pub struct Circumstances {
     /// The backend: `cpu`, or `wgpu:` and the adapter's name.
     pub backend: String,
     /// The number of CPU threads.
     pub threads: usize,
-    /// The most memory that the process had held before the model was made, in MiB.
+    /// The peak resident memory of the process before the model was made, in MiB.
     pub rss_base: Option<f64>,
-    /// What a reader has to know.
+    /// A remark for the reader of the result.
     pub note: String,
 }
 
@@ -80,7 +80,7 @@ impl Row {
     }
 }
 
-/// A loss with six digits or more that tell something.
+/// A loss with at least six significant digits, or `-`.
 fn shown(loss: Option<f64>) -> String {
     match loss {
         None => "-".into(),
@@ -89,7 +89,7 @@ fn shown(loss: Option<f64>) -> String {
     }
 }
 
-/// Prints the first line of the table.
+/// Prints the heading of the table.
 pub fn heading() {
     say!("{:<14} {:>10} {:>10} {:>10} {:>14} {:>14}", "ms", "median", "p10", "p90", "loss_first", "loss_last");
 }

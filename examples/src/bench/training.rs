@@ -1,4 +1,4 @@
-//! Workloads that train a network: each step is forward, backward, clip, update, and the loss read back.
+//! Workloads that train a network. Each step is forward, backward, clip, update, and the loss read back.
 
 use super::{
     command::Bench,
@@ -13,30 +13,31 @@ use wgrad_nn::data::Batch;
 /// Step `i` trains on batch `i` modulo this number.
 pub const BATCHES: usize = 4;
 
-/// The bound on the global gradient norm, where there is one.
+/// The bound on the global gradient norm of workloads that clip.
 pub const MAX_NORM: f64 = 1.0;
 
 /// A network, and how it is trained.
 pub trait Training {
-    /// The network, declared.
+    /// The declared network.
     type Model;
 
     /// The name of the result.
     fn name(&self) -> &'static str;
 
-    /// Declares the network; [`Training::weights`] says what its first values are.
+    /// Declares the network; [`Training::weights`] gives its initial values.
     fn declare(&self, store: &mut Store) -> Self::Model;
 
-    /// Where the first values of parameters come from. Those that are not named keep the ones that they were declared with.
+    /// The sources of the parameters' initial values. Parameters that are not listed keep the values of their
+    /// declaration.
     fn weights(&self, model: &Self::Model) -> Vec<Weight>;
 
-    /// How many examples a batch has.
+    /// The number of examples in a batch.
     fn batch(&self) -> usize;
 
-    /// [`BATCHES`] batches of so many examples.
+    /// [`BATCHES`] batches of `batch` examples each.
     ///
     /// # Errors
-    /// If the source does not hold them.
+    /// If the source does not hold the batches.
     fn batches(&self, source: &mut Source, batch: usize) -> Result<Vec<Batch>>;
 
     /// The loss of a batch.
@@ -45,33 +46,33 @@ pub trait Training {
     /// The optimizer.
     fn optimizer(&self, store: &mut Store, params: &ParamSet) -> Box<dyn Optimizer>;
 
-    /// Whether gradients are clipped to a global norm of [`MAX_NORM`].
+    /// True if gradients are clipped to a global norm of [`MAX_NORM`].
     fn clips(&self) -> bool {
         true
     }
 }
 
-/// Where a parameter's first values come from.
+/// The source of a parameter's initial values.
 pub struct Weight {
-    /// The tensor of a file.
+    /// The name of the tensor in a file.
     pub name: String,
     /// The parameter.
     pub param: Param,
     /// The shape in the file.
     pub shape: Vec<usize>,
-    /// Whether the file holds the transpose: linear weights are `[in, out]` there, and ours `[out, in]`.
+    /// True if the file holds the transpose: linear weights are `[in, out]` in files, and `[out, in]` in wgrad.
     pub turned: bool,
-    /// Their distribution where there is no file.
+    /// The distribution of the values without a file.
     pub draw: Draw,
 }
 
 impl Weight {
-    /// Values as they are in the file.
+    /// A parameter whose file has the same layout.
     pub fn plain(name: impl Into<String>, param: Param, shape: &[usize], draw: Draw) -> Self {
         Self { name: name.into(), param, shape: shape.into(), turned: false, draw }
     }
 
-    /// A matrix whose transpose is in the file.
+    /// A matrix parameter whose transpose is in the file.
     pub fn turned(name: impl Into<String>, param: Param, shape: [usize; 2], draw: Draw) -> Self {
         Self { turned: true, ..Self::plain(name, param, &shape, draw) }
     }
@@ -80,7 +81,7 @@ impl Weight {
 /// Times training steps, and prints the result.
 ///
 /// # Errors
-/// If the data is not there, or the device fails.
+/// If the data is missing, or the device fails.
 pub fn run(training: &impl Training, bench: &Bench<'_>, mut source: Source) -> Result<()> {
     let rss_base = measure::peak_rss();
     let mut store = Store::new();
@@ -115,7 +116,7 @@ pub fn run(training: &impl Training, bench: &Bench<'_>, mut source: Source) -> R
     })
 }
 
-/// Gives the parameters their first values.
+/// Writes the parameters' initial values.
 fn load(session: &mut Session, source: &mut Source, weights: &[Weight]) -> Result<()> {
     for Weight { name, param, shape, turned, draw } in weights {
         let stored = source.floats(name, shape, *draw)?;
@@ -124,7 +125,7 @@ fn load(session: &mut Session, source: &mut Source, weights: &[Weight]) -> Resul
     Ok(())
 }
 
-/// Batches of inputs and targets that are stored one after another.
+/// Batches from arrays whose first axis counts them.
 pub fn zip(x: &Array, y: &Array) -> Vec<Batch> {
     split(x).into_iter().zip(split(y)).map(|(x, y)| Batch { x, y }).collect()
 }

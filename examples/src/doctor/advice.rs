@@ -1,12 +1,12 @@
-//! What to install where no adapter is found.
+//! Advice on what to install if no adapter is found.
 
-/// The way to the better compiler of DX12's kernels.
+/// The way to get DXC, the better compiler of kernels for DX12.
 pub const GET_DXC: [&str; 2] = [
     "a device of shader model 6 has DXC if dxcompiler.dll, 1.8.2502 or later, lies beside this program:",
     "github.com/microsoft/DirectXShaderCompiler/releases",
 ];
 
-/// What to do on this platform, a line each.
+/// The advice for this platform, line by line.
 pub fn advice() -> &'static [&'static str] {
     if cfg!(target_os = "windows") {
         &[

@@ -1,4 +1,4 @@
-//! The command: looks for devices, tells what they offer, and probes them.
+//! The `doctor` command: looks for devices, prints their properties, and tests them.
 
 use super::{
     advice::{GET_DXC, advice},
@@ -15,19 +15,19 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use wgrad_wgpu::{AdapterSummary, Choice, Gpu, Options, adapters};
 
-/// The compiler that nothing is to be said of.
+/// The best compiler for DX12: `doctor` has no advice for a device that uses it.
 const DXC: &str = "DXC";
 
-/// What there is to know of the machine, as JSON.
+/// The report on the machine, as JSON.
 #[derive(Serialize)]
 struct Diagnosis {
     /// The GPUs, in the order of their numbers.
     adapters: Vec<Adapter>,
-    /// The CPU, where it is asked for.
+    /// The CPU, unless `--device` asks for a GPU.
     cpu: Option<Tested>,
-    /// What `--device auto` takes, where adapters were looked for.
+    /// The device that `--device auto` takes, if the command has looked for adapters.
     auto: Option<String>,
-    /// What to install, where there is no GPU.
+    /// The advice on what to install, if there is no GPU.
     advice: Option<String>,
 }
 
@@ -40,27 +40,27 @@ struct Adapter {
     software: bool,
     backend: String,
     driver: String,
-    /// The compiler of kernels, where wgpu has to choose one.
+    /// The compiler of kernels, if wgpu has a choice of compilers.
     compiler: Option<String>,
     limits: BTreeMap<&'static str, u64>,
-    /// What wgrad asks for, and whether it is there.
+    /// The features that wgrad asks for; true if the adapter has the feature.
     features: BTreeMap<String, bool>,
     /// True if kernels store f16 as integers of 16 bits.
     native_f16: bool,
-    /// The products that its matrix units make.
+    /// The kinds of matrix products that its matrix units compute.
     matrix_units: Vec<String>,
-    /// What becomes of them; nothing is known of what cannot be opened.
+    /// The use that wgrad makes of the matrix units; `None` if the adapter cannot be opened.
     matrix_use: Option<String>,
     #[serde(flatten)]
     tested: Tested,
 }
 
-/// What became of the self-test of a device.
+/// The result of a device's self-test.
 #[derive(Serialize)]
 struct Tested {
-    /// Whether everything agrees with the reference.
+    /// True if every result agrees with the reference.
     passed: bool,
-    /// Why it cannot be opened, if it cannot.
+    /// The reason that the device cannot be opened, if so.
     refused: Option<String>,
     tests: Vec<Finding>,
 }
@@ -76,7 +76,7 @@ impl Tested {
         }
     }
 
-    /// What is wrong, a line each, or that nothing is.
+    /// The failures, a line each, or one line if there are none.
     fn lines(&self) -> Vec<String> {
         if let Some(why) = &self.refused {
             return vec![format!("FAILED: {why}")];
@@ -130,14 +130,17 @@ impl Adapter {
             None => {}
             Some(DXC) => line("compiler", "DXC"),
             Some(other) => {
-                line("compiler", &format!("{other}, with which small programs are slower than with DXC"));
+                line("compiler", &format!("{other}, which makes small programs slower than DXC does"));
                 GET_DXC.iter().for_each(|text| line("", text));
             }
         }
         let features: Vec<String> =
             self.features.iter().map(|(name, found)| format!("{name} {}", if *found { "yes" } else { "no" })).collect();
         line("features", &features.join(", "));
-        line("f16", if self.native_f16 { "stored as integers of 16 bits" } else { "stored two in a word" });
+        line(
+            "f16",
+            if self.native_f16 { "stored as integers of 16 bits" } else { "packed in pairs in words of 32 bits" },
+        );
         match &self.matrix_units[..] {
             [] => line("matrices", "no units for them"),
             units => {
@@ -161,11 +164,11 @@ impl Adapter {
     }
 }
 
-/// `wgrad doctor`. Gives whether every device that was found has passed its self-test. That there is no GPU is a finding,
-/// not a failure, unless one is asked for.
+/// `wgrad doctor`. Returns true if every device that was found has passed its self-test. A missing GPU is no failure
+/// unless the command line asks for a GPU.
 ///
 /// # Errors
-/// If a GPU is asked for that is not there.
+/// If the command line asks for a GPU that is not there.
 pub fn doctor(common: &Common) -> Result<bool> {
     if common.steps.is_some() {
         return Err(Error::Usage("doctor makes no training steps: leave --steps out".into()));
@@ -187,7 +190,7 @@ pub fn doctor(common: &Common) -> Result<bool> {
     let numbered = found.into_iter().enumerate().filter(|(number, _)| wanted.is_none_or(|wanted| wanted == *number));
     let mut diagnosis = Diagnosis { adapters: vec![], cpu: None, auto, advice: advice.map(|lines| lines.join("\n")) };
     let tells = !common.json && !common.quiet;
-    // Each as soon as it is known: a driver that hangs is then named by the last line.
+    // Each adapter is shown as soon as it is tested, so that the output ends before a driver that hangs.
     for (number, summary) in numbered {
         let adapter = Adapter::new(number, summary);
         if tells {

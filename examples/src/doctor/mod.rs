@@ -1,4 +1,4 @@
-//! `wgrad doctor`: which devices there are, what they offer, and whether their kernels compute what they should.
+//! `wgrad doctor`: finds the devices, prints their properties, and tests their kernels.
 
 mod advice;
 mod command;

@@ -1,4 +1,4 @@
-//! Small programs, one for each family of kernels, whose results are compared with those of the reference interpreter.
+//! Small programs, one for each family of kernels, whose results are compared with the reference interpreter's.
 
 use crate::{Result, device::Place};
 use std::time::Instant;
@@ -6,7 +6,7 @@ use wgrad::{Array, Conv2d, DType, Data, Optimizer, Rng, Store, Tape, Tensor};
 use wgrad_cpu::reference::{self, Outcome};
 use wgrad_nn::optim::{AdamW, AdamWConfig};
 
-/// Records what a probe computes from its inputs.
+/// Records the computation of a probe from its inputs.
 type Record = Box<dyn for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>>;
 
 /// The contents of an input.
@@ -14,27 +14,28 @@ type Record = Box<dyn for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>>;
 enum Fill {
     /// Numbers between -1 and 1.
     Numbers,
-    /// Integers that count up to a bound, and begin again.
+    /// Integers below this bound.
     Below(u32),
     /// NaN, infinities, zeros, and numbers between them.
     Special,
 }
 
-/// A small program.
+/// A small program that tests one family of kernels.
 struct Probe {
     name: &'static str,
-    /// The inputs' names, shapes, and what they hold.
+    /// The names, shapes and contents of the inputs.
     inputs: &'static [(&'static str, &'static [usize], Fill)],
-    /// Declares what it keeps.
+    /// Declares the states of the program, and returns its record function.
     declare: fn(&mut Store) -> Record,
-    /// How far a value may be from the reference, relative to the larger of 1 and the largest there.
+    /// The largest allowed difference from the reference, relative to the larger of 1 and the reference's largest
+    /// magnitude.
     tolerance: f64,
 }
 
-/// Values that comparisons and divisions go wrong with.
+/// Values at which comparisons and divisions go wrong.
 const SPECIAL: [f32; 11] = [f32::NAN, 0.25, f32::INFINITY, -0.25, f32::NEG_INFINITY, 0.0, 2.0, -2.0, -0.0, 0.5, -0.5];
 
-/// f32 against f64.
+/// The tolerance of f32 results against a reference in f64.
 const SINGLE: f64 = 1e-5;
 
 const PROBES: [Probe; 12] = [
@@ -57,7 +58,7 @@ const PROBES: [Probe; 12] = [
         tolerance: SINGLE,
     },
     Probe {
-        // Compilers take NaN for what is never there, and what is divided by itself for 1.
+        // Some compilers assume that NaN never occurs, and that a value divided by itself is 1.
         name: "special values",
         inputs: &[("x", &[11], Fill::Special), ("y", &[11], Fill::Numbers)],
         declare: |_| {
@@ -69,22 +70,23 @@ const PROBES: [Probe; 12] = [
         tolerance: SINGLE,
     },
     Probe {
-        // They end without a word where they know that a number is far from 0.
+        // Some compilers crash without a message if they can prove that a number is far from 0.
         name: "powers",
         inputs: &[("x", &[40], Fill::Below(40)), ("y", &[40], Fill::Numbers)],
         declare: |_| Box::new(|_, x| (x[0].cast(DType::F32) + 1.0).pow(-0.55) + (x[1].square() + 0.5).log()),
         tolerance: SINGLE,
     },
     Probe {
-        // And they find that rounding loses nothing, so that a sum cannot make up for it.
+        // Some compilers assume that rounding is exact, which removes the compensation from a compensated sum.
         name: "lost digits",
         inputs: &[("x", &[4096], Fill::Numbers)],
         declare: |_| Box::new(|_, x| (x[0] + 2.0).cumsum(0)),
         tolerance: 2e-7,
     },
     Probe {
-        // Several kernels in one dispatch: FXC leaves out barriers between those that are not neighbours. Some rows are looked up
-        // twice: their gradients are sums of what invocations far from each other have written.
+        // Several kernels run in one dispatch, and FXC leaves out barriers between kernels that are not neighbours.
+        // Some rows are looked up twice, so that their gradients are sums of values that distant invocations have
+        // written.
         name: "dependence",
         inputs: &[("y", &[9], Fill::Below(6))],
         declare: |store| {
@@ -143,14 +145,14 @@ const PROBES: [Probe; 12] = [
     },
 ];
 
-/// What became of a probe.
+/// The result of a probe.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Finding {
-    /// What is probed.
+    /// The name of the probe.
     pub name: &'static str,
-    /// What is wrong, if something is.
+    /// The difference or the error, if the probe fails.
     pub why: Option<String>,
-    /// How long it took, compilation included.
+    /// The time of the probe in milliseconds, including compilation.
     pub ms: f64,
 }
 
@@ -165,7 +167,7 @@ pub fn probe(place: &Place) -> Vec<Finding> {
 }
 
 impl Probe {
-    /// What differs from the reference.
+    /// Runs the probe; describes the first difference from the reference, if there is one.
     fn run(&self, place: &Place) -> Result<Option<String>> {
         let mut store = Store::new();
         let record = (self.declare)(&mut store);
@@ -209,7 +211,7 @@ impl Probe {
         Ok(None)
     }
 
-    /// The first element that is too far from what the reference gives.
+    /// Describes the first element that is too far from the reference's.
     fn differs(&self, what: &str, have: &[f64], want: &[f64]) -> Option<String> {
         let finite = want.iter().filter(|want| want.is_finite());
         let bound = self.tolerance * finite.fold(1.0f64, |largest, want| largest.max(want.abs()));
@@ -220,7 +222,7 @@ impl Probe {
     }
 }
 
-/// Numbers between -1 and 1 without a pattern that a wrong kernel could hide in.
+/// Numbers between -1 and 1, without a pattern that could hide the error of a kernel.
 fn numbers(shape: &[usize], seed: u32) -> Array {
     let number = |i: u32| {
         let mixed = (i + 1).wrapping_mul(0x9e37_79b1).wrapping_add(seed.wrapping_mul(0x85eb_ca6b));

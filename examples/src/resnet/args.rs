@@ -5,24 +5,24 @@ use crate::cli::{RunOptions, Training};
 use clap::Args;
 use std::path::PathBuf;
 
-/// What a run of `wgrad resnet` is, and of which `wgrad tape resnet` prints a step.
+/// The settings of a run of `wgrad resnet`; `wgrad tape resnet` prints a step of the same run.
 #[derive(Args, Clone, PartialEq, Debug, Default)]
 pub struct ResNetArgs {
-    /// What is wrong with the run
+    /// The failure that the run reproduces
     #[arg(long, value_enum, default_value_t = Case::Healthy, value_name = "CASE")]
     pub case: Case,
-    /// What cures it; degradation: residual; exploding: agc, batch-norm, clip-norm; vanishing: he-init, batch-norm; sigmoid:
-    /// relu; dead-relu: leaky-relu
+    /// The cure of the case; degradation: residual; exploding: agc, batch-norm, clip-norm; vanishing: he-init,
+    /// batch-norm; sigmoid: relu; dead-relu: leaky-relu
     #[arg(long, value_enum, default_value_t = Fix::None, value_name = "FIX")]
     pub fix: Fix,
-    /// A folder of CIFAR-10 (binary version) or MNIST (IDX, unpacked); default: the digits that the command carries
+    /// A folder of CIFAR-10 (binary version) or MNIST (IDX, unpacked); default: the digits built into the command
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// The number of layers with weights: 8, 14, 20 and so on; default: 20; 56 in the case of degradation,
-    /// 8 in those of other plain networks
+    /// The number of layers with weights: 8, 14, 20 and so on; default: 20, for degradation 56, for vanishing, sigmoid
+    /// and dead-relu 8
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
-    /// How it is trained
+    /// The training options
     #[command(flatten)]
     pub training: Training,
 }
@@ -30,10 +30,10 @@ pub struct ResNetArgs {
 /// Options of `wgrad resnet`.
 #[derive(Args, Clone, Debug)]
 pub struct ResNetRunArgs {
-    /// What the run is
+    /// The settings of the run
     #[command(flatten)]
     pub settings: ResNetArgs,
-    /// Its files, or a diagnosis
+    /// The run's files, or a diagnosis
     #[command(flatten)]
     pub run: RunOptions,
 }

@@ -1,4 +1,4 @@
-//! `wgrad resnet`: what it prints.
+//! The `resnet` command: runs the example and prints its results.
 
 use super::{
     args::{ResNetArgs, ResNetRunArgs},

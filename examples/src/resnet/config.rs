@@ -1,4 +1,4 @@
-//! What a run is: the healthy configuration, then what a case breaks, then what a cure mends.
+//! The settings of a run: the healthy configuration, then the changes of a case, then the changes of a cure.
 
 use super::args::ResNetArgs;
 use crate::{
@@ -11,15 +11,15 @@ use clap::ValueEnum;
 use std::path::PathBuf;
 use wgrad_nn::{Activation, BlockKind, Fan, Init, NormKind, ResNetConfig, Schedule, data::Images};
 
-/// What is wrong with a run.
+/// The failures that a run can reproduce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Case {
-    /// Nothing.
+    /// No failure.
     #[default]
     Healthy,
     /// 56 layers and no shortcuts.
     Degradation,
-    /// Nothing normalises, at batch and learning rate for large batches.
+    /// No normalisation, with the batch and the learning rate of large-batch training.
     Exploding,
     /// The weights of a plain network start too small.
     Vanishing,
@@ -29,29 +29,29 @@ pub enum Case {
     DeadRelu,
 }
 
-/// What cures it.
+/// The cures of the cases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Fix {
-    /// Nothing.
+    /// No cure.
     #[default]
     None,
-    /// Add what comes into a block to what it gives.
+    /// Add the input of each block to its output.
     Residual,
     /// Clip each unit's gradient by the norm of its weights.
     Agc,
-    /// Normalise what each convolution gives, over the batch.
+    /// Normalise the outputs of each convolution over the batch.
     BatchNorm,
     /// Clip the global gradient norm to 0.1.
     ClipNorm,
-    /// He's first values, which keep the variance from layer to layer.
+    /// He's initial weights, which keep the variance from layer to layer.
     HeInit,
     /// Rectified units.
     Relu,
-    /// Rectified units that let a share of what is below 0 pass.
+    /// Leaky rectified units, which pass a share of each negative value.
     LeakyRelu,
 }
 
-/// Which cures a case has, the default one first.
+/// The cures of each case, the default one first.
 pub const CURES: &[Cure<Case, Fix>] = &[
     (Case::Healthy, &[]),
     (Case::Degradation, &[Fix::Residual]),
@@ -61,10 +61,10 @@ pub const CURES: &[Cure<Case, Fix>] = &[
     (Case::DeadRelu, &[Fix::LeakyRelu]),
 ];
 
-/// Where images come from.
+/// The source of the images.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Source {
-    /// The digits that the crate carries.
+    /// The digits built into the crate.
     Digits,
     /// A folder of CIFAR-10 or MNIST.
     Folder(PathBuf),
@@ -77,25 +77,25 @@ pub struct Config {
     pub case: Case,
     /// The cure.
     pub fix: Fix,
-    /// Where images come from.
+    /// The source of the images.
     pub source: Source,
     /// The number of layers with weights.
     pub depth: usize,
-    /// Whether blocks have shortcuts.
+    /// True if blocks have shortcuts.
     pub residual: bool,
-    /// Whether convolutions are followed by batch normalisation.
+    /// True if batch normalisation follows each convolution.
     pub batch_norm: bool,
-    /// The units.
+    /// The activation function.
     pub activation: Activation,
-    /// First values of the convolutions' weights.
+    /// The initial weights of the convolutions.
     pub init: Init,
-    /// Images per step.
+    /// The number of images per step.
     pub batch: usize,
     /// The learning rate.
     pub lr: Schedule,
-    /// How much of its last step an update repeats.
+    /// The share of the last update that is added to the next.
     pub momentum: f64,
-    /// L2 decay.
+    /// The factor of L2 weight decay.
     pub weight_decay: f64,
     /// The factor of adaptive clipping.
     pub agc: Option<f64>,
@@ -103,42 +103,42 @@ pub struct Config {
     pub clip_norm: Option<f64>,
     /// The most training steps.
     pub steps: usize,
-    /// Steps between evaluations on held-out images; also between saves.
+    /// The number of steps between evaluations on held-out images, and between saves.
     pub evaluate_every: usize,
     /// The accuracy at which the task counts as solved, and the run ends.
     pub solved: f64,
-    /// The command line's options of training.
+    /// The command line's training options.
     pub training: Training,
 }
 
-/// The depth of a network without another.
+/// The default depth of a network.
 const DEPTH: usize = 20;
 /// The depth at which plain networks are worse than shallower ones.
 const DEEP: usize = 56;
-/// The depth to which a plain network without normalisation learns well from sound first values.
+/// The depth at which a plain network without normalisation still learns well from good initial weights.
 const SHALLOW: usize = 8;
 /// The number of updates of a healthy run.
 const STEPS: usize = 600;
-/// The highest rate of a network.
+/// The peak learning rate of a network.
 const RATE: f64 = 0.1;
-/// That of a plain one without normalisation.
+/// The peak learning rate of a plain network without normalisation.
 const PLAIN: f64 = 0.05;
 /// The number of updates that He et al. trained on CIFAR-10.
 const PUBLISHED: usize = 64_000;
 /// The greatest depth.
 const DEEPEST: usize = 302;
 
-/// The updates over which the rate rises: before that, what one rounding changes would be in every digit of the loss ten
-/// updates later.
+/// The number of updates over which the rate rises. With the full rate from the start, one rounding error would reach
+/// every digit of the loss within ten updates.
 const RISE: u32 = 100;
 
-/// A rate that goes from `init` to `base` in `rise` updates, then along a cosine to a hundredth of it. Where a rate
-/// does not fall, it hangs on last bits whether a run ends in time.
+/// A rate that goes from `init` to `base` in `rise` updates, then along a cosine to a hundredth of `base`. With a rate
+/// that does not fall, rounding errors decide whether a run solves the task in time.
 fn reaching(init: f64, rise: u32, base: f64, steps: usize) -> Schedule {
     Schedule::WarmupCosine { base, steps: rise, total: steps as _, init, end: 0.01 * base }
 }
 
-/// A rate that falls from its first value on.
+/// A rate that falls from the start.
 fn falling(base: f64, steps: usize) -> Schedule {
     reaching(base, 0, base, steps)
 }
@@ -149,7 +149,7 @@ fn rising(base: f64, steps: usize) -> Schedule {
 }
 
 impl Config {
-    /// The settings that flags ask for.
+    /// The settings for the flags.
     ///
     /// # Errors
     /// [`Error::Usage`] if the flags do not go together.
@@ -200,7 +200,8 @@ impl Config {
         };
         match &args.data {
             None => digits,
-            // Batch, rate and decay as published, with a cosine in place of two drops.
+            // The batch size, rate and weight decay are the published ones; a cosine replaces the two drops of the
+            // rate.
             Some(folder) => Self {
                 source: Source::Folder(folder.clone()),
                 batch: 128,
@@ -233,15 +234,15 @@ impl Config {
             }
             Case::DeadRelu => {
                 self.plain();
-                // No step is long, and yet the first 300 together are. With more decay they leave some cured networks slow to
-                // learn.
+                // The clip bounds each step, but the first 300 steps together move the weights far. With more weight
+                // decay, these steps leave some cured networks slow to learn.
                 (self.clip_norm, self.weight_decay, self.steps) = (Some(1.0), 5e-4, 2000);
                 self.lr = reaching(1.5, 300, PLAIN, self.steps);
             }
         }
     }
 
-    /// Neither shortcuts nor normalisation: what is healthy then learns at half the rate, and takes longer.
+    /// Removes shortcuts and normalisation. Even a healthy network then needs half the learning rate, and more steps.
     fn plain(&mut self) {
         (self.residual, self.batch_norm, self.weight_decay) = (false, false, 2e-3);
         self.steps = 1500;
@@ -261,7 +262,7 @@ impl Config {
         }
     }
 
-    /// The network for such images.
+    /// The configuration of a network for these images.
     pub(super) fn network(&self, images: &Images) -> ResNetConfig {
         let widths = match self.source {
             Source::Digits => ResNetConfig::small,
@@ -279,7 +280,7 @@ impl Config {
         }
     }
 
-    /// Accuracy, with what the healthy network reaches with a margin: less of photographs than of digits.
+    /// Accuracy, with a target that the healthy network reaches with a margin: lower for photographs than for digits.
     pub(super) fn metric(&self, images: &Images) -> Metric {
         let target = if images.shape()[0] > 1 { 0.9 } else { 0.97 };
         Metric { name: "accuracy", target, rising: true }

@@ -1,30 +1,31 @@
-//! The images of a run: digits that the crate carries, or a folder.
+//! The images of a run: the built-in digits, or a folder.
 
 use super::config::{Config, Source};
 use crate::Result;
 use wgrad_nn::data::{Augment, Batch, Dataset, Digits, ImageData, Split};
 
-/// Held-out images per batch.
+/// The number of held-out images per batch.
 const HELD_OUT: usize = 500;
 
-/// Images to train on, and held-out ones in batches.
+/// The training images, and the held-out images in batches.
 pub(super) struct Data {
     pub train: ImageData,
     pub held_out: Vec<Batch>,
 }
 
 impl Data {
-    /// Reads them.
+    /// Reads the images.
     ///
     /// # Errors
-    /// If the folder cannot be read, or holds something else.
+    /// If the folder cannot be read, or holds neither CIFAR-10 nor MNIST.
     pub fn read(config: &Config, seed: u64) -> Result<Self> {
         let split = match &config.source {
             Source::Digits => Digits::embedded(seed).images(),
             Source::Folder(folder) => Split::read(folder)?,
         };
         let moments = split.train.moments();
-        // Photographs are varied as published; a digit seen in a mirror is another, or none.
+        // Photographs are augmented as published. Digits are not mirrored, because a mirrored digit is another digit or
+        // none.
         let [channels, height, _] = split.train.shape();
         let photographs = channels > 1;
         let augment = Some((Augment { padding: height / 8, flip: photographs }, seed));

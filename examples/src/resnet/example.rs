@@ -1,4 +1,4 @@
-//! The example as a run knows it: a network for images behind a trainer.
+//! The example: a network for images, its trainer and its data.
 
 use super::{config::Config, data::Data};
 use crate::{
@@ -42,13 +42,13 @@ impl Network for Classifier {
 }
 
 impl Classifier {
-    /// The share of units that no image of a batch, at no place, brings above 0, in words.
+    /// Describes the share of dead units in each stage: units at 0 for every image of a batch, at every position.
     fn dead(&self, session: &mut Session, batch: &Batch) -> Result<String> {
         let activation = self.model.config.activation;
         let inputs = [("x", &batch.x)];
         let step = session.record(|t| {
             let show_dead = move |path: &str, z: Tensor<'_>| {
-                // What rises with its argument has its largest value there.
+                // The activation rises with its input, so its largest value is at the largest input.
                 let largest = activation.apply(z.max_axes(&[0, 2, 3]));
                 z.tape().tap(path, probe::zero_fraction(largest));
             };
@@ -79,7 +79,7 @@ impl Classifier {
     }
 }
 
-/// A network before it moves to a device, and how it is trained.
+/// A network before it moves to a device, its optimizer, and the plan of its training.
 struct Recipe {
     store: Store,
     network: Classifier,
@@ -118,8 +118,8 @@ impl Recipe {
             ("batch", config.batch.to_string()),
             ("seed", seed.to_string()),
         ];
-        // Adaptive clipping has the last layer too, which its paper leaves out: nothing normalises what that layer is given
-        // here, and runs that left it alone missed the target.
+        // Adaptive clipping includes the last layer, which the paper leaves out. Nothing normalises the inputs of that
+        // layer here, and runs that did not clip it missed the target.
         let trainer = TrainerConfig { agc: config.agc, clip_norm: config.clip_norm, ..TrainerConfig::default() };
         let training = config.training.clone();
         let plan = Plan { settings, identity, training, trainer, data: train, held_out, seed };
@@ -127,7 +127,7 @@ impl Recipe {
     }
 }
 
-/// The program of one training step, and the store that it is over.
+/// The program of one training step, and the store of its states.
 ///
 /// # Errors
 /// If the images cannot be read.

@@ -1,4 +1,4 @@
-//! `wgrad rnn`: what it prints.
+//! The `rnn` command: runs the example and prints its results.
 
 use super::config::{BAD_BOUND, CURES, CellName, Config, Fix, TaskName};
 use crate::{
@@ -25,8 +25,8 @@ pub fn train(args: &RnnRunArgs, common: &Common) -> Result<()> {
     show(&asked, common, &args.run)
 }
 
-/// The run that this one is shown beside: a cured one beside the same without the cure, a gated cell on the digits beside
-/// the tanh network.
+/// The run for comparison: a cured run is compared with the same run without the cure, and a gated cell on the digits
+/// with the tanh network.
 fn comparison(args: &RnnArgs, common: &Common) -> Result<Option<Beside>> {
     let (title, other) = match (args.fix, args.task, args.cell) {
         (Fix::None, TaskName::Digits, None | Some(CellName::Lstm | CellName::Gru)) => {

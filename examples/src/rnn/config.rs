@@ -1,4 +1,4 @@
-//! What a run is: the healthy configuration of a task, then what a case breaks, then what a cure mends.
+//! The settings of a run: the healthy configuration of a task, then the changes of a case, then the changes of a cure.
 
 use crate::{
     Error, Result,
@@ -12,10 +12,10 @@ use wgrad_nn::{
     data::{Adding, Digits, Task, TemporalOrder},
 };
 
-/// What is wrong with a run.
+/// The failures that a run can reproduce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Case {
-    /// Nothing.
+    /// No failure.
     #[default]
     Healthy,
     /// Gradients explode, and nothing clips them.
@@ -24,17 +24,17 @@ pub enum Case {
     Vanishing,
 }
 
-/// What cures it.
+/// The cures of the cases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Fix {
-    /// Nothing.
+    /// No cure.
     #[default]
     None,
     /// Clip the global gradient norm to 1.
     ClipNorm,
     /// Clip the global gradient norm to a bound that gradient descent finds.
     MetaClip,
-    /// Pascanu's regulariser, which keeps the error's norm on its way back.
+    /// Pascanu's regulariser, which keeps the norm of the gradient on its way back through time.
     Omega,
     /// An LSTM in place of the tanh network, with Adam.
     Lstm,
@@ -43,7 +43,7 @@ pub enum Fix {
 /// A task by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum TaskName {
-    /// Which of two marks came first and second, among distractors.
+    /// The order of two marks among distractors.
     #[default]
     TemporalOrder,
     /// The sum of two marked numbers.
@@ -57,7 +57,7 @@ pub enum TaskName {
 pub enum CellName {
     /// The tanh network.
     Rnn,
-    /// ReLU units that start at the identity.
+    /// ReLU units whose recurrent weights start as the identity.
     Irnn,
     /// Long short-term memory.
     Lstm,
@@ -76,7 +76,7 @@ impl CellName {
     }
 }
 
-/// How parameters are updated.
+/// The optimizer and its learning rate.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Update {
     /// Stochastic gradient descent with this learning rate.
@@ -100,27 +100,27 @@ pub struct Config {
     pub cell: Cell,
     /// The width of the hidden state.
     pub hidden: usize,
-    /// First values of the recurrent layer.
+    /// The initial values of the recurrent layer.
     pub init: RecurrentInit,
-    /// First values of the output weights.
+    /// The initial output weights.
     pub head: Init,
-    /// Sequences per step.
+    /// The number of sequences per step.
     pub batch: usize,
     /// The optimizer.
     pub update: Update,
     /// The bound on the global gradient norm.
     pub clip: Option<f64>,
-    /// Whether that bound is where gradient descent on it begins.
+    /// True if the bound is learned by gradient descent: `clip` is then its first value.
     pub learn_clip: bool,
     /// The weight of Pascanu's regulariser.
     pub omega: Option<f64>,
-    /// How batches are cut and what is computed in.
+    /// The command line's training options.
     pub training: Training,
     /// The most training steps.
     pub steps: usize,
-    /// Steps between evaluations on held-out data; also between saves.
+    /// The number of steps between evaluations on held-out data, and between saves.
     pub evaluate_every: usize,
-    /// Held-out sequences.
+    /// The number of held-out sequences.
     pub held_out: usize,
     /// The metric, with its target.
     pub metric: Metric,
@@ -128,20 +128,20 @@ pub struct Config {
     pub solved: f64,
 }
 
-/// Which cures a case has, the default one first.
+/// The cures of each case, the default one first.
 pub const CURES: &[Cure<Case, Fix>] = &[
     (Case::Healthy, &[]),
     (Case::Exploding, &[Fix::ClipNorm, Fix::MetaClip]),
     (Case::Vanishing, &[Fix::Omega, Fix::Lstm]),
 ];
 
-/// Where a learned bound begins: so small that with it nothing else is learned.
+/// The first value of a learned bound. It is so small that a run with this constant bound learns nothing.
 pub(crate) const BAD_BOUND: f64 = 1e-3;
 
 const ACCURACY: &str = "accuracy";
 
 impl Config {
-    /// The settings that flags ask for.
+    /// The settings for the flags.
     ///
     /// # Errors
     /// [`Error::Usage`] if the flags do not go together.
@@ -150,7 +150,7 @@ impl Config {
         let RnnArgs { case, fix, task, .. } = *args;
         cured(CURES, case, fix)?;
         if case != Case::Healthy && (task != TaskName::TemporalOrder || args.cell.is_some_and(|c| c != CellName::Rnn)) {
-            return usage(format!("--case {} is about --task temporal-order with --cell rnn", name_of(case)));
+            return usage(format!("--case {} requires --task temporal-order with --cell rnn", name_of(case)));
         }
         let least = if task == TaskName::TemporalOrder { 10 } else { 2 };
         match (args.length, task) {
@@ -215,13 +215,13 @@ impl Config {
                 let plain = Self {
                     length: args.length.unwrap_or(50),
                     hidden: 50,
-                    // An error counts as solved below 1 %, as in the paper.
+                    // The task counts as solved below an error of 1 %, as in the paper.
                     solved: 0.99,
                     evaluate_every: 50,
                     ..common
                 };
                 match cell {
-                    // Large output weights make large errors, so that what the recurrence does with them shows.
+                    // Large output weights make large first errors, which the recurrence then amplifies visibly.
                     CellName::Rnn => Self {
                         init: RecurrentInit::smart_tanh(),
                         head: Init::Normal(2.0),
@@ -243,7 +243,8 @@ impl Config {
                 length: 64,
                 hidden: 64,
                 batch: 32,
-                // A plain network falls off its cliffs at the rate that suits a gated one, and ReLU units die at both.
+                // The rate of a gated network is too high for a plain one, whose loss surface has cliffs. ReLU units
+                // die at either rate.
                 update: Update::Adam(match cell {
                     CellName::Lstm | CellName::Gru => 5e-3,
                     CellName::Rnn => 1e-3,
@@ -273,8 +274,8 @@ impl Config {
             Fix::None => {}
             Fix::ClipNorm => self.clip = Some(max_norm.unwrap_or(1.0)),
             Fix::MetaClip => (self.clip, self.learn_clip) = (Some(max_norm.unwrap_or(BAD_BOUND)), true),
-            // Soon after the task is solved the loss is next to nothing, with peaks, and never settles again: look often
-            // enough to end before that.
+            // Soon after the task is solved, the loss is close to 0 but has peaks, and never settles again. Frequent
+            // evaluations end the run before that.
             Fix::Omega => (self.omega, self.evaluate_every) = (Some(5.0), 25),
             Fix::Lstm => {
                 self.cell = Cell::Lstm;

@@ -1,4 +1,4 @@
-//! The example as a run knows it: what is minimised, what is judged, and how a bound on the gradient norm is learned.
+//! The example: its loss, its metric, and a bound on the gradient norm that gradient descent learns.
 
 use super::{
     config::{Config, Update},
@@ -19,23 +19,23 @@ use wgrad_nn::{
     optim::{Adam, AdamConfig, Sgd, SgdConfig},
 };
 
-/// A model, and what a run makes of it.
+/// A model, and the options of its training.
 #[derive(Clone)]
 struct Rnn {
     model: Model,
     /// The weight of Pascanu's regulariser.
     omega: Option<f64>,
     checkpoint: bool,
-    /// The logarithm of the bound on the gradient norm, where it is learned, and what the bound was at first.
+    /// The logarithm of a learned bound on the gradient norm, and the bound's first value.
     bound: Option<(StateId, f64)>,
 }
 
-/// How much the logarithm of a learned bound changes in one update: little, since the bound that serves one update best is
-/// larger than the one that serves many.
+/// The change of a learned bound's logarithm in one update. It is small, because the bound that is best for one update
+/// is larger than the bound that is best for many.
 const BOUND_RATE: f64 = 0.01;
 
 impl Rnn {
-    /// The mean loss without a regulariser.
+    /// The mean loss without the regulariser.
     #[track_caller]
     fn plain_loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
         self.model.loss(self.model.forward(x).1, y)
@@ -76,13 +76,13 @@ impl Network for Rnn {
 }
 
 impl Rnn {
-    /// Records a step of gradient descent on the bound, by the sign of the gradient: that of the loss that the batch has
-    /// after the update which has just been recorded, through that update and the clipping before it.
+    /// Records a step of gradient descent on the bound, by the sign of the gradient. The loss is that of the same batch
+    /// after the recorded update; its gradient flows back through the update and the clipping.
     fn learn_bound(&self, state: StateId, batch: &Inputs<'_>) {
         let t = batch.tape();
         t.scoped("meta-clip", || {
             let log_bound = t.state(state);
-            // The parameters are by now what the optimizer has made of them.
+            // The parameters on the tape are now the values after the update.
             let loss = self.plain_loss(batch.get("x"), batch.get("y"));
             let slope = loss.grad_wrt(&[log_bound])[0].expect("the new parameters depend on the bound");
             let rate = t.scalar(BOUND_RATE, slope.dtype());
@@ -93,7 +93,7 @@ impl Rnn {
     }
 }
 
-/// What a run declares.
+/// The declarations of a run.
 struct Declared {
     store: Store,
     rnn: Rnn,
@@ -149,10 +149,10 @@ impl Runnable for Config {
     }
 }
 
-/// The program of one training step, and the store that it is over.
+/// The program of one training step, and the store of its states.
 ///
 /// # Errors
-/// None that a task has.
+/// The generated tasks and the built-in digits cause no error.
 pub fn step(config: &Config, seed: u64) -> Result<(Store, Program)> {
     let Declared { store, rnn, params, optimizer, plan } = declare(config, seed);
     program(store, &rnn, &params, optimizer, plan)

@@ -1,4 +1,4 @@
-//! The model: a recurrent layer, and a linear one that reads its last hidden state.
+//! The model: a recurrent layer, and a linear layer that reads its last hidden state.
 
 use super::config::{Config, TaskName};
 use wgrad::{Store, Tensor};
@@ -9,7 +9,7 @@ use wgrad_nn::{Builder, Linear, Outputs, Recurrent, data::Task};
 pub struct Model {
     /// The recurrent layer.
     pub recurrent: Recurrent,
-    /// From the last hidden state to the outputs.
+    /// The linear layer from the last hidden state to the outputs.
     pub head: Linear,
     task: TaskName,
 }
@@ -23,13 +23,13 @@ impl Model {
         Self { recurrent, head, task: config.task }
     }
 
-    /// What the recurrent layer gives for a sequence `[time, batch, inputs]`, and the outputs `[batch, outputs]`.
+    /// The hidden states for a sequence `[time, batch, inputs]`, and the outputs `[batch, outputs]`.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>) -> (Outputs<'t>, Tensor<'t>) {
         self.with_head(self.recurrent.forward(x))
     }
 
-    /// As `forward`, step by step, for losses that look at the gradient of each hidden state.
+    /// The same as [`Model::forward`], unrolled step by step, for losses that need the gradient of each hidden state.
     #[track_caller]
     pub fn unrolled<'t>(&self, x: Tensor<'t>) -> (Outputs<'t>, Tensor<'t>) {
         self.with_head(self.recurrent.unrolled(x))
@@ -50,7 +50,7 @@ impl Model {
         })
     }
 
-    /// What held-out data is judged by: accuracy, or the mean squared error.
+    /// The metric on held-out data: accuracy, or the mean squared error.
     #[track_caller]
     pub fn metric<'t>(&self, outputs: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
         outputs.tape().scoped("metric", || match self.task {

@@ -1,12 +1,13 @@
-//! Which cures go with which case.
+//! The cases of an example, and the cures of each case.
 
 use crate::{Error, Result};
 use clap::ValueEnum;
 
-/// Some cases, and the cures of each, the default one first. The first entry is the healthy case, which has none.
+/// A case and its cures, the default one first. In a table of cases, the first entry is the healthy case, which has no
+/// cures.
 pub type Cure<C, F> = (C, &'static [F]);
 
-/// The name of a flag's value, as the command line has it.
+/// The name of a flag's value on the command line.
 pub(crate) fn name_of(value: impl ValueEnum) -> String {
     value.to_possible_value().expect("every value has a name").get_name().to_string()
 }
@@ -18,7 +19,7 @@ pub struct Case {
     pub example: &'static str,
     /// The case.
     pub case: String,
-    /// Its cures, the default one first; none of the healthy case.
+    /// The cures, the default one first; the healthy case has none.
     pub cures: Vec<String>,
 }
 
@@ -32,10 +33,10 @@ pub fn cases<C: ValueEnum + Copy, F: ValueEnum + Copy>(example: &'static str, ta
     table.iter().map(of).collect()
 }
 
-/// The cures of a case, the default one first, where `fix` is one of them or the default value, which is no cure.
+/// The cures of a case, the default one first. `fix` must be one of them, or the default value, which means no cure.
 ///
 /// # Errors
-/// [`Error::Usage`] if it cures another case, or none.
+/// [`Error::Usage`] if `fix` is not a cure of the case.
 pub fn cured<C, F>(table: &[Cure<C, F>], case: C, fix: F) -> Result<&'static [F]>
 where
     C: ValueEnum + Copy + PartialEq,

@@ -29,15 +29,15 @@ pub struct Diagnose<'a> {
     pub prove: bool,
     /// The steps of each replay.
     pub horizon: Option<u32>,
-    /// The command that proves.
+    /// The command that proves the remedy, for the hint to the user.
     pub again: &'a str,
-    /// The files that keep what the run shows.
+    /// The files that record the run.
     pub kept: Kept<'a>,
-    /// The file of the step at which the run breaks.
+    /// The file for the capsule of the step at which the run breaks.
     pub capsule: Option<&'a Path>,
 }
 
-/// A number as JSON has it beside its range, whose ends are null where there is none.
+/// A number and its normal range as JSON; an unbounded end is null.
 #[derive(Serialize)]
 struct Shown<'a> {
     what: &'a str,
@@ -58,7 +58,7 @@ struct Summary<'a> {
     fault: &'static str,
     place: &'a [String],
     since: usize,
-    /// The remedy that is proven, or the first.
+    /// The first remedy, which is the proven one if there is a proof.
     remedy: Option<&'static str>,
     remedies: Vec<&'static str>,
     proven: bool,
@@ -73,19 +73,20 @@ struct Summary<'a> {
     seconds: f64,
 }
 
-/// Runs of at least so many seconds are replayed in part.
+/// Runs that take at least this many seconds are replayed only in part.
 const LONG: f64 = 15.0;
 
-/// Makes a run, and tells what is wrong with it.
+/// Makes a run, and prints the diagnosis of it.
 ///
 /// # Errors
-/// If a run fails.
+/// If a run fails, or a file cannot be written.
 pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Result<()> {
     let place = Place::open(common)?;
     let start = Instant::now();
     let example = run.open(common, &place, &Setup::default())?.0;
     let settings = example.settings().clone();
-    // All of it is written at once: each step's update, measurement and alerts.
+    // The queue has room for all records of the run, because they are written at once: each step's update, measurement
+    // and alerts.
     let mut metrics = Metrics::open(asked.kept, false, 8 * (settings.steps + 2))?;
     if let Some(metrics) = &mut metrics {
         metrics.begin(run, &*example);
@@ -147,7 +148,10 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
         return Ok(());
     }
     if interrupt::requested() {
-        say!("Interrupted after {} steps: what follows is of these, and of what was proven by then", diagnosis.steps);
+        say!(
+            "Interrupted after {} steps: the diagnosis covers these steps and the proofs that were complete",
+            diagnosis.steps
+        );
     }
     if !common.quiet {
         let target = if report.reached { "reached" } else { "missed" };
@@ -162,8 +166,8 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
     }
     say!("{diagnosis}");
     match (asked.capsule, diagnosis.failure.is_some()) {
-        (Some(path), true) => say!("That step is kept: wgrad replay {}", path.display()),
-        (Some(path), false) => say!("No value is not finite: {} is not written", path.display()),
+        (Some(path), true) => say!("The failing step is saved; replay it with: wgrad replay {}", path.display()),
+        (Some(path), false) => say!("All values are finite, so {} is not written", path.display()),
         (None, _) => {}
     }
     let provable =
@@ -177,7 +181,7 @@ pub fn diagnose(run: &dyn Runnable, asked: &Diagnose<'_>, common: &Common) -> Re
     Ok(())
 }
 
-/// Writes what a run has shown.
+/// Writes the updates, measurements and metric of a run.
 fn write(metrics: &mut Metrics, settings: &Settings, trace: &Trace) {
     let mut measured = trace.measured.iter().peekable();
     for (step, update) in trace.updates.iter().enumerate() {
@@ -191,7 +195,7 @@ fn write(metrics: &mut Metrics, settings: &Settings, trace: &Trace) {
     }
 }
 
-/// Shows what is found, and its proof.
+/// Writes the diagnosis, and the losses of its proof.
 fn show(metrics: &mut Metrics, diagnosis: &Diagnosis) {
     metrics.finding(diagnosis.steps, &diagnosis.to_string());
     if let Some(Proof { remedy, unfit_name, losses, .. }) =
@@ -203,7 +207,7 @@ fn show(metrics: &mut Metrics, diagnosis: &Diagnosis) {
     }
 }
 
-/// The step at which the run broke or grew, with its way from the cause to the loss, measured again.
+/// The step at which the run broke or first spiked, measured again, with the chain of nodes from the cause to the loss.
 fn failing(diagnosis: &Diagnosis, place: &Place) -> Result<Option<(usize, Recorded)>> {
     let failed = diagnosis.failure.as_ref().map(|failure| (failure.update, &failure.origin.chain, &failure.capsule));
     let spiked = diagnosis.spike.as_ref().map(|spike| (spike.update, &spike.growth.chain, &spike.capsule));
@@ -229,13 +233,13 @@ fn layers(measured: &Measurement) -> Vec<f64> {
     sites.filter_map(|site| site.flow.as_ref()).map(|flow| flow.mean_abs).collect()
 }
 
-/// The judgement of the run as `wgrad train` has it.
+/// The report on the run, judged as `wgrad train` judges it.
 fn report(settings: &Settings, trace: &Trace, diagnosis: &Diagnosis) -> Report {
     let mut history = History::default();
     let mut measured = trace.measured.iter().peekable();
     let (mut flow, mut applied) = (vec![], 0.0);
     for (step, update) in trace.updates.iter().enumerate() {
-        // Between two measurements the first of them stands.
+        // Between two measurements, the earlier one counts.
         while let Some((_, of)) = measured.next_if(|(at, _)| *at <= step) {
             flow = layers(of);
             applied = of.applied_norm;

@@ -1,4 +1,4 @@
-//! What an example is to a run.
+//! The interface between an example and a run.
 
 use crate::{Error, Result, cli::Common, device::Place, history::Observed, report::Metric};
 use wgrad::{Lint, Program, Session, Taps};
@@ -9,7 +9,7 @@ use wgrad_nn::{
     track::{Recorded, Setting},
 };
 
-/// How long a run is, and what it is judged by.
+/// The length of a run, and its metric.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
     /// The example.
@@ -18,39 +18,40 @@ pub struct Settings {
     pub case: String,
     /// The cure.
     pub fix: String,
-    /// Samples per step.
+    /// The number of samples per step.
     pub batch: usize,
     /// The most training steps.
     pub steps: usize,
-    /// Steps between evaluations on held-out data; also between saves.
+    /// The number of steps between evaluations on held-out data, and between saves.
     pub evaluate_every: usize,
     /// The metric, with its target.
     pub metric: Metric,
-    /// A value of the metric at which the task counts as solved, and the run ends; NaN: it never does.
+    /// The value of the metric at which the task counts as solved, and the run ends. With NaN, the task never counts as
+    /// solved.
     pub solved: f64,
-    /// Decides parameters and data.
+    /// The seed of parameters and data.
     pub seed: u64,
 }
 
-/// What the numbers of a history stand for.
+/// The names of the numbers in a history.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Names {
-    /// Layers or time steps, first to last.
+    /// The layers or time steps, first to last.
     pub flow: Vec<String>,
-    /// Weights, in the order of declaration.
+    /// The weights, in the order of their declaration.
     pub weights: Vec<String>,
 }
 
 /// A run's settings, from which it can be opened any number of times.
 pub trait Runnable {
-    /// Declares model and data, and moves them to a device. What `setup` says goes into the trainer's configuration; the default
-    /// measures what a run prints.
+    /// Declares the model and the data, and moves them to a device. `setup` changes the trainer's configuration; the
+    /// default setup measures the numbers that a run prints.
     ///
     /// # Errors
     /// If data cannot be read, or the device fails.
     fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)>;
 
-    /// Its own settings, where [`Settings`] does not have them.
+    /// The run's own settings that [`Settings`] does not have.
     fn parameters(&self) -> Vec<(String, Setting)> {
         vec![]
     }
@@ -69,13 +70,13 @@ pub struct Seen<'a> {
 
 /// A model with its data and everything that trains it.
 pub trait Example {
-    /// What the run is.
+    /// The settings of the run.
     fn settings(&self) -> &Settings;
 
-    /// What the numbers of the history stand for.
+    /// The names of the numbers in the history.
     fn names(&self) -> &Names;
 
-    /// What a run that goes on from a file has in common with the one that wrote it, where the tensors do not tell.
+    /// The settings that a resumed run must share with the saved run, beyond the names and shapes of the tensors.
     fn identity(&self) -> Vec<(&'static str, String)>;
 
     /// Makes one training step.
@@ -84,42 +85,43 @@ pub trait Example {
     /// If the device fails.
     fn step(&mut self, session: &mut Session) -> Result<()>;
 
-    /// Tells of the steps among these runs, oldest first.
+    /// Calls `tell` for each step whose end is among these taps, oldest first.
     fn observe(&mut self, taps: &Taps, tell: &mut dyn FnMut(Seen<'_>));
 
-    /// The metric on held-out data. All steps have arrived before.
+    /// The metric on held-out data. The caller has observed all steps before.
     ///
     /// # Errors
     /// If the device fails.
     fn evaluate(&mut self, session: &mut Session) -> Result<f64>;
 
-    /// The run for a diagnosis, which makes its steps by itself.
+    /// The parts of the run for a diagnosis, which makes the steps itself.
     fn opened(self: Box<Self>, session: Session) -> Opened<Error>;
 
     /// The recorded step.
     fn program(&self) -> &Program;
 
-    /// The recorded step, measured on the last batch with the states as they are, which stay so. `None` before the first step.
+    /// The recorded step, measured on the last batch with the current states, which stay unchanged. `None` before the
+    /// first step.
     ///
     /// # Errors
     /// If the device fails.
     fn measured(&self, session: &mut Session, moment: &str) -> Result<Option<Recorded>>;
 
-    /// What is doubtful about the recorded step.
+    /// The lints of the recorded step.
     fn lints(&self) -> Vec<Lint>;
 
-    /// Where the data is: what a checkpoint keeps besides states and history.
+    /// The position in the data, which a checkpoint keeps besides states and history.
     fn position(&self) -> Metadata {
         Metadata::new()
     }
 
-    /// Goes on after so many steps, with what [`Example::position`] has kept.
+    /// Continues after `steps` steps, from the position that [`Example::position`] returned.
     ///
     /// # Errors
-    /// If the position is none.
+    /// If the position is invalid.
     fn resume(&mut self, metadata: &Metadata, steps: usize) -> Result<()>;
 
-    /// Lines to show after a run that has ended.
+    /// Lines to print at the end of a run.
     ///
     /// # Errors
     /// If the device fails.

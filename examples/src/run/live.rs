@@ -1,4 +1,4 @@
-//! The block of lines on a terminal that shows a run while it goes on, and stays in its place.
+//! The live display of a run: a block of lines that stays in its place on a terminal.
 
 use crate::cli::Common;
 use console::{Term, truncate_str};
@@ -8,20 +8,20 @@ use wgrad_nn::{Forecast, LossWatch, Update, track::Alert};
 
 /// The time between two drawings.
 const BETWEEN: Duration = Duration::from_millis(100);
-/// The columns of a sparkline, and the most of the flow.
+/// The number of columns of a sparkline, and the largest number of columns of the flow.
 const SPARK: usize = 24;
 const FLOW: usize = 48;
-/// Blocks by height; a value that is not finite is the last.
+/// The blocks by height, and the mark of a non-finite value.
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const ODD: char = '×';
-/// The magnitudes of gradients between which the flow is drawn, as powers of 10.
+/// The lowest and the highest magnitude of gradients in the drawing of the flow, as powers of 10.
 const FLOW_RANGE: [f64; 2] = [-10.0, 2.0];
 
-/// Numbers over a whole run, thinned so that few are kept.
+/// An even sample of a number over a whole run.
 #[derive(Clone, Debug)]
 struct Spark {
     values: Vec<f64>,
-    /// The updates that a number stands for.
+    /// The number of updates per kept number.
     stride: usize,
     seen: usize,
     log: bool,
@@ -43,7 +43,8 @@ impl Spark {
         }
     }
 
-    /// A block for each column: the mean of its part of the run, between the lowest and the highest of all columns.
+    /// A block for each column. Its height is the mean over a part of the run, scaled between the lowest and the
+    /// highest column.
     fn line(&self) -> String {
         let per = self.values.len().div_ceil(SPARK).max(1);
         let at = |value: &f64| if self.log { value.log10() } else { *value };
@@ -63,11 +64,11 @@ fn block(value: f64, low: f64, high: f64) -> char {
     BLOCKS[((share * BLOCKS.len() as f64) as usize).min(BLOCKS.len() - 1)]
 }
 
-/// The block of a run.
+/// The live display of a run.
 #[derive(Debug)]
 pub struct Live {
     bar: ProgressBar,
-    /// The samples of a step.
+    /// The number of samples per step.
     batch: usize,
     metric_name: &'static str,
     metric: f64,
@@ -84,8 +85,8 @@ pub struct Live {
 }
 
 impl Live {
-    /// A block for a run of so many steps with such batches, of which some are made already. Nothing is drawn where that is not
-    /// wanted, or where standard error is no terminal.
+    /// A display for a run of `steps` steps, of which `made` are made already. Nothing is drawn if the display is not
+    /// wanted, or if standard error is no terminal.
     pub fn new(wanted: bool, steps: usize, made: usize, batch: usize, metric_name: &'static str) -> Self {
         let target = if wanted { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
@@ -111,12 +112,12 @@ impl Live {
         }
     }
 
-    /// True if a command shows blocks.
+    /// True if the command line allows a live display.
     pub fn is_wanted(common: &Common) -> bool {
         !common.quiet && !common.json
     }
 
-    /// Takes an update.
+    /// Adds an update.
     pub fn update(&mut self, step: usize, update: &Update) {
         if self.bar.is_hidden() {
             return;
@@ -131,19 +132,19 @@ impl Live {
         self.last = Some(update.clone());
     }
 
-    /// Takes the flow of gradients of an update that is measured: layers, or time steps, first to last.
+    /// Replaces the flow of gradients by that of a measured update: layers, or time steps, first to last.
     pub fn flow(&mut self, flow: &[f64]) {
         if !self.bar.is_hidden() {
             self.flow = flow.to_vec();
         }
     }
 
-    /// Takes the metric on held-out data.
+    /// Replaces the metric on held-out data.
     pub fn metric(&mut self, value: f64) {
         self.metric = value;
     }
 
-    /// Draws the block after so many steps, if the last time is long enough ago.
+    /// Draws the block after `steps` steps, unless it was drawn less than [`BETWEEN`] ago.
     pub fn show(&mut self, steps: usize) {
         if self.bar.is_hidden() || self.drawn.is_some_and(|at| at.elapsed() < BETWEEN) {
             return;
@@ -154,7 +155,7 @@ impl Live {
         self.bar.set_message(self.lines(width, self.bar.per_sec()).join("\n"));
     }
 
-    /// Begins again at the first step, with a line about what is made: a replay with a remedy.
+    /// Shows the progress of a replay with a remedy: `steps` of `length` steps, and the remedy's name.
     pub fn replay(&mut self, name: &str, steps: usize, length: usize) {
         if self.bar.is_hidden() || self.drawn.is_some_and(|at| at.elapsed() < BETWEEN) {
             return;
@@ -165,12 +166,12 @@ impl Live {
         self.bar.set_message(format!("The same steps again: {name}"));
     }
 
-    /// Takes the block away: what was found follows.
+    /// Removes the block, so that the results can be printed.
     pub fn clear(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// The lines below the bar, no wider than a terminal.
+    /// The lines below the bar, cut to the width of the terminal.
     fn lines(&self, width: usize, steps_per_second: f64) -> Vec<String> {
         let Some(last) = &self.last else { return vec![] };
         let (loss, norm) = (self.loss.line(), self.norm.line());

@@ -1,4 +1,4 @@
-//! The files that keep what a run shows: metrics, one JSON object a line, and a report.
+//! The files that record a run: metrics, one JSON object a line, and a report.
 
 use super::{Example, Runnable, Seen};
 use crate::{Error, Result, say};
@@ -11,12 +11,12 @@ use wgrad_nn::{
     track::{End, Jsonl, Page, Recorded, Setting, Sink, TensorBoard, Tracker},
 };
 
-/// Records that may wait to be written while a run goes on.
+/// The number of records that may wait to be written.
 pub const QUEUE: usize = 4096;
-/// Steps from one measurement that is written to the next.
+/// The number of steps between measurements that are written.
 pub const EVERY: usize = 10;
 
-/// The files that keep what a run shows.
+/// The files that the command line asks for.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Kept<'a> {
     /// A file of metrics.
@@ -25,31 +25,31 @@ pub struct Kept<'a> {
     pub report: Option<&'a Path>,
 }
 
-/// Takes what a run shows to its files.
+/// Writes the records of a run to its files.
 #[derive(Debug)]
 pub struct Metrics {
-    /// The file of metrics, if it is asked for: what cannot be written there is an error.
+    /// The file of metrics, if there is one. A failure to write this file is an error of the run.
     path: Option<PathBuf>,
-    /// The folder of the report: what cannot be written there is told, and keeps no run from its end.
+    /// The folder of the report, if there is one. A failure to write the report is printed, and does not stop the run.
     report: Option<PathBuf>,
     tracker: Tracker,
 }
 
-/// A file that cannot be made.
+/// The error of a file that cannot be created.
 fn failed(path: &Path, error: &io::Error) -> Error {
     let why = match error.kind() {
-        io::ErrorKind::AlreadyExists => "it is there already: name another, or remove it".into(),
+        io::ErrorKind::AlreadyExists => "it exists already: choose another name, or remove it".into(),
         _ => error.to_string(),
     };
     Error::Metrics { path: path.into(), why }
 }
 
 impl Metrics {
-    /// New files; of a run that goes on from another's end, the file of metrics may be there. So many records may wait to be
-    /// written. `None` if nothing is kept.
+    /// Creates the files. A run that is resumed (`goes_on`) appends to its file of metrics. `queue` records may wait to
+    /// be written. Returns `None` if no file is asked for.
     ///
     /// # Errors
-    /// [`Error::Metrics`] if one cannot be written, or is there already.
+    /// [`Error::Metrics`] if a file cannot be written, or exists already.
     pub fn open(kept: Kept<'_>, goes_on: bool, queue: usize) -> Result<Option<Self>> {
         let mut sinks: Vec<Box<dyn Sink>> = vec![];
         if let Some(path) = kept.metrics {
@@ -57,7 +57,8 @@ impl Metrics {
             sinks.push(Box::new(file.map_err(|error| failed(path, &error))?));
         }
         if let Some(folder) = kept.report {
-            // The page is first: where there is one nothing else is written. Its title is the command.
+            // The page is created first, so that an existing page stops the command before it writes anything else. Its
+            // title is the command.
             let page = folder.join("index.html");
             let asked: Vec<String> = std::env::args().skip(1).collect();
             sinks.push(Box::new(
@@ -72,7 +73,7 @@ impl Metrics {
         Ok((!sinks.is_empty()).then(|| Self { path, report, tracker: Tracker::new(sinks, queue) }))
     }
 
-    /// Takes what the run is.
+    /// Records the settings of the run.
     pub fn begin(&mut self, run: &dyn Runnable, example: &dyn Example) {
         let settings = example.settings();
         let text = |name: &str, value: &str| (name.to_string(), Setting::Text(value.into()));
@@ -102,7 +103,7 @@ impl Metrics {
         }
     }
 
-    /// Takes a step.
+    /// Records a step.
     pub fn seen(&mut self, step: usize, seen: &Seen<'_>) {
         self.update(step, seen.update);
         if let Some(measured) = seen.measured.filter(|_| step.is_multiple_of(EVERY)) {
@@ -110,47 +111,47 @@ impl Metrics {
         }
     }
 
-    /// Takes what a step did.
+    /// Records the update of a step.
     pub fn update(&mut self, step: usize, update: &Update) {
         self.tracker.update(step, update);
     }
 
-    /// Takes what a step looked like from within.
+    /// Records the measurement of a step.
     pub fn measurement(&mut self, step: usize, measured: &Measurement) {
         self.tracker.measurement(step, measured);
     }
 
-    /// Takes the metric on held-out data after so many steps.
+    /// Records the metric on held-out data after `steps` steps.
     pub fn evaluation(&mut self, steps: usize, name: &str, value: f64) {
         self.tracker.value(steps, name, value);
     }
 
-    /// Takes what is found, in words.
+    /// Records a finding, as text.
     pub fn finding(&mut self, steps: usize, text: &str) {
         self.tracker.text(steps, "finding", text);
     }
 
-    /// Takes settings, of what is judged by no metric.
+    /// Records the settings of a command that has no metric.
     pub fn settings(&mut self, all: Vec<(String, Setting)>) {
         self.tracker.settings(all, "");
     }
 
-    /// Takes a recorded step, for the report.
+    /// Adds a recorded step to the report.
     pub fn recorded(&mut self, steps: usize, recorded: Recorded) {
         if self.report.is_some() {
             self.tracker.tape(steps, recorded);
         }
     }
 
-    /// Takes the losses of a replay, by its name.
+    /// Records the losses of a replay under its name.
     pub fn replayed(&mut self, name: &str, losses: &[f64]) {
         losses.iter().enumerate().for_each(|(step, loss)| self.tracker.value(step, &format!("proof/{name}"), *loss));
     }
 
-    /// Brings all of it to the files.
+    /// Writes the remaining records, and closes the files.
     ///
     /// # Errors
-    /// [`Error::Metrics`] if a file of metrics could not be written to its end.
+    /// [`Error::Metrics`] if the file of metrics could not be written completely.
     pub fn finish(self, steps: usize, end: End) -> Result<()> {
         let Self { path, report, mut tracker } = self;
         tracker.end(steps, end);
@@ -158,7 +159,7 @@ impl Metrics {
         if tracked.dropped > 0 {
             let of =
                 path.iter().chain(&report).map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
-            eprintln!("wgrad: {of} lacks {} records, for which there was no time", tracked.dropped);
+            eprintln!("wgrad: {of} lacks {} records, because the disk was too slow", tracked.dropped);
         }
         let mut error = None;
         for failed in tracked.errors {
@@ -170,7 +171,7 @@ impl Metrics {
         error.map_or(Ok(()), Err)
     }
 
-    /// Tells a person where the report is.
+    /// Prints the path of the report.
     pub fn told(kept: Kept<'_>) {
         if let Some(folder) = kept.report {
             say!("The report: {}", folder.join("index.html").display());

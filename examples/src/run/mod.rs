@@ -1,7 +1,7 @@
-//! Runs: what all examples have in common, from the first batch to the verdict.
+//! Runs: the code that all examples share, from the first batch to the verdict.
 //!
-//! An example says what it is ([`Runnable`], [`Example`]); how it is trained, watched, saved, gone on with, judged and shown is
-//! here. Most are a [`Network`] behind a [`wgrad_nn::Trainer`].
+//! An example implements [`Runnable`] and [`Example`]; this module trains, watches, saves, resumes, judges and shows
+//! it. Most examples are a [`Network`] with a [`wgrad_nn::Trainer`].
 
 mod cases;
 mod data;

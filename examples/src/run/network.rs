@@ -1,4 +1,4 @@
-//! Networks behind a trainer: micro-batches, held-out data, and what hooks see of the layers.
+//! Networks with a trainer: micro-batches, held-out data, and the flow of gradients through the layers.
 
 use super::{Data, Example, Feed, Names, Seen, Settings, data::split, measured};
 use crate::{Error, Result, cli::Training, device::Place, history::Observed};
@@ -13,19 +13,18 @@ use wgrad_nn::{
 
 /// A model with its loss and its metric.
 pub trait Network: Clone + 'static {
-    /// What a batch is trained on: the mean loss, or what is to be minimised instead, where the mean loss is tapped as
-    /// [`LOSS`].
+    /// The value to minimise for a batch: the mean loss, or another value; the mean loss is then tapped as [`LOSS`].
     fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t>;
 
     /// The mean metric of a batch of held-out data.
     fn metric<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t>;
 
-    /// Adds to a trainer what its configuration has no word for.
+    /// Adds passes and hooks to a trainer that its configuration does not offer.
     fn train(&self, trainer: Trainer) -> Trainer {
         trainer
     }
 
-    /// Lines to show after a run that has ended; `held_out` is a batch of held-out data.
+    /// Lines to print at the end of a run; `held_out` is a batch of held-out data.
     ///
     /// # Errors
     /// If the device fails.
@@ -34,24 +33,24 @@ pub trait Network: Clone + 'static {
     }
 }
 
-/// The tap of a loss that is not what is minimised.
+/// The tap of the mean loss, if the run minimises another value.
 pub const LOSS: &str = "example/loss";
 
-/// How a network is trained.
+/// The plan of a network's training.
 pub struct Plan<D> {
-    /// How long, and what it is judged by.
+    /// The length of the run, and its metric.
     pub settings: Settings,
-    /// What a run that goes on from a file must have in common with this one.
+    /// The settings that a resumed run must share with the saved run.
     pub identity: Vec<(&'static str, String)>,
-    /// The command line's options of training.
+    /// The command line's training options.
     pub training: Training,
-    /// What is done to gradients. Watching, precision and accumulation are set from the rest.
+    /// The passes on gradients. The other fields of the plan set the monitor, the precision and the accumulation.
     pub trainer: TrainerConfig,
-    /// What batches are taken from.
+    /// The data of the batches.
     pub data: D,
     /// Held-out data, in batches.
     pub held_out: Vec<Batch>,
-    /// Decides the order of batches.
+    /// The seed of the order of batches.
     pub seed: u64,
 }
 
@@ -65,20 +64,20 @@ struct Trained<N> {
     trainer: Trainer,
     feed: Box<dyn Feed>,
     held_out: Vec<Batch>,
-    /// The weights whose gradients' norms are shown, by their place among those of all parameters.
+    /// The indices, among all parameters, of the weights whose gradient norms are shown.
     weights: Vec<usize>,
-    /// Mean losses of micro-batches of the update under way, where they are tapped.
+    /// The mean losses of the micro-batches of the current update, as far as they are tapped as [`LOSS`].
     losses: Vec<f64>,
-    /// The flow of the last update that was measured, which stands for those after it.
+    /// The flow of the last measured update, which also counts for later updates until the next measurement.
     flow: Vec<f64>,
-    /// The recorded update, without what measures it.
+    /// The recorded update, without its measurements.
     program: Program,
     /// The last micro-batch.
     last: Option<Batch>,
     place: Place,
 }
 
-/// The parameters with at least two dimensions: their places among `params`, and their paths.
+/// The parameters with at least two dimensions: their indices in `params`, and their paths.
 fn weights(layout: &Layout, params: &[Param]) -> (Vec<usize>, Vec<String>) {
     let of = |(at, param): (usize, &Param)| {
         let decl = layout.param(*param);
@@ -87,7 +86,8 @@ fn weights(layout: &Layout, params: &[Param]) -> (Vec<usize>, Vec<String>) {
     params.iter().enumerate().filter_map(of).unzip()
 }
 
-/// A configuration that measures what a run prints. A loss that is not finite is for the verdict to tell.
+/// A configuration that measures the numbers that a run prints. It does not check the loss, because the verdict tells
+/// of a non-finite loss.
 fn shown(config: TrainerConfig) -> TrainerConfig {
     let flow = MonitorConfig { every: 1, detail: Detail::Flow, ..MonitorConfig::default() };
     TrainerConfig { profile: true, monitor: Some(flow), check_loss: false, give_up: None, ..config }
@@ -118,7 +118,7 @@ fn trainer<N: Network, D>(
     }))
 }
 
-/// What the numbers of a program's flows stand for, first to last: layers, or time steps.
+/// The names of the numbers in a program's flow, first to last: layers, or time steps.
 fn flows(trainer: &Trainer, program: &Program) -> Vec<String> {
     let named = trainer.flow_sites(program).into_iter().flat_map(|(path, steps)| match steps {
         0 => vec![path.trim_end_matches('z').trim_end_matches('/').to_string()],
@@ -127,7 +127,7 @@ fn flows(trainer: &Trainer, program: &Program) -> Vec<String> {
     named.collect()
 }
 
-/// Records one update of a network: its program, and the store that it is over.
+/// Records one update of a network; returns its program, and the store of its states.
 ///
 /// # Errors
 /// If the data has no batch.
@@ -150,7 +150,7 @@ fn first(feed: &mut dyn Feed, accumulate: usize) -> Result<Batch> {
     Ok(split(&batch, feed.axis(), accumulate).remove(0))
 }
 
-/// Records a micro-batch, and the update where it takes more of them.
+/// Records a micro-batch. If an update takes several micro-batches, the update is recorded after it.
 fn record(store: &Store, trainer: &Trainer, micro: &Batch) -> Program {
     let tape = Tape::new(store.layout().clone().into());
     trainer.record_micro_batch(&tape, &[("x", &micro.x), ("y", &micro.y)]);
@@ -205,7 +205,7 @@ pub fn open<N: Network, D: Data>(
     Ok((Box::new(trained), session))
 }
 
-/// The gradient that reaches the inputs of activations: the mean magnitude of each layer, or of each time step.
+/// The mean magnitude of the gradient at the inputs of activations, for each layer or each time step.
 fn flow(measured: &Measurement, share: f64) -> Vec<f64> {
     let is_activated = |path: &str| path.rsplit('/').next() == Some("z");
     let flows = measured.sites.iter().filter(|site| is_activated(&site.path)).filter_map(|site| site.flow.as_ref());
@@ -252,7 +252,8 @@ impl<N: Network> Example for Trained<N> {
 
     fn observe(&mut self, taps: &Taps, tell: &mut dyn FnMut(Seen<'_>)) {
         let runs = std::slice::from_ref(taps);
-        // Of the whole batch, of which a micro-batch with its own mean loss is a part.
+        // A micro-batch measures the gradient of its own mean loss. This factor converts it to the mean loss of the
+        // whole batch.
         let share = 1.0 / self.accumulate as f64;
         let measured = self.trainer.measurements(runs);
         if let Some(measured) = measured.first() {
@@ -261,7 +262,8 @@ impl<N: Network> Example for Trained<N> {
         self.losses.extend(taps.scalar(LOSS));
         for update in self.trainer.updates(runs) {
             let profile = update.profile.as_ref().expect("it is asked for");
-            // A scale that was too large is no norm of the gradient: such a step is not taken, and a smaller one follows.
+            // An overflow of the loss scale does not tell the norm of the gradient. The step is skipped, and a smaller
+            // scale follows.
             let overflow = !update.taken && update.loss_scale != 1.0;
             let known = |value: f64| if overflow { 0.0 } else { value };
             let losses = std::mem::take(&mut self.losses);

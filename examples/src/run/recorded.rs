@@ -1,14 +1,14 @@
-//! A recorded step as a report shows it.
+//! The recorded step of a report, with its measurements.
 
 use crate::{Result, device::Place};
 use wgrad::{Array, Program, Session};
 use wgrad_cpu::CpuBackend;
 use wgrad_nn::{Capsule, track::Recorded};
 
-/// A step with the time of its kernels, and with the ranges of its values from the states as they are.
+/// A step with the times of its kernels, and the ranges of its values for the current states.
 ///
-/// On a GPU the ranges are computed on the CPU, from the same states: each operation by itself would be a kernel to compile, which
-/// takes some renderers minutes. `moment` then says so.
+/// For a GPU, the ranges are computed on the CPU, from the same states. Each operation alone would be a kernel to
+/// compile, which takes some software renderers minutes. The recorded `moment` then says so.
 ///
 /// # Errors
 /// If a device fails.

@@ -1,4 +1,4 @@
-//! What the command prints of a run, and of the one that it is shown beside.
+//! The printed results of a run, and of the run for comparison.
 
 use super::{Column, Diagnose, Files, Finished, Metrics, Names, Runnable, Watch, check, diagnose, name_of, run, table};
 use crate::{
@@ -11,33 +11,34 @@ use crate::{
 };
 use clap::ValueEnum;
 
-/// A run that another is shown beside.
+/// The run that another run is compared with.
 pub struct Beside {
-    /// How it differs, such as `without the cure`.
+    /// The difference to the other run, such as `without the cure`.
     pub title: &'static str,
     /// Its settings.
     pub run: Box<dyn Runnable>,
 }
 
-/// What the command line asks for.
+/// The run that the command line asks for.
 pub struct Asked<'a> {
     /// The run.
     pub run: &'a dyn Runnable,
-    /// What it is shown beside.
+    /// The run for comparison.
     pub beside: Option<Beside>,
-    /// The heading of its column beside another.
+    /// The heading of its column in a comparison.
     pub title: &'static str,
-    /// What the numbers of the flow are of: `step`, `layer`.
+    /// The kind of the rows of the flow: `step` or `layer`.
     pub what: &'static str,
-    /// The default cure, where a case is run without one.
+    /// The default cure, if a case is run without a cure.
     pub cure: Option<String>,
 }
 
-/// Runs a case with one of its cures, after the same without it; or without a cure, where `fix` is the default value, which is
-/// none. `config` makes the settings of either; `what` is what the numbers of the flow are of.
+/// Runs a case with one of its cures, after the same run without the cure. If `fix` is the default value, which means
+/// no cure, the case is run alone. `config` makes the settings of both runs; `what` is the kind of the rows of the
+/// flow.
 ///
 /// # Errors
-/// If the settings do not go together; as [`show`].
+/// If the settings do not go together; otherwise as [`show`].
 pub fn compare<F, R>(
     fix: F,
     cures: &[F],
@@ -62,7 +63,7 @@ where
     show(&asked, common, options)
 }
 
-/// Runs what is asked for, after what it is shown beside, and prints it.
+/// Runs the run for comparison, if there is one, then the requested run, and prints the results.
 ///
 /// # Errors
 /// As [`Files::open`] and [`run`].
@@ -79,7 +80,7 @@ pub fn show(asked: &Asked<'_>, common: &Common, options: &RunOptions) -> Result<
         return diagnose(asked.run, &how, common);
     }
     let args = &options.files;
-    // A run that has no device makes no file.
+    // The device comes first, so that a run without a device creates no file.
     let place = Place::open(common)?;
     let files = Files::open(args, options.kept())?;
     let watch = if common.quiet { Watch::Silent } else { Watch::Bar };
@@ -97,7 +98,7 @@ pub fn show(asked: &Asked<'_>, common: &Common, options: &RunOptions) -> Result<
         beside = Some((other.title, run));
     }
     let finished = run(asked.run, common, &place, &files, watch)?;
-    // All is saved, whether its result can be printed or not.
+    // The files are complete here, even if the results cannot be printed.
     drop(files);
     if common.json {
         json(&finished.report);
@@ -118,7 +119,7 @@ pub fn show(asked: &Asked<'_>, common: &Common, options: &RunOptions) -> Result<
     Ok(())
 }
 
-/// The gradients by layer, what else there is to say, and the verdict.
+/// Prints the gradients by layer, the remarks, and the verdict.
 fn tables(asked: &Asked<'_>, beside: Option<(&'static str, Finished)>, finished: &Finished) {
     let title = if beside.is_some() { asked.title } else { "" };
     let runs: Vec<(&str, &Finished)> =
@@ -154,11 +155,11 @@ fn tables(asked: &Asked<'_>, beside: Option<(&'static str, Finished)>, finished:
     }
 }
 
-/// A run in one line.
+/// The summary of a run in one line.
 pub fn line(Finished { report: r, history, seconds, .. }: &Finished) -> String {
     let (recent, _) = history.recent_loss();
     let speed =
-        if r.ms_per_step.is_nan() { "no new ones".to_string() } else { format!("{:.2} ms a step", r.ms_per_step) };
+        if r.ms_per_step.is_nan() { "no new steps".to_string() } else { format!("{:.2} ms a step", r.ms_per_step) };
     format!(
         "{}: {} {:.3} after {} steps ({seconds:.1} s, {speed}); loss {:.3} at first, {recent:.3} over the last \
          tenth; largest applied norm {:.1e}",

@@ -1,4 +1,4 @@
-//! Numbers by layer, side by side.
+//! Tables of numbers by layer, one column per run.
 
 use std::fmt::Write;
 
@@ -12,17 +12,17 @@ pub struct Column {
 }
 
 impl Column {
-    /// From names and as many numbers.
+    /// A column from names and as many numbers.
     pub fn new(name: impl Into<String>, names: &[String], numbers: Vec<f64>) -> Self {
         Self { name: name.into(), cells: names.iter().cloned().zip(numbers).collect() }
     }
 }
 
-/// How many rows are shown.
+/// The largest number of rows that are shown.
 const ROWS: usize = 9;
 
-/// A table of columns whose rows are called `what`: some rows of the longest column, evenly spaced, the first and the last among
-/// them, and what the others have of the same name.
+/// A table of columns; `what` is the heading of the rows. It has evenly spaced rows of the longest column, with the
+/// first and the last, and the rows of the same names in the other columns.
 pub fn table(what: &str, columns: &[Column]) -> String {
     let Some(longest) = columns.iter().rev().max_by_key(|column| column.cells.len()) else { return String::new() };
     let count = longest.cells.len();
@@ -34,7 +34,7 @@ pub fn table(what: &str, columns: &[Column]) -> String {
     let number = |name: &str, right: bool| {
         if right { format!("  {name:>label$}") } else { format!("  {name:<label$}") }
     };
-    // Numbers stand to the right, names to the left.
+    // Numbers are aligned to the right, names to the left.
     let right = names.iter().all(|name| name.parse::<u64>().is_ok());
     let mut out = number(what, right);
     columns.iter().for_each(|column| {

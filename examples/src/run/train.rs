@@ -1,4 +1,4 @@
-//! Training: one recorded step, run until the task is solved, the steps are used up, or somebody stops it.
+//! Training: runs one recorded step until the task is solved, all steps are made, or the user interrupts it.
 
 use super::{
     Example, Kept, Metrics, Names, Runnable, Settings,
@@ -21,23 +21,23 @@ use std::{
 use wgrad::{Session, Severity};
 use wgrad_nn::{ClipWatch, MonitorConfig, SaveFile, checkpoint, diagnosis::Setup, track::End};
 
-/// Where a run is saved, and where it goes on from.
+/// The files of a run: checkpoints, metrics and report.
 #[derive(Default, Debug)]
 pub struct Files {
-    /// Written when the run ends or is interrupted, and after evaluations: after each, or as often as a tenth of the time
-    /// allows.
+    /// The checkpoint to write when the run ends or is interrupted, and after evaluations, as often as a tenth of the
+    /// time allows.
     pub save: Option<SaveFile>,
-    /// Read before the first step.
+    /// The checkpoint to read before the first step.
     pub resume: Option<PathBuf>,
-    /// Takes what the run shows.
+    /// The writer of the run's records.
     pub metrics: RefCell<Option<Metrics>>,
     /// True if updates are measured in full for a report.
     pub is_reported: bool,
 }
 
 impl Files {
-    /// Takes the file that is to be saved to, so that nothing is trained for one that cannot be written, or that another
-    /// run saves to.
+    /// Opens the files before the training, so that no run trains in vain for a file that cannot be written, or that
+    /// another run saves to.
     ///
     /// # Errors
     /// As [`SaveFile::open`], [`checkpoint::metadata`] and [`Metrics::open`].
@@ -45,10 +45,10 @@ impl Files {
         let save = args.save.as_ref().map(SaveFile::open).transpose()?;
         if let Some((file, why)) = save.as_ref().and_then(|file| Some((file, file.unlocked()?))) {
             let path = file.path().display();
-            eprintln!("wgrad: nothing keeps another run from saving to {path}, which cannot be locked: {why}");
+            eprintln!("wgrad: {path} cannot be locked ({why}), so another run could save to the same file");
         }
         let resume = args.resume.clone();
-        // A run that cannot go on begins no report.
+        // The checkpoint is checked first, so that a run that cannot resume begins no report.
         if let Some(path) = &resume {
             checkpoint::metadata(path)?;
         }
@@ -60,26 +60,26 @@ impl Files {
 /// A run that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// The judgement.
+    /// The report with the verdict.
     pub report: Report,
-    /// What it is based on.
+    /// The history that the report is based on.
     pub history: History,
-    /// What the numbers of the history stand for.
+    /// The names of the numbers in the history.
     pub names: Names,
-    /// What the example has to say at the end, where that is shown.
+    /// The example's remarks at the end, if they are printed.
     pub remarks: Vec<String>,
-    /// How long it took, without building and evaluation of the model before the first step.
+    /// The duration in seconds, from the first step on: building the model is not included.
     pub seconds: f64,
-    /// Whether Ctrl-C ended it.
+    /// True if Ctrl-C ended the run.
     pub interrupted: bool,
 }
 
-/// Whether a run shows its progress.
+/// The output of a run while it trains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Watch {
-    /// Warnings on standard error, unless the result is JSON; and a progress bar, if that is a terminal.
+    /// Warnings on standard error, unless the result is JSON; and a progress bar, if standard error is a terminal.
     Bar,
-    /// Nothing.
+    /// No output.
     Silent,
 }
 
@@ -91,17 +91,17 @@ struct Run<'a> {
     settings: Settings,
     session: Session,
     history: History,
-    /// The steps that were made, of which the history has all that have arrived.
+    /// The number of steps that were started. The history has the steps whose taps have arrived.
     made: usize,
-    /// What this process has saved last.
+    /// The last save of this process.
     saved: Option<Saved>,
-    /// Time per training step made by this process.
+    /// The time of each training step of this process.
     times: Vec<Duration>,
-    /// How often this process has clipped.
+    /// Counts the clipped updates of this process, for a lint at the end.
     clips: ClipWatch,
-    /// Takes what is seen.
+    /// The writer of the run's records.
     metrics: Option<Metrics>,
-    /// Shows it.
+    /// The live display.
     live: Live,
 }
 
@@ -111,23 +111,24 @@ const HISTORY: &str = "history";
 /// A save.
 #[derive(Clone, Copy)]
 struct Saved {
-    /// After how many steps.
+    /// The number of steps in the checkpoint.
     steps: usize,
     at: Instant,
     took: Duration,
 }
 
-/// How many times as long as a save takes at least passes before the next: a history grows, and so does what is saved.
+/// The time between two saves is at least this many times the duration of a save. Saves take longer as the history
+/// grows.
 const BETWEEN_SAVES: u32 = 9;
 
 impl Saved {
-    /// Whether it is too short a time ago for another one.
+    /// True if it is too early for another save.
     fn is_recent(&self) -> bool {
         self.at.elapsed() < self.took * BETWEEN_SAVES
     }
 }
 
-/// Opens and reads all that a run needs, so that nothing is trained for one that cannot start.
+/// Opens and reads everything that a run needs, so that no comparison is trained for a run that cannot start.
 ///
 /// # Errors
 /// As [`run`].
@@ -135,10 +136,11 @@ pub fn check(asked: &dyn Runnable, common: &Common, place: &Place, files: &Files
     Run::open(asked, common, place, files).map(drop)
 }
 
-/// Trains, and judges.
+/// Trains the model, and judges the run.
 ///
 /// # Errors
-/// If a file cannot be read or written, or the device fails: [`Error::Saved`] where the run can be gone on with.
+/// If a file cannot be read or written, or the device fails. The error is [`Error::Saved`] if the run can be resumed
+/// from a save.
 pub fn run(asked: &dyn Runnable, common: &Common, place: &Place, files: &Files, watch: Watch) -> Result<Finished> {
     let mut run = Run::open(asked, common, place, files)?;
     let finished = run.finish(files, watch);
@@ -169,7 +171,8 @@ impl<'a> Run<'a> {
         let mut value = f64::NAN;
         let mut interrupted = false;
         loop {
-            // Before the first step too: a run that goes on from its own end has nothing left to do.
+            // The evaluation also comes before the first step, because a run that resumes at its end has nothing left
+            // to do.
             if self.due() {
                 value = self.evaluate()?;
                 self.live.metric(value);
@@ -180,7 +183,7 @@ impl<'a> Run<'a> {
                     break;
                 }
             }
-            // A loss that is not a number has no way back.
+            // A run does not recover from a non-finite loss.
             if self.made >= self.settings.steps || self.history.last_loss().is_some_and(|loss| !loss.is_finite()) {
                 break;
             }
@@ -195,7 +198,7 @@ impl<'a> Run<'a> {
         self.arrive()?;
         if self.history.is_empty() {
             let path = files.resume.as_ref().map_or(String::new(), |path| path.display().to_string());
-            return Err(Error::Usage(format!("{path} holds no step, and none was asked for")));
+            return Err(Error::Usage(format!("{path} holds no steps, and this command asks for none")));
         }
         if !self.due() {
             value = self.evaluate()?;
@@ -255,23 +258,23 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// Whether the run is at a step after which it is evaluated and saved.
+    /// True if the run is evaluated and saved after the current step.
     fn due(&self) -> bool {
         let steps = self.made;
         steps > 0 && (steps.is_multiple_of(self.settings.evaluate_every) || steps == self.settings.steps)
     }
 
-    /// Whether this process has made a step.
+    /// True if this process has made a step.
     fn has_moved(&self) -> bool {
         !self.times.is_empty()
     }
 
-    /// Whether it has saved so recently that another save would take too much of the time.
+    /// True if the last save was so recent that another one would take too much of the time.
     fn has_just_saved(&self) -> bool {
         self.saved.is_some_and(|saved| saved.is_recent())
     }
 
-    /// Makes one step, and takes in what has arrived of those so far.
+    /// Makes one step, and observes the steps that have arrived.
     fn step(&mut self) -> Result<()> {
         let start = Instant::now();
         self.example.step(&mut self.session)?;
@@ -280,7 +283,7 @@ impl<'a> Run<'a> {
         self.observe()
     }
 
-    /// Takes in what has arrived of the steps. A GPU may be a step or two beyond one whose loss is not a number: they do
+    /// Observes the steps that have arrived. A GPU may be a step or two past the first non-finite loss; these steps do
     /// not count.
     fn observe(&mut self) -> Result<()> {
         for taps in self.session.taps()? {
@@ -342,7 +345,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    // Files.
+    // Saving and resuming.
 
     fn save(&mut self, file: &SaveFile) -> Result<()> {
         let start = Instant::now();

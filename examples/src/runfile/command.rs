@@ -1,4 +1,4 @@
-//! `wgrad train`: what it takes, and what it prints.
+//! The `train` command: its options, and the run of a file.
 
 use super::{
     config::RunFile,
@@ -17,13 +17,13 @@ use std::path::PathBuf;
 /// Options of `wgrad train`.
 #[derive(Args, Clone, Debug)]
 pub struct TrainArgs {
-    /// The run: model, data, loss, optimizer and what is done to gradients
+    /// The run: model, data, loss, optimizer and passes on gradients
     #[arg(value_name = "FILE.toml", required_unless_present = "print_defaults", conflicts_with = "print_defaults")]
     pub file: Option<PathBuf>,
     /// Print a complete file with comments, and train nothing: mlp, rnn, transformer, resnet or two-tower
     #[arg(long, value_name = "MODEL")]
     pub print_defaults: Option<String>,
-    /// Its files, or a diagnosis
+    /// The run's files, or a diagnosis
     #[command(flatten)]
     pub run: RunOptions,
 }
@@ -31,7 +31,7 @@ pub struct TrainArgs {
 /// `wgrad train`.
 ///
 /// # Errors
-/// If the file cannot be read or a line of it is not allowed, or the run fails.
+/// If the file cannot be read, a line of it is invalid, or the run fails.
 pub fn train(args: &TrainArgs, common: &Common) -> Result<()> {
     if let Some(model) = &args.print_defaults {
         let unknown = || Error::Usage(format!("--print-defaults {model}: expected {}", listed(models())));
@@ -44,16 +44,16 @@ pub fn train(args: &TrainArgs, common: &Common) -> Result<()> {
     show(&asked, common, &args.run)
 }
 
-/// Reads a file, with what the command line says instead.
+/// Reads a run file; the command line's seed and steps replace those of the file.
 ///
 /// # Errors
-/// As [`RunFile::read`]; [`Error::Usage`] if no step is asked for.
+/// As [`RunFile::read`]; [`Error::Usage`] if the command line asks for 0 steps.
 pub(super) fn open(path: &std::path::Path, common: &Common) -> Result<RunFile> {
     let mut run = RunFile::read(path)?;
     run.seed = common.seed.unwrap_or(run.seed);
     match common.steps {
         Some(0) => return Err(Error::Usage("--steps 0: expected at least 1".into())),
-        // The schedule stays that of the file, so that a run that is gone on with is the same as one that was not interrupted.
+        // The schedule of the file stays, so that a run that is stopped early and resumed equals an uninterrupted run.
         Some(steps) => run.steps = steps,
         None => {}
     }

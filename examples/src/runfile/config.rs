@@ -1,4 +1,4 @@
-//! What a run file says: its tables as data.
+//! The settings of a run file, as data.
 
 use crate::cli::Training;
 use std::path::PathBuf;
@@ -14,35 +14,35 @@ pub struct RunFile {
     pub model: Model,
     /// The data.
     pub data: DataName,
-    /// The text, where there is one: a file, from where the command was called.
+    /// The file of the text, if there is one, relative to the working directory.
     pub text: Option<PathBuf>,
     /// The most training steps.
     pub steps: usize,
-    /// Samples per step.
+    /// The number of samples per step.
     pub batch: usize,
-    /// Decides parameters, data and noise.
+    /// The seed of parameters, data and noise.
     pub seed: u64,
-    /// The held-out metric that is to be reached.
+    /// The target of the metric on held-out data.
     pub target: f64,
     /// Patterns of the paths of parameters that are not trained.
     pub freeze: Vec<String>,
-    /// What is done to the data.
+    /// The changes to the data.
     pub inputs: Inputs,
     /// The loss.
     pub loss: LossConfig,
     /// The optimizer.
     pub optimizer: OptimizerConfig,
-    /// How the learning rate changes.
+    /// The schedule of the learning rate.
     pub schedule: ScheduleConfig,
-    /// What is done to gradients.
+    /// The passes on gradients, and the loss scale.
     pub trainer: TrainerSettings,
-    /// How batches are cut, and what is computed in.
+    /// The micro-batches, the precision, and the checkpointing.
     pub training: Training,
-    /// The value of each key, by its full name: the file's, or the default.
+    /// The value of each key, by its full name: from the file, or the default.
     pub keys: Vec<(String, Setting)>,
 }
 
-/// Where samples come from.
+/// The source of the samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataName {
     /// Handwritten digits.
@@ -51,7 +51,7 @@ pub enum DataName {
     Spirals,
     /// Friedman's regression.
     Regression,
-    /// Which of two marks came first and second.
+    /// The order of two marks among distractors.
     TemporalOrder,
     /// The sum of two marked numbers.
     Adding,
@@ -79,23 +79,23 @@ pub enum Model {
 pub struct MlpModel {
     /// The width of hidden layers.
     pub width: usize,
-    /// How many there are.
+    /// The number of hidden layers.
     pub depth: usize,
-    /// What follows each.
+    /// The activation after each hidden layer.
     pub activation: Activation,
-    /// What normalises them.
+    /// The normalisation of the hidden layers.
     pub norm: NormKind,
-    /// Whether they have shortcuts.
+    /// True if the hidden layers have shortcuts.
     pub residual: bool,
-    /// The probability of a zero.
+    /// The probability that dropout zeroes an element.
     pub dropout: f64,
-    /// First weights.
+    /// The initial weights.
     pub init: Init,
-    /// First biases.
+    /// The initial biases.
     pub bias: f64,
-    /// The layer behind which the gradient is cut.
+    /// The layer whose output is detached: no gradient flows back through it.
     pub detach_after: Option<usize>,
-    /// Whether there is a layer that the loss does not reach.
+    /// True to declare a layer that the loss does not depend on.
     pub unused: bool,
 }
 
@@ -108,7 +108,7 @@ pub struct RnnModel {
     pub hidden: usize,
     /// The number of time steps.
     pub length: usize,
-    /// The spectral radius of the first recurrent weights of a plain cell.
+    /// The spectral radius of the initial recurrent weights of a plain cell.
     pub spectral_radius: f64,
 }
 
@@ -121,23 +121,23 @@ pub struct TransformerModel {
     pub layers: usize,
     /// The heads of each attention.
     pub heads: usize,
-    /// Positions per sample.
+    /// The number of positions per sample.
     pub context: usize,
     /// The width of the feed-forward networks.
     pub hidden: usize,
-    /// Where blocks normalise.
+    /// The place of the normalisation in a block.
     pub place: NormPlace,
-    /// Whether queries and keys are normalised.
+    /// True if queries and keys are normalised.
     pub qk_norm: bool,
-    /// What scores are divided by.
+    /// The divisor of the attention scores.
     pub temperature: f64,
-    /// The standard deviation of first weights.
+    /// The standard deviation of the initial weights.
     pub std: f64,
-    /// What the first weights of queries and keys are multiplied by.
+    /// The factor of the initial weights of queries and keys.
     pub score_gain: f64,
-    /// The probability of a zero.
+    /// The probability that dropout zeroes an element.
     pub dropout: f64,
-    /// Whether the output weights are those of the symbols.
+    /// True if the output weights are the weights of the symbols' embedding.
     pub tied: bool,
 }
 
@@ -148,84 +148,84 @@ pub struct ResNetModel {
     pub depth: usize,
     /// The width of the first stage.
     pub width: usize,
-    /// Whether blocks have shortcuts.
+    /// True if blocks have shortcuts.
     pub residual: bool,
-    /// What normalises.
+    /// The normalisation.
     pub norm: NormKind,
     /// The activation.
     pub activation: Activation,
-    /// First weights of the convolutions.
+    /// The initial weights of the convolutions.
     pub init: Init,
 }
 
 /// An encoder of images and a decoder of text.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TwoTowerModel {
-    /// What features are multiplied by.
+    /// The factor of the image features.
     pub feature_scale: f64,
-    /// What lies between the towers.
+    /// The bridge between the towers.
     pub bridge: Bridge,
     /// The weight of the encoder's own loss; 0 without one.
     pub vision_loss: f64,
 }
 
-/// Which targets a sample has.
+/// The targets that a sample gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Labels {
-    /// Its own.
+    /// The sample's own targets.
     True,
-    /// Those of another sample of its batch.
+    /// The targets of another sample of the batch.
     Shuffled,
-    /// Those of the first sample of its batch.
+    /// The targets of the first sample of the batch.
     Constant,
 }
 
-/// What is done to the data.
+/// The changes to the data.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Inputs {
-    /// What every input is multiplied by.
+    /// The factor of every input.
     pub scale: f64,
-    /// What is then added.
+    /// The number that is then added to every input.
     pub shift: f64,
-    /// Whether every input is the same.
+    /// True if all inputs are the same.
     pub constant: bool,
-    /// Which targets samples have.
+    /// The targets that samples get.
     pub labels: Labels,
     /// The step whose batch holds a NaN.
     pub nan_at: Option<usize>,
-    /// The step whose batch is multiplied.
+    /// The step whose batch is scaled by `outlier_scale`.
     pub outlier_at: Option<usize>,
-    /// By what.
+    /// The factor of that batch.
     pub outlier_scale: f64,
 }
 
-/// An operation that nothing keeps from its pole.
+/// An operation without a guard against its singularity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unguarded {
-    /// None.
+    /// Every operation is guarded.
     None,
-    /// The logarithm of a soft-max, each by itself.
+    /// The logarithm of a softmax, as two separate operations.
     Log,
-    /// Features over their norm.
+    /// Features divided by their norm.
     Div,
-    /// The root of a sum of squares that is 0 at first.
+    /// The square root of a sum of squares that starts at 0.
     Sqrt,
 }
 
 /// The loss.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LossConfig {
-    /// Whether it is the sum over samples in place of their mean.
+    /// True if the loss is the sum over samples instead of the mean.
     pub sum: bool,
-    /// Whether probabilities are given where logits are expected.
+    /// True if a softmax makes probabilities of the logits before a loss that expects logits.
     pub softmax_first: bool,
-    /// What is not guarded.
+    /// The operation without a guard.
     pub unguarded: Unguarded,
-    /// What it is multiplied by.
+    /// The factor of the loss.
     pub weight: f64,
 }
 
-/// How parameters are updated.
+/// The kind of optimizer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OptimizerName {
     /// Stochastic gradient descent.
@@ -241,15 +241,15 @@ pub enum OptimizerName {
 /// The optimizer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OptimizerConfig {
-    /// The rule.
+    /// The kind.
     pub kind: OptimizerName,
     /// The learning rate.
     pub lr: f64,
-    /// Momentum of SGD and RMSprop.
+    /// The momentum of SGD and RMSprop.
     pub momentum: f64,
-    /// Decay rates of Adam's means.
+    /// The decay rates of Adam's two moments.
     pub betas: (f64, f64),
-    /// Added to the divisor of Adam and RMSprop.
+    /// The number added to the divisor of Adam and RMSprop.
     pub eps: f64,
     /// Weight decay.
     pub weight_decay: f64,
@@ -257,49 +257,49 @@ pub struct OptimizerConfig {
     pub group_lr: Vec<(String, f64)>,
 }
 
-/// How a learning rate falls.
+/// The decay of a learning rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decay {
-    /// Not at all.
+    /// No decay.
     Constant,
-    /// In a straight line to 0.
+    /// A straight line to 0.
     Linear,
-    /// Along half a cosine to 0.
+    /// Half a cosine to 0.
     Cosine,
 }
 
-/// How the learning rate changes.
+/// The schedule of the learning rate.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ScheduleConfig {
-    /// Steps over which it rises.
+    /// The number of steps over which the rate rises.
     pub warmup: u32,
-    /// How it falls afterwards.
+    /// The decay after the warm-up.
     pub decay: Decay,
-    /// The step at which it has fallen.
+    /// The step at which the decay ends.
     pub over: u32,
 }
 
-/// What is done to gradients.
+/// The passes on gradients, and the loss scale.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TrainerSettings {
-    /// The bound on the norm of all gradients together.
+    /// The bound on the global gradient norm.
     pub clip_norm: Option<f64>,
-    /// The bound on each element.
+    /// The bound on the magnitude of each element.
     pub clip_value: Option<f64>,
     /// The factor of adaptive clipping.
     pub agc: Option<f64>,
-    /// Whether rows of weights lose their mean.
+    /// True if gradients are centralised: each row of a weight's gradient loses its mean.
     pub centralize: bool,
-    /// The standard deviation of noise.
+    /// The standard deviation of the gradient noise.
     pub noise: Option<f64>,
-    /// How micro-batches add up.
+    /// The weighting of micro-batches in an update.
     pub weighting: Weighting,
-    /// What the loss is multiplied by.
+    /// The loss scale.
     pub loss_scale: LossScale,
 }
 
 impl RunFile {
-    /// What the numbers of the flow are of.
+    /// The kind of the rows of the flow: `step`, `block` or `layer`.
     pub fn part(&self) -> &'static str {
         match self.model {
             Model::Rnn(_) => "step",

@@ -1,15 +1,15 @@
-//! A TOML document as values with their lines, and typed access that refuses what is not allowed.
+//! A TOML document as values with their lines, and typed access that refuses invalid values.
 
 use crate::{Error, Result};
 use std::{cell::RefCell, fmt, path::Path};
 use toml::de::{DeTable, DeValue};
 
-/// A value.
+/// A value of a document.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
     /// Text.
     Text(String),
-    /// A number, written as a whole one or not.
+    /// A number, written as an integer or a float.
     Number(f64),
     /// True or false.
     Flag(bool),
@@ -34,7 +34,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// A value, and the line where it stands, from 1 on.
+/// A value, and its line, counted from 1.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Entry {
     /// The line.
@@ -49,7 +49,7 @@ pub type Entries = Vec<(String, Entry)>;
 /// Reads a document.
 ///
 /// # Errors
-/// [`Error::RunFile`] if it is no TOML.
+/// [`Error::RunFile`] if the text is no TOML.
 pub fn parse(path: &Path, text: &str) -> Result<Entries> {
     let line = |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count();
     match DeTable::parse(text) {
@@ -61,7 +61,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Entries> {
     }
 }
 
-/// The error of a line.
+/// The error about a line.
 pub fn refusal(path: &Path, line: usize, why: String) -> Error {
     Error::RunFile { path: path.into(), line, why }
 }
@@ -97,12 +97,12 @@ fn converted(value: &DeValue<'_>, line: &dyn Fn(usize) -> usize) -> Value {
     }
 }
 
-/// The numbers that a key takes.
+/// The numbers that a key allows.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Range {
     low: f64,
     high: f64,
-    /// Whether it takes the lowest and the highest.
+    /// True if the range includes `low`, and if it includes `high`.
     closed: [bool; 2],
 }
 
@@ -118,7 +118,7 @@ impl Range {
     /// Above 0, at most 1.
     pub const SHARE: Self = Self { low: 0.0, high: 1.0, closed: [false, true] };
 
-    /// Above 0 also when rounded to f32.
+    /// Above 0 even after rounding to f32.
     pub const POSITIVE_IN_F32: Self = Self { low: f32::MIN_POSITIVE as f64, closed: [true, false], ..Self::FINITE };
 
     fn has(self, value: f64) -> bool {
@@ -143,21 +143,21 @@ impl fmt::Display for Range {
 /// A table of a document, whose keys are read one by one.
 pub struct Table<'d> {
     path: &'d Path,
-    /// Its name; empty for the keys before the first table.
+    /// The table's name; empty for the keys before the first table.
     name: &'static str,
     own: &'d [(String, Entry)],
     defaults: &'d [(String, Entry)],
-    /// The keys that have been asked for.
+    /// The keys that have been read.
     known: RefCell<Vec<&'static str>>,
 }
 
-/// The entries of a table within others.
+/// The entry of this name.
 fn table_of<'d>(of: &'d [(String, Entry)], name: &str) -> Option<&'d Entry> {
     of.iter().find(|(key, _)| key == name).map(|(_, entry)| entry)
 }
 
 impl<'d> Table<'d> {
-    /// The keys before the first table. What a document does not say is as in the other.
+    /// The keys before the first table. Keys that the document leaves out have the values of `defaults`.
     pub fn root(path: &'d Path, own: &'d Entries, defaults: &'d Entries) -> Self {
         Self { path, name: "", own, defaults, known: RefCell::default() }
     }
@@ -165,7 +165,7 @@ impl<'d> Table<'d> {
     /// A table of the document.
     ///
     /// # Errors
-    /// [`Error::RunFile`] if the key is none of a table.
+    /// [`Error::RunFile`] if the value of this name is no table.
     pub fn table(&self, name: &'static str) -> Result<Table<'d>> {
         self.known.borrow_mut().push(name);
         let entries = |of: &'d [(String, Entry)]| match table_of(of, name) {
@@ -181,12 +181,12 @@ impl<'d> Table<'d> {
         Ok(Table { path: self.path, name, own, defaults, known: RefCell::default() })
     }
 
-    /// The line of a table or a key, where the document has it.
+    /// The line of a table or a key, if the document has it.
     pub fn line(&self, key: &str) -> Option<usize> {
         table_of(self.own, key).map(|entry| entry.line)
     }
 
-    /// An error about a key, at its line, or at the first of the file where the document leaves it out.
+    /// An error about a key, at its line, or at line 1 if the document leaves the key out.
     pub fn refuse(&self, key: &str, why: &str) -> Error {
         refusal(self.path, self.line(key).unwrap_or(1), format!("{} {why}", self.full(key)))
     }
@@ -201,7 +201,7 @@ impl<'d> Table<'d> {
         table_of(self.own, key).or(table_of(self.defaults, key))
     }
 
-    /// What a key's value is made of, where there is one.
+    /// Reads the value of a key, if there is one; `of` converts an allowed value.
     fn read<T>(&self, key: &'static str, allowed: &str, of: impl Fn(&Value) -> Option<T>) -> Result<Option<T>> {
         let Some(Entry { value, .. }) = self.entry(key) else { return Ok(None) };
         match of(value) {
@@ -210,7 +210,7 @@ impl<'d> Table<'d> {
         }
     }
 
-    /// A value that the document or the defaults have.
+    /// A value that the document or the defaults must have.
     fn must<T>(&self, key: &'static str, read: Option<T>) -> T {
         read.unwrap_or_else(|| panic!("the defaults have {}", self.full(key)))
     }
@@ -218,7 +218,7 @@ impl<'d> Table<'d> {
     /// A number, if there is one.
     ///
     /// # Errors
-    /// [`Error::RunFile`] if it is out of its range, or something else.
+    /// [`Error::RunFile`] if the value is no number, or out of the range.
     pub fn optional_number(&self, key: &'static str, range: Range) -> Result<Option<f64>> {
         self.read(key, &range.to_string(), |value| match value {
             Value::Number(number) if range.has(*number) => Some(*number),
@@ -237,7 +237,7 @@ impl<'d> Table<'d> {
     /// A whole number within bounds, if there is one.
     ///
     /// # Errors
-    /// [`Error::RunFile`] if it is out of them, or something else.
+    /// [`Error::RunFile`] if the value is no whole number, or out of bounds.
     pub fn optional_whole(&self, key: &'static str, low: i64, high: i64) -> Result<Option<i64>> {
         self.read(key, &format!("a whole number from {low} to {high}"), |value| match value {
             Value::Number(number) if number.fract() == 0.0 && (low as f64..=high as f64).contains(number) => {
@@ -263,7 +263,7 @@ impl<'d> Table<'d> {
         Ok(self.whole(key, low as i64, high as i64)? as usize)
     }
 
-    /// A step, or `None` for -1.
+    /// An index such as a step or a layer, or `None` for -1.
     ///
     /// # Errors
     /// As [`Table::optional_whole`].
@@ -274,7 +274,7 @@ impl<'d> Table<'d> {
     /// True or false.
     ///
     /// # Errors
-    /// [`Error::RunFile`] if it is something else.
+    /// [`Error::RunFile`] if the value has another type.
     pub fn flag(&self, key: &'static str) -> Result<bool> {
         let read = self.read(key, "true or false", |value| match value {
             Value::Flag(flag) => Some(*flag),
@@ -286,7 +286,7 @@ impl<'d> Table<'d> {
     /// Text.
     ///
     /// # Errors
-    /// [`Error::RunFile`] if it is something else.
+    /// [`Error::RunFile`] if the value has another type.
     pub fn text(&self, key: &'static str) -> Result<String> {
         let read = self.read(key, "text in quotes", |value| match value {
             Value::Text(text) => Some(text.clone()),
@@ -295,15 +295,15 @@ impl<'d> Table<'d> {
         Ok(self.must(key, read))
     }
 
-    /// One of some words, and what it stands for.
+    /// The meaning of one of some words.
     ///
     /// # Errors
-    /// [`Error::RunFile`] if it is something else.
+    /// [`Error::RunFile`] if the value has another type.
     pub fn choice<T: Clone>(&self, key: &'static str, words: &[(&str, T)]) -> Result<T> {
         Ok(self.must(key, self.optional_choice(key, words)?))
     }
 
-    /// One of some words, if there is one.
+    /// The meaning of one of some words, if the key has a value.
     ///
     /// # Errors
     /// As [`Table::choice`].
@@ -314,10 +314,10 @@ impl<'d> Table<'d> {
         })
     }
 
-    /// One of some words, or a number.
+    /// The meaning of one of some words, or of a number.
     ///
     /// # Errors
-    /// [`Error::RunFile`] if it is neither, or the number is out of its range.
+    /// [`Error::RunFile`] if the value is neither, or the number is out of the range.
     pub fn choice_or_number<T: Clone>(
         &self,
         key: &'static str,
@@ -334,10 +334,10 @@ impl<'d> Table<'d> {
         Ok(self.must(key, read))
     }
 
-    /// Texts in a list.
+    /// A list of texts.
     ///
     /// # Errors
-    /// [`Error::RunFile`] if it is something else.
+    /// [`Error::RunFile`] if the value has another type.
     pub fn texts(&self, key: &'static str) -> Result<Vec<String>> {
         let read = self.read(key, "a list of texts, such as [\"layer/0\", \"head\"]", |value| match value {
             Value::List(list) => {
@@ -355,7 +355,7 @@ impl<'d> Table<'d> {
     /// Two numbers in a list.
     ///
     /// # Errors
-    /// [`Error::RunFile`] if it is something else, or one is out of the range.
+    /// [`Error::RunFile`] if the value has another form, or a number is out of the range.
     pub fn pair(&self, key: &'static str, range: Range) -> Result<(f64, f64)> {
         let read = self.read(key, &format!("two numbers in a list, each {range}"), |value| match value {
             Value::List(list) => match list[..] {
@@ -371,10 +371,10 @@ impl<'d> Table<'d> {
         Ok(self.must(key, read))
     }
 
-    /// Numbers by pattern.
+    /// Numbers by pattern, from a table.
     ///
     /// # Errors
-    /// [`Error::RunFile`] if it is something else, or one is out of the range.
+    /// [`Error::RunFile`] if the value has another form, or a number is out of the range.
     pub fn factors(&self, key: &'static str, range: Range) -> Result<Vec<(String, f64)>> {
         let allowed = format!("a table of patterns, each with {range}, such as {{ \"head\" = 0.1 }}");
         let read = self.read(key, &allowed, |value| match value {
@@ -390,10 +390,10 @@ impl<'d> Table<'d> {
         Ok(self.must(key, read))
     }
 
-    /// Refuses keys that nothing has asked for.
+    /// Refuses keys that nothing has read.
     ///
     /// # Errors
-    /// [`Error::RunFile`] of the first.
+    /// [`Error::RunFile`] about the first such key.
     pub fn finish(self) -> Result<()> {
         let known = self.known.borrow();
         let Some((key, entry)) = self.own.iter().find(|(key, _)| !known.contains(&key.as_str())) else { return Ok(()) };
@@ -406,7 +406,7 @@ impl<'d> Table<'d> {
     }
 }
 
-/// Words as a sentence has them: `a, b or c`.
+/// Words as a list in a sentence: `a, b or c`.
 pub fn listed<'a>(words: impl Iterator<Item = &'a str>) -> String {
     let words: Vec<&str> = words.collect();
     match words.split_last() {

@@ -1,4 +1,4 @@
-//! What a run file does to its data, batch by batch.
+//! The changes that a run file makes to its data, batch by batch.
 
 use super::config::{Inputs, Labels};
 use crate::{
@@ -14,13 +14,13 @@ use wgrad_nn::{
 /// The value of an input that is always the same.
 const SAME: f32 = 0.5;
 
-/// Data whose batches are treated.
+/// Data whose batches are changed.
 pub struct Treated<D> {
-    /// What is treated.
+    /// The data before the changes.
     pub data: D,
-    /// How.
+    /// The changes.
     pub inputs: Inputs,
-    /// Decides which targets change places.
+    /// The seed of the shuffled targets.
     pub seed: u64,
 }
 
@@ -35,7 +35,7 @@ struct TreatedFeed {
     feed: Box<dyn Feed>,
     inputs: Inputs,
     seed: u64,
-    /// The batches given so far.
+    /// The number of batches returned so far.
     made: usize,
 }
 
@@ -62,7 +62,7 @@ impl Feed for TreatedFeed {
 }
 
 impl Inputs {
-    /// A training batch as the model sees it at a step.
+    /// A training batch as the model gets it at a step.
     fn training(&self, Batch { x, y }: Batch, seed: u64, step: usize) -> Batch {
         let mut x = self.held_out(Batch { x, y: y.clone() }).x;
         if self.outlier_at == Some(step) {
@@ -77,8 +77,8 @@ impl Inputs {
         Batch { x, y: self.labels(y, seed, step) }
     }
 
-    /// A held-out batch as the model sees it: its inputs are treated as those of training are, but at no step in particular,
-    /// and its targets are its own.
+    /// A held-out batch as the model gets it. Its inputs change as those of training do, except for the changes at a
+    /// single step; its targets stay.
     pub fn held_out(&self, Batch { x, y }: Batch) -> Batch {
         let x = match (self.constant, x.dtype()) {
             (true, DType::U32) => map(&x, |_| 0.0),
@@ -95,7 +95,7 @@ impl Inputs {
         let mut order: Vec<usize> = (0..samples).collect();
         match self.labels {
             Labels::True => return y,
-            // By a hash, which needs no generator.
+            // A hash of the sample gives the order, without a random generator.
             Labels::Shuffled => order.sort_by_key(|sample| fnv1a(&format!("labels/{seed}/{step}/{sample}"))),
             Labels::Constant => order.fill(0),
         }
@@ -114,16 +114,16 @@ fn map(x: &Array, f: impl Fn(f64) -> f64) -> Array {
     of(x, &values)
 }
 
-/// A task as rows of features: the inputs of all time steps side by side, f32 `[batch, time * inputs]`.
+/// A task whose samples are rows of features: the inputs of all time steps side by side, f32 `[batch, time * inputs]`.
 pub struct Rows(pub Box<dyn Task>);
 
 impl Rows {
-    /// Features per sample.
+    /// The number of features per sample.
     pub fn features(&self) -> usize {
         self.0.time() * self.0.inputs()
     }
 
-    /// Held-out samples, about so many.
+    /// About `size` held-out samples.
     pub fn held_out(&self, size: usize) -> Batch {
         rows(&self.0.held_out(size))
     }
@@ -162,7 +162,7 @@ impl Feed for RowFeed {
     }
 }
 
-/// From `[time, batch, inputs]` to `[batch, time * inputs]`.
+/// Transposes inputs from `[time, batch, inputs]` to `[batch, time * inputs]`.
 fn rows(Batch { x, y }: &Batch) -> Batch {
     let [time, batch, inputs] = x.shape()[..] else { panic!("a task's inputs of {}", x.shape()) };
     let values = x.to_f64();

@@ -1,8 +1,8 @@
-//! `wgrad train FILE.toml` and `wgrad diagnose FILE.toml`: a run without writing Rust, from a file that says model, data, loss, optimizer and what is done to
-//! gradients.
+//! `wgrad train FILE.toml` and `wgrad diagnose FILE.toml`: runs that a file describes instead of Rust code: the model,
+//! data, loss, optimizer and passes on gradients.
 //!
-//! [`RunFile::read`] checks a file key by key; the file that it opens is trained as the examples are. What a file leaves out is
-//! as in the complete file of its model, which [`defaults`] has.
+//! [`RunFile::read`] checks a file key by key; the run is then trained as the examples are. Keys that a file leaves out
+//! have the values of the complete file of its model, which [`defaults`] returns.
 
 mod command;
 mod config;

@@ -1,4 +1,4 @@
-//! The models of run files as networks: what is minimised, and what is judged.
+//! The models of run files as networks, with their losses and metrics.
 
 use super::config::{LossConfig, Unguarded};
 use crate::run::{LOSS, Network};
@@ -10,7 +10,7 @@ use wgrad_nn::{Dropout, Gpt, Linear, Mlp, Recurrent, ResNet};
 pub enum Outputs {
     /// A stack of linear layers.
     Mlp(Mlp),
-    /// A recurrent layer, and a linear one that reads its last hidden state.
+    /// A recurrent layer, and a linear layer that reads its last hidden state.
     Rnn(Recurrent, Linear),
     /// A decoder.
     Gpt(Gpt),
@@ -18,14 +18,14 @@ pub enum Outputs {
     ResNet(ResNet),
 }
 
-/// What targets are.
+/// The kind of the targets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Targets {
     /// Classes, judged by accuracy.
     Classes,
     /// Numbers, judged by the mean squared error.
     Numbers,
-    /// Symbols, judged by nats.
+    /// Symbols, judged by the cross-entropy in nats.
     Symbols,
 }
 
@@ -34,16 +34,16 @@ pub enum Targets {
 pub struct Judged {
     /// The model.
     pub model: Outputs,
-    /// What targets are.
+    /// The kind of the targets.
     pub targets: Targets,
     /// The loss.
     pub loss: LossConfig,
-    /// Where dropout draws from, if there is any.
+    /// The dropout with its random numbers, if there is any.
     pub dropout: Option<Dropout>,
 }
 
 impl Judged {
-    /// Outputs, `[rows, classes]` or `[rows, values]`.
+    /// The outputs of the model, `[rows, classes]` or `[rows, values]`.
     #[track_caller]
     fn outputs<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
         match &self.model {
@@ -67,7 +67,7 @@ impl Judged {
         }
     }
 
-    /// The mean loss of outputs as they are meant.
+    /// The standard mean loss of outputs, without the options of the file.
     #[track_caller]
     fn mean<'t>(&self, outputs: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
         match self.targets {
@@ -76,7 +76,7 @@ impl Judged {
         }
     }
 
-    /// What the file asks to minimise.
+    /// The loss with the options of the file.
     #[track_caller]
     fn asked<'t>(&self, outputs: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
         let reduction = if self.loss.sum { Reduction::Sum } else { Reduction::Mean };
@@ -103,7 +103,7 @@ impl Network for Judged {
         tape.scoped("loss", || {
             let mut loss = self.asked(outputs, y);
             if self.loss.sum || self.loss.weight != 1.0 {
-                // What is minimised is another number than what is told of.
+                // The run minimises another number than the mean loss that it reports.
                 tape.tap(LOSS, self.mean(outputs, y));
             }
             if let (Unguarded::Sqrt, Outputs::Mlp(mlp)) = (self.loss.unguarded, &self.model) {

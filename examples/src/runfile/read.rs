@@ -1,4 +1,4 @@
-//! A run file is read: the complete file of its model, and each key with what it takes.
+//! The reader of run files: the complete file of each model, and the allowed values of each key.
 
 use super::{
     config::{
@@ -12,7 +12,7 @@ use crate::{Result, cli::Training};
 use std::{fs, path::Path};
 use wgrad_nn::{Cell, Init, LossScale, NormKind, track::Setting};
 
-/// Each model with its complete file, the table of its settings, and the data that it takes.
+/// Each model's name, its complete file, and the data that it takes.
 const MODELS: &[(&str, &str, &[&str])] = &[
     ("mlp", include_str!("defaults/mlp.toml"), &["digits", "spirals", "regression"]),
     ("rnn", include_str!("defaults/rnn.toml"), &["temporal-order", "adding", "digits"]),
@@ -21,26 +21,26 @@ const MODELS: &[(&str, &str, &[&str])] = &[
     ("two-tower", include_str!("defaults/two-tower.toml"), &["digits"]),
 ];
 
-/// The models by name.
+/// The names of the models.
 pub fn models() -> impl Iterator<Item = &'static str> {
     MODELS.iter().map(|(name, _, _)| *name)
 }
 
-/// The complete file of a model, with comments: what a file that says nothing else asks for.
+/// The complete file of a model, with comments. It is equal to a file that names the model alone.
 pub fn defaults(model: &str) -> Option<&'static str> {
     MODELS.iter().find(|(name, _, _)| *name == model).map(|(_, text, _)| *text)
 }
 
-/// The most that a size of a model may be: more is a slip of the pen.
+/// The largest size in a model; a larger one is taken for a typing mistake.
 const LARGEST: usize = 65_536;
-/// The most steps, and updates of a schedule.
+/// The largest number of steps, and of updates of a schedule.
 const LONGEST: usize = 1_000_000_000;
 
 impl RunFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`wgrad_nn::Error::Io`] if it cannot be read; [`crate::Error::RunFile`] of the first line that is not allowed.
+    /// [`wgrad_nn::Error::Io`] if the file cannot be read; [`crate::Error::RunFile`] about the first invalid line.
     pub fn read(path: &Path) -> Result<Self> {
         let io = |source| wgrad_nn::Error::Io { action: "read", path: path.into(), source };
         let bytes = fs::read(path).map_err(io)?;
@@ -57,7 +57,7 @@ impl RunFile {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// [`crate::Error::RunFile`] of the first line that is not allowed.
+    /// [`crate::Error::RunFile`] about the first invalid line.
     pub fn parse(path: &Path, text: &str) -> Result<Self> {
         let own = document::parse(path, text)?;
         let names: Vec<(&str, usize)> = models().enumerate().map(|(at, name)| (name, at)).collect();
@@ -126,7 +126,7 @@ impl RunFile {
     }
 }
 
-/// The value of each key of a complete file, by its full name: the file's own, or the default.
+/// The value of each key by its full name: from the file, or the default.
 fn keys(own: &Entries, defaults: &Entries) -> Vec<(String, Setting)> {
     let settings = |entries: &Entries| -> Vec<(String, Setting)> { entries.iter().flat_map(settings).collect() };
     let mut all = settings(defaults);
@@ -139,7 +139,7 @@ fn keys(own: &Entries, defaults: &Entries) -> Vec<(String, Setting)> {
     all
 }
 
-/// An entry by its name; of a table, each of its entries.
+/// The setting of an entry; for a table, the settings of all its entries.
 fn settings((name, entry): &(String, Entry)) -> Vec<(String, Setting)> {
     let one = |setting| vec![(name.clone(), setting)];
     match &entry.value {
@@ -157,12 +157,12 @@ fn settings((name, entry): &(String, Entry)) -> Vec<(String, Setting)> {
     }
 }
 
-/// The probability of a zero.
+/// The probability that dropout zeroes an element.
 fn dropout(t: &Table<'_>) -> Result<f64> {
     t.number("dropout", Range::BELOW_ONE)
 }
 
-/// First weights, by `init`, `std` and `gain`.
+/// The initial weights, from the keys `init`, `std` and `gain`.
 fn init(t: &Table<'_>) -> Result<Init> {
     let (kind, std) = (t.choice("init", words::INITS)?, t.number("std", Range::FINITE)?);
     if kind == words::InitName::Normal && std < 0.0 {
@@ -274,7 +274,7 @@ impl Inputs {
             outlier_at: t.place("outlier_at", LONGEST)?,
             outlier_scale: t.number("outlier_scale", Range::FINITE)?,
         };
-        // Symbols are no numbers to calculate with.
+        // Symbols of a text are not numbers, so they cannot be scaled or shifted.
         let changed = [
             ("scale", read.scale != 1.0),
             ("shift", read.shift != 0.0),
@@ -387,7 +387,7 @@ mod tests {
         for model in models() {
             let short = parse(&format!("model = {model:?}")).expect("sound");
             assert_eq!(parse(defaults(model).expect("known")).expect("sound"), short, "{model}");
-            // What is left out of a complete file stands there as a comment.
+            // A complete file has each optional key as a comment.
             let optional = ["clip_norm", "clip_value", "agc", "noise", "over"];
             let text = defaults(model).expect("known");
             assert!(optional.into_iter().all(|key| text.contains(&format!("# {key} = "))), "{model}");
@@ -503,7 +503,7 @@ mod tests {
             for byte in [b'"', b'[', b'=', b'\n', b'9'] {
                 let mut bytes = text.as_bytes().to_vec();
                 bytes[at] = byte;
-                // Sound or refused: both will do.
+                // The text may be valid or refused, but it must not panic.
                 let _ = parse(&String::from_utf8_lossy(&bytes));
             }
         }

@@ -1,4 +1,4 @@
-//! From a run file to a model, its data, its optimizer and its trainer.
+//! Makes the model, data, optimizer and trainer that a run file describes.
 
 use super::{
     config::{DataName, Decay, Model, OptimizerConfig, OptimizerName, RunFile, ScheduleConfig, TwoTowerModel},
@@ -25,13 +25,13 @@ use wgrad_nn::{
     track::Setting,
 };
 
-/// How many held-out samples a generated task is judged by.
+/// The number of held-out samples of a generated task.
 const HELD_OUT: usize = 1000;
-/// How often a run is judged on its way.
+/// The number of evaluations during a run.
 const EVALUATIONS: usize = 10;
 
 impl RunFile {
-    /// What the report calls the data's metric.
+    /// The metric of the data, with its name in the report.
     fn metric(&self) -> Metric {
         let (name, rising) = match self.data {
             DataName::Regression | DataName::Adding => ("mse", false),
@@ -49,12 +49,12 @@ impl RunFile {
         }
     }
 
-    /// The file's name without its ending.
+    /// The file's name without its extension.
     fn name(&self) -> String {
         self.path.file_stem().map_or("run".into(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// A task of sequences, which the data is for all models but those of images and of text.
+    /// The data as a task of sequences. All models use it, except those of images and of text.
     fn task(&self, length: usize) -> Box<dyn Task> {
         match self.data {
             DataName::Spirals => Box::new(Spirals::new(self.seed)),
@@ -69,7 +69,7 @@ impl RunFile {
         (p > 0.0).then(|| Dropout::new(p, Rng::new(store, "dropout", self.seed)))
     }
 
-    /// The parameters that a pattern stands for: those whose path it matches, and those below what it matches.
+    /// The parameters that a pattern selects: each parameter whose path matches, or lies below a path that matches.
     fn select(&self, layout: &Layout, table: &str, pattern: &str) -> Result<ParamSet> {
         let below = format!("{pattern}/**");
         let of = |path: &str| paths::matches(pattern, path) || paths::matches(&below, path);
@@ -101,7 +101,7 @@ impl RunFile {
         let mut groups = vec![];
         let mut taken = ParamSet::default();
         for (pattern, factor) in group_lr {
-            let matched = self.select(store.layout(), "optimizer] group_lr of [optimizer", &pattern)?;
+            let matched = self.select(store.layout(), "optimizer.group_lr", &pattern)?;
             let of: ParamSet = matched.iter().filter(|p| params.contains(*p) && !taken.contains(*p)).collect();
             taken = taken.iter().chain(of.iter()).collect();
             groups.push(Group { params: of, lr: Some(self.schedule.rate(lr * factor).into()), weight_decay: None });
@@ -131,7 +131,7 @@ impl RunFile {
         })
     }
 
-    /// What is done to gradients.
+    /// The passes on gradients, and the loss scale.
     fn passes(&self) -> TrainerConfig {
         let t = &self.trainer;
         TrainerConfig {
@@ -160,7 +160,7 @@ impl RunFile {
         }
     }
 
-    /// A plan over some data.
+    /// The plan of a run on this data.
     fn plan<D>(&self, example: &'static str, data: D, held_out: Vec<Batch>) -> Plan<Treated<D>> {
         let held_out = held_out.into_iter().map(|batch| self.inputs.held_out(batch)).collect();
         Plan {
@@ -174,7 +174,7 @@ impl RunFile {
         }
     }
 
-    /// Declares the rest of a run, and moves it to a device.
+    /// Declares the optimizer, and moves the run to a device.
     fn start<N: Network, D: Data>(
         &self,
         mut store: Store,
@@ -193,7 +193,7 @@ impl RunFile {
 }
 
 impl ScheduleConfig {
-    /// The learning rate of this base.
+    /// The schedule of the learning rate, with `base` as its peak.
     fn rate(&self, base: f64) -> Schedule {
         let ScheduleConfig { warmup: steps, decay, over: total } = *self;
         let (init, end) = (base / f64::from(steps.max(1)), 0.0);
@@ -335,8 +335,8 @@ impl RunFile {
         let layout = store.layout();
         let below = |part: &str| paths::select(layout, &format!("{part}/**"));
         let (vision, mut learning) = (below(PATH), store.params());
-        // As in the example: the gradient of a scale is as large as the features that it makes small, and nothing but its own
-        // loss reaches the encoder's head.
+        // Two parts are not trained, as in the example. The gradient of the bridge's scale is as large as the features
+        // that it scales down. Without the encoder's own loss, no gradient reaches the encoder's head.
         let fixed = [(matches!(model.bridge, Bridge::Scale(_)), "bridge"), (model.vision_loss == 0.0, "vision/head")];
         for (_, part) in fixed.into_iter().filter(|(fixed, _)| *fixed) {
             let of = below(part);

@@ -1,4 +1,4 @@
-//! The words of a run file, and what each stands for.
+//! The words of a run file, and their meanings.
 
 use super::config::{DataName, Decay, Labels, OptimizerName, Unguarded};
 use crate::cli::PrecisionName;
@@ -49,14 +49,15 @@ pub enum InitName {
     XavierUniform,
     /// Saxe et al. 2014.
     Orthogonal,
-    /// Normal of a deviation.
+    /// Normal, with a given standard deviation.
     Normal,
-    /// One value.
+    /// A constant value.
     Constant,
 }
 
 impl InitName {
-    /// The initializer; `std` is the deviation of a normal one, and the value of a constant one.
+    /// The initializer. `std` is the standard deviation of [`InitName::Normal`], and the value of
+    /// [`InitName::Constant`].
     pub fn init(self, std: f64) -> Init {
         match self {
             InitName::HeNormal => Init::He { fan: Fan::In },
@@ -81,7 +82,7 @@ pub const INITS: Words<InitName> = &[
     ("constant", InitName::Constant),
 ];
 
-/// `cell`; what `rnn` is, its activation says.
+/// `cell`; the activation of `rnn` is another key.
 pub const CELLS: Words<Cell> = &[("rnn", Cell::Tanh), ("irnn", Cell::Irnn), ("lstm", Cell::Lstm), ("gru", Cell::Gru)];
 
 /// `activation` of `cell = "rnn"`.

@@ -1,4 +1,4 @@
-//! `wgrad compare`: one run beside another, such as before and after a cure.
+//! `wgrad compare`: compares two runs, such as before and after a cure.
 
 use super::summary::{Summary, columns, digits, read};
 use crate::{Error, Result, cli::Common, output::json, say};
@@ -16,10 +16,11 @@ pub struct CompareArgs {
     /// The first run: the folder of a report, or a file that --metrics has written
     #[arg(value_name = "BEFORE")]
     pub before: PathBuf,
-    /// The second one
+    /// The second run, as a folder or a file
     #[arg(value_name = "AFTER")]
     pub after: PathBuf,
-    /// Show both on a page that opens from disk, DIR/index.html, which may not be there yet
+    /// Show both runs on a page that opens from disk, DIR/index.html. A folder that already holds such a page is
+    /// refused
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
 }
@@ -29,7 +30,8 @@ pub struct CompareArgs {
 struct Compared {
     before: Summary,
     after: Summary,
-    /// Mean and standard deviation of norms of gradients, the mean of the last 10 losses, the slope of the last 50.
+    /// The mean and the standard deviation of the gradient norms, the mean of the last 10 losses, and the slope of the
+    /// last 50, for each of the two runs.
     norm_mean: [f64; 2],
     norm_std: [f64; 2],
     loss_mean: [f64; 2],
@@ -68,8 +70,11 @@ pub fn compare(args: &CompareArgs, common: &Common) -> Result<()> {
         let comparison = SideBySide { title: &title, runs: named, rows: rows.clone(), changes: changes.clone() };
         comparison.write(folder).map_err(|error| {
             let is_there = error.kind() == io::ErrorKind::AlreadyExists;
-            let why =
-                if is_there { "it is there already: name another, or remove it".into() } else { error.to_string() };
+            let why = if is_there {
+                "it exists already: choose another name, or remove it".into()
+            } else {
+                error.to_string()
+            };
             Error::Metrics { path: page, why }
         })?;
     }
@@ -98,7 +103,7 @@ pub fn compare(args: &CompareArgs, common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// The table: each run's numbers, and the settings that differ.
+/// The rows of the table: the numbers of both runs, and the settings that differ.
 fn rows(summaries: &[&Summary; 2], runs: &[Run; 2], compared: &wgrad_nn::Comparison) -> Vec<Row> {
     let both = |of: fn(&Summary) -> String| summaries.map(of);
     let number = |of: [f64; 2]| of.map(|value| digits(Some(value)));

@@ -1,4 +1,4 @@
-//! `wgrad runs`: the runs that a folder holds, in one table.
+//! `wgrad runs`: lists the runs in a folder, in one table.
 
 use super::summary::{Summary, columns, digits, read};
 use crate::{Error, Result, cli::Common, output::json, say};
@@ -11,15 +11,15 @@ use std::{
 /// Options of `wgrad runs`.
 #[derive(Args, Clone, Debug)]
 pub struct RunsArgs {
-    /// The folder, with reports in it or in its folders
+    /// The folder that holds reports, directly or in its subfolders
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }
 
-/// The depth of folders that is looked into.
+/// The depth to which subfolders are searched.
 const DEPTH: usize = 4;
 
-/// The folders of reports in a folder, itself among them, by name.
+/// Finds the folders of reports in a folder, including the folder itself, in the order of their names.
 fn reports(dir: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
     if dir.join("metrics.jsonl").is_file() {
         found.push(dir.into());
@@ -29,7 +29,7 @@ fn reports(dir: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Resul
     }
     let mut inner: Vec<PathBuf> = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
     inner.sort();
-    // A folder that a link leads to may be one that is looked into already; one that cannot be read holds no run of the caller's.
+    // Links are skipped, because their folders may be searched already. Subfolders that cannot be read are skipped too.
     inner
         .iter()
         .filter(|path| path.is_dir() && !path.is_symlink())
@@ -53,7 +53,7 @@ pub fn runs(args: &RunsArgs, common: &Common) -> Result<()> {
     for path in &found {
         match read(path) {
             Ok(run) => all.push(Summary::new(path, &run)),
-            // One file that is damaged hides no other.
+            // A damaged file does not hide the other runs.
             Err(error) => eprintln!("wgrad: {error}"),
         }
     }
@@ -80,7 +80,7 @@ pub fn runs(args: &RunsArgs, common: &Common) -> Result<()> {
     }
     say!("{}", columns(&rows));
     if all.iter().any(|run| run.end == "no end") {
-        say!("(no end: it goes on, or was killed)");
+        say!("(no end: the run is still going on, or was killed)");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Runs that have been kept: lists of them, and one beside another.
+//! Recorded runs: lists and comparisons of them.
 
 mod compare;
 mod list;

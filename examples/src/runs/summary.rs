@@ -1,20 +1,20 @@
-//! A run that was kept, in a few numbers.
+//! The summary of a recorded run.
 
 use crate::{Result, history::flow_ratio};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use wgrad_nn::track::{End, Run};
 
-/// A run in a few numbers.
+/// The summary of a recorded run.
 #[derive(Serialize, Debug)]
 pub struct Summary {
-    /// The folder or file.
+    /// The folder or file of the run.
     pub run: String,
     /// The command that made it.
     pub command: Option<String>,
-    /// Its end.
+    /// The end of the run.
     pub end: &'static str,
-    /// Updates made.
+    /// The number of updates made.
     pub updates: usize,
     /// The first loss.
     pub loss_first: Option<f64>,
@@ -22,21 +22,22 @@ pub struct Summary {
     pub loss_last: Option<f64>,
     /// The name of the metric.
     pub metric_name: String,
-    /// Its last value.
+    /// The last value of the metric.
     pub metric: Option<f64>,
     /// The largest finite norm of the gradient, before clipping.
     pub norm_max: Option<f64>,
-    /// The share of updates that were clipped; none without a clip.
+    /// The share of updates that were clipped; `None` for a run that does not clip.
     pub clipped: Option<f64>,
-    /// Updates that were skipped.
+    /// The number of skipped updates.
     pub skipped: usize,
-    /// Mean |dL/dz| of the first third of layers or time steps over that of the last third, in the last measurement.
+    /// Mean |dL/dz| of the first third of layers or time steps divided by that of the last third, in the last
+    /// measurement.
     pub flow_ratio: Option<f64>,
-    /// The first line of what a diagnosis has found.
+    /// The first line of the diagnosis.
     pub finding: Option<String>,
 }
 
-/// The file of metrics that a path stands for: itself, or that of a report's folder.
+/// The file of metrics for a path: the path itself, or `metrics.jsonl` in a report's folder.
 pub fn file(path: &Path) -> PathBuf {
     if path.is_dir() { path.join("metrics.jsonl") } else { path.into() }
 }
@@ -50,7 +51,7 @@ pub fn read(path: &Path) -> Result<Run> {
 }
 
 impl Summary {
-    /// Of a run, by the path that it was read from.
+    /// The summary of a run that was read from `path`.
     pub fn new(path: &Path, run: &Run) -> Self {
         let losses: Vec<f64> = run.updates.iter().map(|(_, update)| update.loss).collect();
         let last = losses[losses.len() - losses.len().div_ceil(10)..].to_vec();
@@ -75,7 +76,7 @@ impl Summary {
     }
 }
 
-/// A number of four digits; nothing where there is none.
+/// A number with about four significant digits; an empty text for `None`.
 pub fn digits(value: Option<f64>) -> String {
     let Some(value) = value else { return String::new() };
     if value == 0.0 {
@@ -89,7 +90,7 @@ pub fn digits(value: Option<f64>) -> String {
     format!("{value:.2e}")
 }
 
-/// Rows of cells in columns as wide as they need; the first one is the heading.
+/// Text of rows whose columns are as wide as their cells need.
 pub fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|row| row.get(c)).map(|cell| cell.chars().count()).max().unwrap_or(0);

@@ -4,31 +4,31 @@ use crate::cli::{RunOptions, Training};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// What is wrong with a run.
+/// The failures that a run can reproduce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Case {
-    /// Nothing.
+    /// No failure.
     #[default]
     Healthy,
-    /// First weights and learning rate are too large, and nothing clips the gradient.
+    /// The initial weights and the learning rate are too large, and nothing clips the gradient.
     Exploding,
     /// A deep stack that normalises after each block, without a warm-up.
     PostNorm,
-    /// Queries and keys start so large that each position attends to one other.
+    /// Queries and keys start so large that each position attends to a single position.
     Scores,
-    /// Half precision, in which gradients are too small to be told from 0.
+    /// Half precision (f16), in which small gradients round to 0.
     Underflow,
 }
 
-/// What cures it.
+/// The cures of the cases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Fix {
-    /// Nothing.
+    /// No cure.
     #[default]
     None,
     /// Clip the global gradient norm to 1.
     ClipNorm,
-    /// Normalise what enters each block, not what leaves it.
+    /// Normalise the input of each block instead of its output.
     PreNorm,
     /// Let the learning rate rise slowly.
     Warmup,
@@ -40,7 +40,7 @@ pub enum Fix {
     LossScale,
 }
 
-/// How large a network is.
+/// The size of a network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Size {
     /// Four blocks of width 64 over 64 characters.
@@ -50,22 +50,23 @@ pub enum Size {
     Medium,
 }
 
-/// What a run of `wgrad transformer` is, and of which `wgrad tape transformer` prints a step.
+/// The settings of a run of `wgrad transformer`; `wgrad tape transformer` prints a step of the same run.
 #[derive(Args, Clone, PartialEq, Debug, Default)]
 pub struct TransformerArgs {
-    /// What is wrong with the run
+    /// The failure that the run reproduces
     #[arg(long, value_enum, default_value_t = Case::Healthy, value_name = "CASE")]
     pub case: Case,
-    /// What cures it; exploding: clip-norm; post-norm: pre-norm, warmup; scores: qk-norm, temperature; underflow: loss-scale
+    /// The cure of the case; exploding: clip-norm; post-norm: pre-norm, warmup; scores: qk-norm, temperature;
+    /// underflow: loss-scale
     #[arg(long, value_enum, default_value_t = Fix::None, value_name = "FIX")]
     pub fix: Fix,
     /// The text to learn, UTF-8, whose last tenth is held out; default: the sources of this command
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
-    /// How large the network is
+    /// The size of the network
     #[arg(long, value_enum, default_value_t = Size::Small, value_name = "SIZE")]
     pub size: Size,
-    /// How it is trained
+    /// The training options
     #[command(flatten)]
     pub training: Training,
 }
@@ -73,14 +74,14 @@ pub struct TransformerArgs {
 /// Options of `wgrad transformer`.
 #[derive(Args, Clone, Debug)]
 pub struct TransformerRunArgs {
-    /// What the run is
+    /// The settings of the run
     #[command(flatten)]
     pub settings: TransformerArgs,
-    /// How many characters to sample at the end; default: 200. With --resume and without --steps, a saved model is not
-    /// trained further
+    /// The number of characters to sample at the end; default: 200. With --resume and without --steps, a saved model is
+    /// not trained further
     #[arg(long, value_name = "N")]
     pub sample: Option<usize>,
-    /// Its files, or a diagnosis
+    /// The run's files, or a diagnosis
     #[command(flatten)]
     pub run: RunOptions,
 }

@@ -1,4 +1,4 @@
-//! `wgrad transformer`: what it prints.
+//! The `transformer` command: runs the example and prints its results.
 
 use super::{
     args::{Fix, TransformerArgs, TransformerRunArgs},
@@ -13,7 +13,7 @@ use crate::{
 use std::path::Path;
 use wgrad_nn::checkpoint;
 
-/// How many characters are sampled where the command line does not say.
+/// The default number of characters to sample.
 const SAMPLE: usize = 200;
 
 /// `wgrad transformer`.
@@ -48,8 +48,8 @@ pub fn train(args: &TransformerRunArgs, common: &Common) -> Result<()> {
     show(&asked, common, &args.run)
 }
 
-/// Refuses a saved model that knows other characters than the text has, before the shapes of its weights are compared, which
-/// say less.
+/// Refuses a saved model whose vocabulary differs from the text's. This error says more than the later one about the
+/// shapes of the weights.
 fn same_vocabulary(config: &Config, path: &Path) -> Result<()> {
     let saved = checkpoint::metadata(path)?;
     let Some(characters) = saved.get(VOCABULARY) else { return Ok(()) };

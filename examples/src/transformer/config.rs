@@ -1,4 +1,4 @@
-//! What a run is: the healthy configuration, then what a case breaks, then what a cure mends.
+//! The settings of a run: the healthy configuration, then the changes of a case, then the changes of a cure.
 
 use super::args::{Case, Fix, Size, TransformerArgs};
 use crate::{
@@ -10,12 +10,12 @@ use crate::{
 use std::path::PathBuf;
 use wgrad_nn::{GptConfig, LossScale, NormPlace, Schedule, data::Text};
 
-/// How parameters are updated.
+/// The kind of optimizer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Update {
     /// AdamW with its usual settings.
     AdamW,
-    /// Stochastic gradient descent with so much momentum.
+    /// Stochastic gradient descent with this momentum.
     Momentum(f64),
 }
 
@@ -32,33 +32,33 @@ pub struct Config {
     pub text: Option<PathBuf>,
     /// The network; the text decides its vocabulary.
     pub model: GptConfig,
-    /// What the first weights of queries and of keys are multiplied by.
+    /// The factor of the initial weights of queries and keys.
     pub qk_gain: f64,
-    /// Windows of text per step.
+    /// The number of windows of text per step.
     pub batch: usize,
     /// The optimizer.
     pub update: Update,
-    /// Its learning rate.
+    /// The learning rate.
     pub lr: Schedule,
     /// The bound on the global gradient norm.
     pub clip: Option<f64>,
-    /// What the loss is multiplied by on its way back.
+    /// The loss scale.
     pub loss_scale: LossScale,
-    /// What gradients are divided by where they leave the loss.
+    /// The divisor of the gradient of the loss.
     pub divisor: f64,
-    /// The command line's options of training.
+    /// The command line's training options.
     pub training: Training,
     /// The most training steps.
     pub steps: usize,
-    /// Steps between evaluations on held-out data; also between saves.
+    /// The number of steps between evaluations on held-out data, and between saves.
     pub evaluate_every: usize,
-    /// A validation loss that the healthy configuration reaches with a margin, in nats per character.
+    /// The target of the validation loss, in nats per character. The healthy configuration reaches it with a margin.
     pub target: f64,
-    /// How many characters are sampled at the end.
+    /// The number of characters to sample at the end.
     pub sample: usize,
 }
 
-/// Which cures a case has, the default one first.
+/// The cures of each case, the default one first.
 pub const CURES: &[Cure<Case, Fix>] = &[
     (Case::Healthy, &[]),
     (Case::Exploding, &[Fix::ClipNorm]),
@@ -67,12 +67,12 @@ pub const CURES: &[Cure<Case, Fix>] = &[
     (Case::Underflow, &[Fix::LossScale]),
 ];
 
-/// How many steps a run has by default. The learning rate falls until then, however many are asked for, so that a run that is
-/// gone on with is the same as one that was not interrupted.
+/// The default numbers of steps. The learning rate falls over this number of steps, whatever `--steps` asks for, so
+/// that a run that is stopped early and resumed equals an uninterrupted run.
 const SMALL_STEPS: u32 = 500;
 const MEDIUM_STEPS: u32 = 5000;
 
-/// A learning rate that rises in some steps, then falls to a tenth.
+/// A learning rate that rises to `base` in `steps` steps, then falls to a tenth of it.
 fn rising(base: f64, steps: u32, total: u32) -> Schedule {
     Schedule::WarmupCosine { base, steps, total, init: base / f64::from(steps.max(1)), end: 0.1 * base }
 }
@@ -81,7 +81,7 @@ fn rising(base: f64, steps: u32, total: u32) -> Schedule {
 pub(crate) const SOURCES: &str = include_str!(concat!(env!("OUT_DIR"), "/sources.txt"));
 
 impl Config {
-    /// The settings that flags ask for.
+    /// The settings for the flags.
     ///
     /// # Errors
     /// [`Error::Usage`] if the flags do not go together.
@@ -89,7 +89,7 @@ impl Config {
         let TransformerArgs { case, fix, size, .. } = *args;
         cured(CURES, case, fix)?;
         if case != Case::Healthy && size != Size::Small {
-            return Err(Error::Usage(format!("--case {} is about --size small", name_of(case))));
+            return Err(Error::Usage(format!("--case {} requires --size small", name_of(case))));
         }
         if steps == Some(0) {
             return Err(Error::Usage("--steps 0: expected at least 1".into()));
@@ -112,7 +112,7 @@ impl Config {
                 width: 64,
                 context: 64,
                 hidden: 256,
-                // One over the root of the width, so that every layer keeps the scale of what it is given.
+                // One over the square root of the width, so that each layer keeps the scale of its inputs.
                 std: 0.125,
                 checkpoint: args.training.checkpoint,
                 ..GptConfig::small(0)
@@ -127,7 +127,7 @@ impl Config {
             training: args.training.clone(),
             steps: SMALL_STEPS as usize,
             evaluate_every: 50,
-            // Pairs of characters alone leave 2.5.
+            // A model of character pairs alone reaches 2.5.
             target: 2.45,
             sample: 0,
         };
@@ -147,12 +147,12 @@ impl Config {
     fn break_with(&mut self, case: Case) {
         match case {
             Case::Healthy => {}
-            // Plain descent: Adam divides gradients by their own size, so that it matters to it neither how large they are
-            // nor whether something clips them.
+            // Plain gradient descent. Adam divides gradients by their own magnitude, so that neither large gradients
+            // nor clipping would matter.
             Case::Exploding => {
                 (self.update, self.lr) = (Update::Momentum(0.9), rising(0.5, 0, SMALL_STEPS));
                 (self.model.std, self.clip) = (0.3, None);
-                // It is slower, but leaves the 3.4 of single characters behind as well.
+                // Plain descent is slower, but its target is also below 3.4, the loss of a model of single characters.
                 self.target = 2.9;
             }
             Case::PostNorm => {
@@ -182,7 +182,7 @@ impl Config {
     /// Reads the text.
     ///
     /// # Errors
-    /// If the file cannot be read, or holds no text, or too little of it.
+    /// If the file cannot be read, is no text, or is too short.
     pub fn read(&self, seed: u64) -> Result<Text> {
         let context = self.model.context;
         Ok(match &self.text {

@@ -1,4 +1,4 @@
-//! The example as a run knows it: a decoder, its optimizer, a text in windows, and what attention looks at.
+//! The example: a decoder, its optimizer, a text in windows, and remarks on its attention.
 
 use super::{
     config::{Config, Update},
@@ -19,23 +19,23 @@ use wgrad_nn::{
     probe,
 };
 
-/// The most windows of held-out text that are evaluated.
+/// The largest number of windows of held-out text in an evaluation.
 const HELD_OUT: usize = 256;
-/// How many of them at a time.
+/// The number of windows in a batch of an evaluation.
 const AT_ONCE: usize = 32;
 
-/// A decoder with the characters that it knows.
+/// A decoder with its vocabulary.
 #[derive(Clone)]
 struct Decoder {
     model: Gpt,
     vocabulary: Vocabulary,
     divisor: f64,
-    /// How many characters are sampled at the end, and what decides them.
+    /// The number of characters to sample at the end, and the seed of the sample.
     sample: usize,
     seed: u64,
 }
 
-/// All that a run trains, before it moves to a device.
+/// A model before it moves to a device, its optimizer, and the plan of its training.
 struct Recipe {
     store: Store,
     network: Decoder,
@@ -93,10 +93,10 @@ impl Recipe {
     }
 }
 
-/// What a checkpoint's metadata calls the characters of a model.
+/// The entry of a checkpoint's metadata for the characters of a model.
 pub(super) const VOCABULARY: &str = "vocabulary";
 
-/// Held-out windows, evenly spaced where there are more than are wanted.
+/// The held-out windows in batches; evenly spaced windows if there are more than [`HELD_OUT`].
 pub(crate) fn held_out(text: &Text) -> Vec<Batch> {
     let windows = text.validation_windows();
     let wanted = windows.min(HELD_OUT);
@@ -108,7 +108,7 @@ pub(crate) fn held_out(text: &Text) -> Vec<Batch> {
     chosen.chunks(AT_ONCE).map(|part| Batch { x: joined(part, |b| &b.x), y: joined(part, |b| &b.y) }).collect()
 }
 
-/// The program of one training step, and the store that it is over.
+/// The program of one training step, and the store of its states.
 ///
 /// # Errors
 /// If the text cannot be read.
@@ -129,7 +129,7 @@ impl Runnable for Config {
     }
 }
 
-/// Multiplies the weights of queries and keys, which lie before those of values.
+/// Multiplies the weights of queries and keys, which lie before the weights of values.
 pub(crate) fn enlarge(session: &mut Session, qkv: Param, gain: f64) -> Result<()> {
     let weight = session.read_param(qkv)?;
     let mut values: Vec<f32> = weight.to_f64().iter().map(|value| *value as f32).collect();
@@ -141,7 +141,7 @@ pub(crate) fn enlarge(session: &mut Session, qkv: Param, gain: f64) -> Result<()
 impl Network for Decoder {
     fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
         let (loss, divisor) = (self.model.loss(x, y, true), self.divisor);
-        // As if the loss were divided, which is reported as it is.
+        // Only the gradient is divided; the reported loss stays as it is.
         if divisor == 1.0 { loss } else { loss.on_grad(move |g| g / divisor) }
     }
 
@@ -159,7 +159,7 @@ impl Network for Decoder {
 }
 
 impl Decoder {
-    /// What attention looks at in each block: range and entropy of its scores.
+    /// Describes the attention of each block: the range and the entropy of its scores.
     fn attention(&self, session: &mut Session, x: &Array) -> Result<Vec<String>> {
         session.run_cached("attention", &[("x", x)], |t| {
             let logits = t.with_probe(watch_scores, || self.model.forward(t.input_like("x", x), false));

@@ -1,14 +1,14 @@
-//! Text that a model writes.
+//! Samples of text from a model.
 
 use crate::Result;
 use wgrad::{Array, Session, random::threefry2x32};
 use wgrad_nn::{Gpt, data::Vocabulary};
 
-/// What logits are divided by before one of them is drawn: below 1, what is likely becomes more so.
+/// The divisor of the logits before a symbol is drawn. A value below 1 makes likely symbols likelier.
 const TEMPERATURE: f64 = 0.8;
 
-/// Samples so many characters, each after those before it as far back as the context reaches, and shows them below a line that
-/// says what they are.
+/// Samples `count` characters one after another; each depends on the characters before it, as far back as the context
+/// reaches. Returns the lines to print, the first of which is a heading.
 ///
 /// # Errors
 /// If the device fails.
@@ -20,11 +20,11 @@ pub fn sample(
     seed: u64,
 ) -> Result<Vec<String>> {
     let context = model.config.context;
-    // As if a line had just ended.
+    // The sample starts as if a line had just ended.
     let mut symbols = vec![vocabulary.encode("\n").map_or(0, |symbols| symbols[0])];
     for at in 0..count as u32 {
         let window = &symbols[symbols.len().saturating_sub(context)..];
-        // What fills the window is not seen from the positions before it.
+        // The decoder is causal, so the padding does not reach the positions before it.
         let padded = [window, &vec![0; context - window.len()]].concat();
         let (x, last) = (Array::new([1, context], padded), window.len() - 1);
         session.run_cached("sample", &[("x", &x)], |t| t.tap("logits", model.forward(t.input_like("x", &x), false)))?;
@@ -36,12 +36,13 @@ pub fn sample(
     }
     let head = format!("A sample of {count} characters, at temperature {TEMPERATURE}:");
     let text = vocabulary.decode(&symbols[1..]);
-    // What would steer a terminal is no text to show.
+    // Control characters could steer the terminal, so spaces replace them.
     let shown = |line: &str| format!("  | {}", line.replace(char::is_control, " "));
     Ok(std::iter::once(head).chain(text.lines().map(shown)).collect())
 }
 
-/// The symbol at a place in `[0, 1)` of the distribution that logits stand for; the last where they are no numbers.
+/// The symbol at `place`, in `[0, 1)`, of the cumulative distribution of the logits; the last symbol if the logits are
+/// NaN.
 fn draw(logits: &[f64], place: f64) -> u32 {
     let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = logits.iter().map(|logit| ((logit - most) / TEMPERATURE).exp()).collect();
@@ -59,7 +60,7 @@ mod tests {
 
     #[test]
     fn symbols_are_drawn_by_their_probability() {
-        // Odds of 1 : 32 at this temperature.
+        // The odds are 1 : 32 at this temperature.
         let logits = [0.0, f64::NEG_INFINITY, 0.8 * 32f64.ln()];
         let drawn: Vec<u32> = (0..330).map(|i| draw(&logits, f64::from(i) / 330.0)).collect();
         assert_eq!([0, 1, 2].map(|symbol| drawn.iter().filter(|&&d| d == symbol).count()), [10, 0, 320]);

@@ -4,16 +4,16 @@ use super::config::{Case, Fix};
 use crate::cli::{RunOptions, Training};
 use clap::Args;
 
-/// What a run of `wgrad two-tower` is, and of which `wgrad tape two-tower` prints a step.
+/// The settings of a run of `wgrad two-tower`; `wgrad tape two-tower` prints a step of the same run.
 #[derive(Args, Clone, PartialEq, Debug, Default)]
 pub struct TwoTowerArgs {
-    /// What is wrong with the run
+    /// The failure that the run reproduces
     #[arg(long, value_enum, default_value_t = Case::Healthy, value_name = "CASE")]
     pub case: Case,
-    /// What cures it; boundary: layer-norm, scale, unfreeze; imbalance: scale-grad, group-lr
+    /// The cure of the case; boundary: layer-norm, scale, unfreeze; imbalance: scale-grad, group-lr
     #[arg(long, value_enum, default_value_t = Fix::None, value_name = "FIX")]
     pub fix: Fix,
-    /// How it is trained
+    /// The training options
     #[command(flatten)]
     pub training: Training,
 }
@@ -21,10 +21,10 @@ pub struct TwoTowerArgs {
 /// Options of `wgrad two-tower`.
 #[derive(Args, Clone, Debug)]
 pub struct TwoTowerRunArgs {
-    /// What the run is
+    /// The settings of the run
     #[command(flatten)]
     pub settings: TwoTowerArgs,
-    /// Its files, or a diagnosis
+    /// The run's files, or a diagnosis
     #[command(flatten)]
     pub run: RunOptions,
 }

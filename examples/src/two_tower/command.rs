@@ -1,4 +1,4 @@
-//! `wgrad two-tower`: what it prints.
+//! The `two-tower` command: runs the example and prints its results.
 
 use super::{
     args::{TwoTowerArgs, TwoTowerRunArgs},

@@ -1,4 +1,4 @@
-//! What a run is: the healthy configuration, then what a case breaks, then what a cure mends.
+//! The settings of a run: the healthy configuration, then the changes of a case, then the changes of a cure.
 
 use super::{args::TwoTowerArgs, data::Descriptions, encoder::Encoder};
 use crate::{
@@ -10,49 +10,50 @@ use crate::{
 use clap::ValueEnum;
 use wgrad_nn::{BlockKind, Bridge, GptConfig, NormPlace, ResNetConfig, TwoTowerConfig};
 
-/// What is wrong with a run.
+/// The failures that a run can reproduce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Case {
-    /// Nothing.
+    /// No failure.
     #[default]
     Healthy,
-    /// The frozen encoder gives features some thousand times too large: its last statistics are of darker images.
+    /// The features of the frozen encoder are about a thousand times too large, because its last norms have the
+    /// statistics of darker images.
     Boundary,
-    /// The encoder learns too, from a loss of its own whose gradients are a hundred times the text's.
+    /// The encoder also learns from its own loss, whose gradients are a hundred times as large as those of the text.
     Imbalance,
 }
 
-/// What cures it.
+/// The cures of the cases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Fix {
-    /// Nothing.
+    /// No cure.
     #[default]
     None,
     /// Normalise features before the projection.
     LayerNorm,
     /// Multiply features by a thousandth.
     Scale,
-    /// Let the encoder learn, and its statistics follow the images at hand.
+    /// Train the encoder too, so that its statistics follow the images of the run.
     Unfreeze,
     /// Multiply the encoder's gradients by a hundredth.
     ScaleGrad,
-    /// A hundredth of the learning rate for the encoder.
+    /// Use a hundredth of the learning rate for the encoder.
     GroupLr,
 }
 
-/// Which cures a case has, the default one first.
+/// The cures of each case, the default one first.
 pub const CURES: &[Cure<Case, Fix>] = &[
     (Case::Healthy, &[]),
     (Case::Boundary, &[Fix::LayerNorm, Fix::Scale, Fix::Unfreeze]),
     (Case::Imbalance, &[Fix::ScaleGrad, Fix::GroupLr]),
 ];
 
-/// How many times darker the images seem of which the encoder's last statistics are, and how many times larger that makes
-/// its features.
+/// The divisor of the standard deviations in the encoder's last norms, as if its images had been this much darker; and
+/// the resulting growth of its features.
 const DARKER: f64 = 40.0;
 const LARGER: f64 = 1000.0;
-/// The weight of the encoder's own loss with which its gradients are a hundred times the text's, or more; and how many
-/// times.
+/// The weight of the encoder's own loss, which makes the encoder's gradients at least a hundred times as large as the
+/// text's; and this excess.
 const OWN_LOSS: f64 = 25.0;
 const EXCESS: f64 = 100.0;
 
@@ -63,39 +64,39 @@ pub struct Config {
     pub case: Case,
     /// The cure.
     pub fix: Fix,
-    /// How many times darker the images seem to be of which the encoder's last statistics are; `None` if they are right.
+    /// The divisor of the standard deviations in the encoder's last norms; `None` leaves them correct.
     pub darker: Option<f64>,
-    /// What lies between encoder and projection.
+    /// The bridge between encoder and projection.
     pub bridge: Bridge,
-    /// Whether the encoder stays as it was trained.
+    /// True if the encoder is frozen.
     pub frozen: bool,
-    /// The weight of the encoder's own loss, of classes; `None` without one.
+    /// The weight of the encoder's own classification loss; `None` without this loss.
     pub own_loss: Option<f64>,
-    /// What the encoder's gradients are multiplied by.
+    /// The factor of the encoder's gradients.
     pub vision_scale: Option<f64>,
-    /// The encoder's learning rate, over that of the others.
+    /// The factor of the learning rate for the encoder.
     pub vision_rate: Option<f64>,
-    /// Images per step.
+    /// The number of images per step.
     pub batch: usize,
     /// The learning rate.
     pub lr: f64,
-    /// How much of its last step an update repeats.
+    /// The share of the last update that is added to the next.
     pub momentum: f64,
-    /// The standard deviation of the decoder's first weights.
+    /// The standard deviation of the decoder's initial weights.
     pub std: f64,
-    /// Where the decoder normalises.
+    /// The place of the decoder's normalisation.
     pub place: NormPlace,
     /// The most training steps.
     pub steps: usize,
-    /// Steps between evaluations on held-out images; also between saves.
+    /// The number of steps between evaluations on held-out images, and between saves.
     pub evaluate_every: usize,
     /// The metric, with its target.
     pub metric: Metric,
     /// The accuracy at which the task counts as solved, and the run ends.
     pub solved: f64,
-    /// The command line's options of training.
+    /// The command line's training options.
     pub training: Training,
-    /// The encoder as it was trained beforehand.
+    /// The pretrained encoder.
     pub(super) encoder: Encoder,
 }
 
@@ -106,12 +107,12 @@ const WIDTH: usize = 32;
 const LAYERS: usize = 2;
 const HEADS: usize = 4;
 const HIDDEN: usize = 64;
-/// The standard deviation of its first weights, and where it normalises.
+/// The standard deviation of the decoder's initial weights, and the place of its normalisation.
 const STD: f64 = 0.2;
 const PLACE: NormPlace = NormPlace::Post;
 
 impl Config {
-    /// The settings that flags ask for.
+    /// The settings for the flags.
     ///
     /// # Errors
     /// [`Error::Usage`] if the flags do not go together.
@@ -168,7 +169,7 @@ impl Config {
         }
     }
 
-    /// The model for such descriptions of digits.
+    /// The configuration of the model for these descriptions.
     pub(super) fn model(&self, descriptions: &Descriptions) -> TwoTowerConfig {
         let TwoTowerConfig { vision, text, feature_scale, .. } = sizes(descriptions);
         let checkpoint = self.training.checkpoint;
@@ -178,7 +179,7 @@ impl Config {
     }
 }
 
-/// The model for such descriptions of digits, where nothing is said of it.
+/// The default configuration of the model for these descriptions.
 pub(crate) fn sizes(descriptions: &Descriptions) -> TwoTowerConfig {
     let text = GptConfig {
         context: descriptions.length(),

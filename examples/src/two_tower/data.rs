@@ -1,4 +1,4 @@
-//! Digits and their descriptions: `seven, odd`.
+//! Digits and their descriptions, such as `seven, odd`.
 
 use wgrad::Array;
 use wgrad_nn::data::{Augment, Batch, Dataset, Digits, ImageData, Split, Vocabulary};
@@ -17,7 +17,7 @@ const DESCRIPTIONS: [&str; 10] = [
     "nine, odd",
 ];
 
-/// What follows the end of a description.
+/// The symbol that ends a description and pads it.
 const END: char = '.';
 
 /// The symbols of each description, all of the same length.
@@ -30,19 +30,19 @@ pub(crate) struct Descriptions {
 impl Descriptions {
     pub fn new() -> Self {
         let longest = DESCRIPTIONS.iter().map(|text| text.len()).max().unwrap_or_default();
-        // Each ends with at least one end.
+        // Each description ends with at least one end symbol.
         let texts = DESCRIPTIONS.map(|text| format!("{text}{}", END.to_string().repeat(longest + 1 - text.len())));
         let vocabulary = Vocabulary::of(&texts.concat());
         let symbols = texts.iter().map(|text| vocabulary.encode(text).expect("of its own characters")).collect();
         Self { vocabulary, symbols }
     }
 
-    /// Symbols per description.
+    /// The number of symbols per description.
     pub fn length(&self) -> usize {
         self.symbols[0].len()
     }
 
-    /// A text as far as its end.
+    /// The text of symbols up to the first end symbol.
     pub fn decode(&self, symbols: &[u32]) -> String {
         let text = self.vocabulary.decode(symbols);
         text.split(END).next().unwrap_or_default().to_string()
@@ -57,7 +57,7 @@ pub(crate) struct Described {
 }
 
 impl Described {
-    /// Those to train on, and those held out.
+    /// The training set and the held-out set.
     pub fn digits(seed: u64) -> [Self; 2] {
         let Split { train, test } = Digits::embedded(seed).images();
         let moments = train.moments();
@@ -72,7 +72,8 @@ impl Dataset for Described {
         self.images.len()
     }
 
-    /// Images f32 `[batch, 1, 8, 8]`; of each its class, then the symbols of its description, u32 `[batch, 1 + length]`.
+    /// Images, f32 `[batch, 1, 8, 8]`; and for each image its class, then the symbols of its description, u32 `[batch,
+    /// 1 + length]`.
     fn batch(&self, samples: &[usize], epoch: u64) -> Batch {
         let Batch { x, y } = self.images.batch(samples, epoch);
         let classes = y.to_f64().into_iter().map(|class| class as u32);

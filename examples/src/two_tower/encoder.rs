@@ -1,4 +1,4 @@
-//! The encoder of images, trained by itself before it is frozen.
+//! The encoder of images, which is pretrained alone.
 
 use crate::{Result, cli::Common};
 use std::{cell::OnceCell, rc::Rc};
@@ -10,30 +10,30 @@ use wgrad_nn::{
     optim::{Sgd, SgdConfig},
 };
 
-/// The part of the model that it is.
+/// The path of the encoder in the model.
 pub(crate) const PATH: &str = "vision";
-/// Updates of its training: enough for nineteen of twenty digits.
+/// The number of updates of its training, enough for nineteen of twenty digits.
 const STEPS: usize = 500;
-/// Images per update.
+/// The number of images per update.
 const BATCH: usize = 64;
-/// The learning rate, with momentum.
+/// The learning rate and the momentum.
 const LR: f64 = 0.1;
 const MOMENTUM: f64 = 0.9;
 
-/// What training has made of it: states by name, parameters by path.
+/// A trained encoder: its states by name, its parameters by path.
 #[derive(Debug)]
 struct Trained {
     states: Vec<(String, Array)>,
     params: Vec<(String, Array)>,
 }
 
-/// An encoder that is trained once, when it is first needed; its copies share what comes of it.
+/// An encoder that is trained once, when it is first needed. Its copies share the result.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Encoder(Rc<OnceCell<Trained>>);
 
 impl Encoder {
-    /// Writes it over what a session has under the same names. The seed decides its training, on the CPU, whatever the session's device: it
-    /// is the same bits everywhere.
+    /// Writes the encoder to the states and parameters of the same names in a session. It is trained on the CPU,
+    /// whatever the session's device, so that a seed gives the same bits everywhere.
     ///
     /// # Errors
     /// If threads cannot be started, or the session's device fails.
@@ -62,9 +62,9 @@ impl Encoder {
         Ok(())
     }
 
-    /// Divides the running standard deviations of the norms in the last block of a session's encoder by a factor, as if they
-    /// were of images so much darker. Two of them are in a row: features grow by nearly the factor's square, but for what
-    /// the norms' epsilon takes.
+    /// Divides the running standard deviations of the norms in the last block of a session's encoder by a factor, as if
+    /// they came from images this much darker. Two of the norms follow each other, so that the features grow by nearly
+    /// the square of the factor; the epsilon of the norms reduces the growth.
     ///
     /// # Errors
     /// If the session's device fails.

@@ -1,4 +1,4 @@
-//! The example as a run knows it: two towers behind a trainer.
+//! The example: two towers, their trainer and their data.
 
 use super::{
     config::Config,
@@ -25,25 +25,25 @@ use wgrad_nn::{
 pub(crate) struct Describer {
     /// The model.
     pub model: TwoTower,
-    /// What its texts are made of.
+    /// The descriptions that the model learns.
     pub descriptions: Descriptions,
     /// The weight of the encoder's own loss.
     pub own_loss: Option<f64>,
     /// The encoder's parameters.
     pub vision: ParamSet,
-    /// The others that are trained.
+    /// The trained parameters outside the encoder.
     pub text: ParamSet,
-    /// All that are trained.
+    /// All trained parameters.
     pub trained: ParamSet,
-    /// What the loss is multiplied by.
+    /// The factor of the loss.
     pub weight: f64,
 }
 
-/// Held-out images whose descriptions are shown.
+/// The number of held-out images whose descriptions are shown.
 const SHOWN: usize = 3;
 
 impl Describer {
-    /// The loss of descriptions, and with its weight that of the encoder's classes.
+    /// The loss of the descriptions, plus the weighted loss of the encoder's classes if there is one.
     fn objective<'t>(&self, x: Tensor<'t>, y: Tensor<'t>, training: bool) -> Tensor<'t> {
         let features = self.model.encode(x, training);
         let loss = self.model.loss(features, symbols(y), training);
@@ -51,13 +51,13 @@ impl Describer {
         loss + self.model.vision.head.forward(features).cross_entropy(y.index(1, 0)) * weight
     }
 
-    /// The likeliest symbol at each place of descriptions, given the symbols before it: u32 `[batch, time]`.
+    /// The likeliest symbol at each position of descriptions, given the symbols before it: u32 `[batch, time]`.
     fn likeliest<'t>(&self, x: Tensor<'t>, symbols: Tensor<'t>) -> Tensor<'t> {
         let before = symbols.slice(1, 0, symbols.shape()[1] - 1);
         self.model.forward(x, before, false).argmax(2)
     }
 
-    /// The norms of features, of what enters the projection, and of the gradient of each tower, in words.
+    /// Describes the norms of the features, of the projection's inputs, and of the gradient of each tower.
     fn norms(&self, session: &mut Session, Batch { x, y }: &Batch) -> Result<[String; 2]> {
         let step = session.record(|t| {
             let (x, y) = (t.input_like("x", x), t.input_like("y", y));
@@ -92,7 +92,7 @@ impl Describer {
         let time = self.descriptions.length();
         let mut symbols = vec![0u32; time];
         for at in 0..time {
-            // What follows a place does not reach it: any symbol will do there.
+            // The decoder is causal, so the symbols after a position do not matter.
             let y = Array::new([1, time], symbols.clone());
             let inputs = [("x", image), ("y", &y)];
             let likeliest =
@@ -103,7 +103,7 @@ impl Describer {
     }
 }
 
-/// The symbols of descriptions, which follow the class.
+/// The symbols of descriptions, which follow the class in each row.
 fn symbols(y: Tensor<'_>) -> Tensor<'_> {
     y.slice(1, 1, y.shape()[1] - 1)
 }
@@ -118,8 +118,8 @@ impl Network for Describer {
         loss * self.weight
     }
 
-    /// The share of images whose description is right to the last symbol. It is what the decoder says by itself: a
-    /// description is right if each symbol is, given the right ones before it.
+    /// The share of images whose description is right to the last symbol. The decoder's own description of an image is
+    /// right exactly if each symbol is right given the right symbols before it.
     fn metric<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
         let symbols = symbols(y);
         self.likeliest(x, symbols).equals(symbols).cast(DType::F32).min_axes(&[1]).mean()
@@ -143,7 +143,7 @@ impl Network for Describer {
     }
 }
 
-/// A model before it moves to a device, and how it is trained.
+/// A model before it moves to a device, its optimizer, and the plan of its training.
 struct Recipe {
     store: Store,
     network: Describer,
@@ -159,7 +159,7 @@ impl Recipe {
         let model = TwoTower::new(Builder::new(&mut store, seed), &config.model(&descriptions));
         let vision = paths::select(store.layout(), &format!("{PATH}/**"));
         let without = |params: &ParamSet, pattern: &str| paths::freeze(store.layout(), params, pattern);
-        // The gradient of a scale is as large as the features that it makes small.
+        // The scale is not trained, because its gradient is as large as the features that it scales down.
         let learning = match config.bridge {
             Bridge::Scale(_) => without(&store.params(), "bridge/*"),
             Bridge::Plain | Bridge::Norm => store.params(),
@@ -167,7 +167,7 @@ impl Recipe {
         let text = without(&learning, &format!("{PATH}/**"));
         let trained = match (config.frozen, config.own_loss) {
             (true, _) => text.clone(),
-            // Nothing but its own loss reaches the encoder's head.
+            // Without the encoder's own loss, no gradient reaches the encoder's head.
             (false, None) => without(&learning, &format!("{PATH}/head/*")),
             (false, Some(_)) => learning,
         };
@@ -208,8 +208,8 @@ impl Recipe {
     }
 }
 
-/// The program of one training step, and the store that it is over, whose encoder is untrained: a program does not depend on
-/// values.
+/// The program of one training step, and the store of its states. The encoder in the store is untrained, because a
+/// program does not depend on values.
 ///
 /// # Errors
 /// If the data has no batch.

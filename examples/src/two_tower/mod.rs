@@ -1,5 +1,5 @@
-//! `wgrad two-tower`: images described by a text, in the manner of LLaVA (Liu et al. 2023): an encoder of images that is
-//! trained beforehand and frozen, a projection, and a decoder of text.
+//! `wgrad two-tower`: images described by a text, in the manner of LLaVA (Liu et al. 2023): a pretrained, frozen
+//! encoder of images, a projection, and a decoder of text.
 
 mod args;
 mod command;

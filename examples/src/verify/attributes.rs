@@ -1,19 +1,19 @@
-//! The attributes of a vector, read by name.
+//! The attributes of a golden vector, read by name.
 
 use super::{Attempt, Refusal};
 use serde_json::{Map, Value};
 
-/// The attributes of a vector.
+/// The attributes of a golden vector.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a>(pub &'a Map<String, Value>);
 
 impl<'a> Attributes<'a> {
-    /// An attribute; `None` if it is null or not there.
+    /// An attribute; `None` if it is null or missing.
     pub fn get(self, name: &str) -> Option<&'a Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    /// An attribute in the form that `read` takes.
+    /// An attribute that `read` accepts; `want` describes its form for the refusal.
     fn want<T>(self, name: &str, want: &'static str, read: impl FnOnce(&'a Value) -> Option<T>) -> Attempt<T> {
         self.get(name).and_then(read).ok_or_else(|| Refusal::Attribute {
             name: name.into(),
@@ -22,12 +22,12 @@ impl<'a> Attributes<'a> {
         })
     }
 
-    /// A number. JSON has no infinity, for which a text stands, such as `"inf"`.
+    /// A number. JSON has no infinity, so a text such as `"inf"` is also read as a number.
     pub fn number(self, name: &str) -> Attempt<f64> {
         self.want(name, "a number", |value| value.as_f64().or_else(|| value.as_str()?.parse().ok()))
     }
 
-    /// A number, or another where there is none.
+    /// A number, or the default if the attribute is missing.
     pub fn number_or(self, name: &str, default: f64) -> Attempt<f64> {
         if self.get(name).is_some() { self.number(name) } else { Ok(default) }
     }
@@ -42,12 +42,12 @@ impl<'a> Attributes<'a> {
         self.want(name, "true or false", Value::as_bool)
     }
 
-    /// A truth value, or another where there is none.
+    /// A truth value, or the default if the attribute is missing.
     pub fn flag_or(self, name: &str, default: bool) -> Attempt<bool> {
         if self.get(name).is_some() { self.flag(name) } else { Ok(default) }
     }
 
-    /// Refuses attributes with other names: one that is not read would be one that is not tested.
+    /// Refuses attributes with other names, because an attribute that is not read would not be tested.
     pub fn only(self, names: &[&str], of: &str) -> Attempt<()> {
         let unknown = self.0.keys().find(|name| !names.contains(&name.as_str()));
         unknown.map_or(Ok(()), |name| Err(Refusal::Unsupported(format!("attribute {name:?} of {of}"))))
@@ -88,7 +88,7 @@ impl<'a> Attributes<'a> {
         self.want(name, "a list of whole numbers of at least 0", |value| value.as_array()?.iter().map(extent).collect())
     }
 
-    /// Two extents, of height and width; one stands for both.
+    /// The extents of height and width; a single number stands for both.
     pub fn pair(self, name: &str) -> Attempt<[usize; 2]> {
         self.want(name, "a whole number of at least 0, or two", |value| match value.as_array().map(Vec::as_slice) {
             Some([height, width]) => Some([extent(height)?, extent(width)?]),
@@ -108,7 +108,7 @@ impl<'a> Attributes<'a> {
         })
     }
 
-    /// An axis of a tensor of this rank. Negative ones count from the end.
+    /// An axis of a tensor of this rank. Negative axes count from the end.
     pub fn axis(self, name: &str, rank: usize) -> Attempt<usize> {
         self.want(name, "an axis of the input", |value| axis(value, rank))
     }

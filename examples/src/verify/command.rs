@@ -1,4 +1,4 @@
-//! The command: reads a set, runs its vectors one after another, and tells which failed.
+//! The `verify` command: reads a set of vectors, runs them one after another, and prints the failures.
 
 use super::{
     Attempt, Attributes, Case, Index, KINDS, Refusal, Tensors, Trace, Vector,
@@ -21,10 +21,10 @@ use std::{
     path::Path,
 };
 
-/// `wgrad verify`. Gives whether all vectors passed that the device can run.
+/// `wgrad verify`. Returns true if all vectors passed that the device can run.
 ///
 /// # Errors
-/// If a file is not there or broken, there are no vectors of the kind, or the device cannot be opened.
+/// If a file is missing or damaged, there are no vectors of the kind, or the device cannot be opened.
 pub fn verify(args: &VerifyArgs, common: &Common) -> Result<bool> {
     if common.steps.is_some() {
         return Err(Error::Usage("verify makes no training steps: leave --steps out".into()));
@@ -49,14 +49,14 @@ pub fn verify(args: &VerifyArgs, common: &Common) -> Result<bool> {
     Ok(whole && summary.failed == 0)
 }
 
-/// Runs the vectors of a directory, of one kind if that is asked for, and tells of each as it ends. Gives how each ended, and
-/// how many there are: more, if somebody stops it.
+/// Runs the vectors of a directory, or those of one kind, and calls `tell` as each ends. Returns a row for each vector
+/// that has run, and the number of all vectors, which is larger if the user interrupts the run.
 ///
 /// # Errors
-/// If a file is not there or broken, or there are no vectors of the kind.
+/// If a file is missing or damaged, or there are no vectors of the kind.
 pub fn rows(dir: &Path, kind: Option<&str>, place: &Place, tell: impl Fn(&Row)) -> Result<(Vec<Row>, usize)> {
     let cases = cases(dir, kind)?;
-    // All files before the first vector: half a set is no verdict.
+    // All files are read before the first vector runs, because the results of half a set would be no verdict.
     let mut files = HashMap::new();
     for case in cases.iter().filter(|case| runs(case)) {
         if let Entry::Vacant(entry) = files.entry(case.file.as_str()) {
@@ -66,7 +66,7 @@ pub fn rows(dir: &Path, kind: Option<&str>, place: &Place, tell: impl Fn(&Row)) 
         }
     }
     let mut rows = vec![];
-    // A panic is told in its vector's line, not on standard error.
+    // A panic is reported in its vector's line, so nothing prints it on standard error.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| ()));
     for case in &cases {
@@ -81,12 +81,12 @@ pub fn rows(dir: &Path, kind: Option<&str>, place: &Place, tell: impl Fn(&Row)) 
     Ok((rows, cases.len()))
 }
 
-/// Whether this version runs vectors of this kind. The files of others are left alone.
+/// True if this version runs vectors of this kind. The files of other kinds are not read.
 fn runs(case: &Case) -> bool {
     KINDS.iter().any(|kind| kind.name == case.kind && kind.run.is_some())
 }
 
-/// The vectors of a set, of one kind if that is asked for.
+/// The vectors of a set, or those of one kind.
 fn cases(dir: &Path, kind: Option<&str>) -> Result<Vec<Case>> {
     let path = dir.join("index.json");
     let index = Index::parse(&read(&path)?).map_err(|why| Error::Golden { path, what: "index", why })?;
@@ -117,7 +117,8 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(fs::read(path).map_err(|source| wgrad_nn::Error::Io { action: "read", path: path.into(), source })?)
 }
 
-/// Runs one vector and compares its results. (A vector without tensors is a trace, or of a kind that is not run.)
+/// Runs one vector and compares its results. `tensors` is `None` for a trace, and for a kind that this version does not
+/// run.
 fn row(case: &Case, tensors: Option<&Tensors>, place: &Place) -> Row {
     if case.kind == TRACES {
         let why = traces::run(Attributes(&case.attrs)).unwrap_or_else(|refusal| Some(refusal.to_string()));

@@ -1,4 +1,4 @@
-//! The pass rule, element by element, and how far results are from what is expected.
+//! The comparison of results with expected values, element by element.
 
 use super::Tolerance;
 use std::fmt;
@@ -17,39 +17,39 @@ pub struct Expected {
     pub values: Vec<f64>,
 }
 
-/// What came of a comparison.
+/// The outcome of a comparison.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
-    /// What is wrong, if anything is: another shape or type, or the element that is furthest beyond its bound.
+    /// The mismatch, if there is one: another shape or type, or the element that is furthest beyond its bound.
     pub mismatch: Option<Mismatch>,
-    /// The distance of each finite pair of elements, divided by the largest finite magnitude that is expected, where
+    /// The distance of each finite pair of elements, divided by the largest finite magnitude of the expected values if
     /// that is not 0.
     pub errors: Vec<f64>,
 }
 
-/// What is wrong with a result.
+/// A mismatch between a result and its expected value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mismatch {
-    /// There is none.
+    /// The result is missing.
     Missing,
-    /// Another shape or type.
+    /// The result has another shape or type.
     Form {
-        /// What came out.
+        /// The actual value.
         have: String,
-        /// What is expected.
+        /// The expected value.
         want: String,
     },
-    /// An element.
+    /// An element is beyond its bound.
     Element {
-        /// Where it is.
+        /// The element's index along each axis.
         index: Vec<usize>,
-        /// What came out.
+        /// The actual value.
         have: f64,
-        /// What is expected.
+        /// The expected value.
         want: f64,
-        /// How far it might be from that.
+        /// The largest allowed distance from `want`.
         bound: f64,
-        /// How many elements of how many are beyond their bounds.
+        /// The number of elements beyond their bounds, and the number of all elements.
         beyond: (usize, usize),
     },
 }
@@ -67,7 +67,7 @@ impl fmt::Display for Mismatch {
 }
 
 impl Mismatch {
-    /// How bad it is, for the worst of several.
+    /// The severity, to find the worst of several mismatches.
     fn excess(&self) -> f64 {
         match self {
             Mismatch::Missing | Mismatch::Form { .. } => f64::INFINITY,
@@ -75,18 +75,19 @@ impl Mismatch {
         }
     }
 
-    /// Whether this is worse than another.
+    /// True if this mismatch is worse than another.
     pub fn is_worse_than(&self, other: &Mismatch) -> bool {
         self.excess() > other.excess()
     }
 }
 
-/// How far an element may be from `want`. NaN and infinity are met exactly or not at all.
+/// The largest allowed distance from `want`. It is 0 if `want` is NaN or infinite.
 fn bound(want: f64, tolerance: Tolerance) -> f64 {
     if want.is_finite() { tolerance.atol + tolerance.rtol * want.abs() } else { 0.0 }
 }
 
-/// The distance in multiples of the bound: above 1, the element is wrong. NaN meets NaN only, and an infinity itself.
+/// The distance in multiples of the bound: above 1, the element is wrong. NaN equals only NaN, and an infinity only
+/// itself.
 fn excess(have: f64, want: f64, bound: f64) -> f64 {
     if have == want || (have.is_nan() && want.is_nan()) {
         0.0
@@ -97,7 +98,7 @@ fn excess(have: f64, want: f64, bound: f64) -> f64 {
     }
 }
 
-/// Compares a result with what is expected: `|have - want| <= atol + rtol * |want|` for each element.
+/// Compares a result with its expected value: `|have - want| <= atol + rtol * |want|` for each element.
 pub fn compare(have: &Array, want: &Expected, tolerance: Tolerance) -> Comparison {
     if *have.shape() != want.shape || !want.dtypes.contains(&have.dtype()) {
         let (have, want) = (format!("{}{}", have.dtype(), have.shape()), format!("{}{}", want.stored, want.shape));

@@ -1,13 +1,13 @@
-//! The index of a set of golden vectors: which there are, what each needs and what it may miss by.
+//! The index of a set of golden vectors: the vectors, their attributes, tensors and tolerances.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// The schema that is read.
+/// The schema that this version reads.
 const SCHEMA: u64 = 1;
 
-/// `index.json`. Fields that are not named here are of no concern to who runs the vectors.
+/// The contents of `index.json`. Other fields of the file are not needed to run the vectors.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Index {
     schema: u64,
@@ -21,29 +21,29 @@ pub struct Index {
 /// One golden vector.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Case {
-    /// Its name; its tensors are named `<id>/in/x`, `<id>/cot/y`, `<id>/out/y`, `<id>/grad/x`.
+    /// The vector's name; its tensors are named `<id>/in/x`, `<id>/cot/y`, `<id>/out/y`, `<id>/grad/x`.
     pub id: String,
-    /// What is tested: `op`, `pass` and others.
+    /// The kind of the vector: `op`, `pass` and others.
     pub kind: String,
     /// The operation.
     pub op: String,
-    /// The type of its floats: `f64` or `f32`; `mixed` if it has both.
+    /// The type of the floats: `f64` or `f32`; `mixed` for both.
     pub dtype: String,
-    /// What the operation is given besides tensors.
+    /// The attributes of the operation.
     #[serde(default)]
     pub attrs: Map<String, Value>,
-    /// The inputs that a gradient is taken of, without `in/`.
+    /// The names, without `in/`, of the inputs whose gradients are computed.
     #[serde(default)]
     pub diff: Vec<String>,
-    /// The safetensors file with its tensors.
+    /// The safetensors file with the vector's tensors.
     pub file: String,
-    /// The tensors that it is given, such as `in/x` and `cot/y`.
+    /// The tensors that the operation gets, such as `in/x` and `cot/y`.
     pub inputs: Vec<String>,
-    /// The tensors that are expected, such as `out/y` and `grad/x`.
+    /// The expected tensors, such as `out/y` and `grad/x`, with their tolerances.
     pub expect: BTreeMap<String, Tolerance>,
 }
 
-/// How far an element may be from the expected one, `e`: by `atol + rtol * |e|`.
+/// The largest allowed distance of an element from the expected one, `e`: `atol + rtol * |e|`.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Tolerance {
     /// The relative part.
@@ -52,18 +52,18 @@ pub struct Tolerance {
     pub atol: f64,
 }
 
-/// One trace: a sequence of steps of a training loop, and which rules it breaks.
+/// One trace: a sequence of actions of a training loop, and the rules that it breaks.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Trace {
-    /// Its name.
+    /// The trace's name.
     pub id: String,
-    /// The rest of it.
+    /// The other fields of the trace.
     #[serde(flatten)]
     pub attrs: Map<String, Value>,
 }
 
 impl Case {
-    /// Whether some of its floats are f64.
+    /// True if some of the floats are f64.
     pub fn needs_f64(&self) -> bool {
         matches!(self.dtype.as_str(), "f64" | "mixed")
     }
@@ -73,7 +73,7 @@ impl Index {
     /// Reads the text of `index.json`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason that the text cannot be read.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let index: Index = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if index.schema != SCHEMA {
@@ -87,7 +87,7 @@ impl Trace {
     /// Reads the text of the file of traces.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason that the text cannot be read.
     pub fn parse(bytes: &[u8]) -> Result<Vec<Self>, String> {
         serde_json::from_slice(bytes).map_err(|error| error.to_string())
     }

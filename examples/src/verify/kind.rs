@@ -1,4 +1,4 @@
-//! The kinds of vectors, and what runs each.
+//! The kinds of vectors, and the functions that run them.
 
 use super::{Attempt, Attributes, Case, Refusal, Tensors, ops, optim, passes, pipeline, scaler, schedule};
 use crate::device::Place;
@@ -12,7 +12,7 @@ pub type Results = Vec<(String, Array)>;
 pub struct Kind {
     /// The name, in the index and on the command line.
     pub name: &'static str,
-    /// What gives the results of one; `None` of traces, which have no tensors.
+    /// The function that runs a vector of this kind; `None` for traces, which have no tensors.
     pub run: Option<fn(&Vector<'_>) -> Attempt<Results>>,
 }
 
@@ -27,35 +27,35 @@ pub const KINDS: [Kind; 7] = [
     Kind { name: TRACES, run: None },
 ];
 
-/// The kind of what the file of traces holds; the index does not list them one by one.
+/// The kind of the traces in the file of traces; the index does not list them one by one.
 pub const TRACES: &str = "traces";
 
-/// One vector, with what it needs to run.
+/// One vector, with its tensors and its device.
 #[derive(Clone, Copy)]
 pub struct Vector<'a> {
-    /// What the index says.
+    /// The vector's entry in the index.
     pub case: &'a Case,
-    /// The file with its tensors.
+    /// The file with the vector's tensors.
     pub tensors: &'a Tensors,
-    /// Where it runs.
+    /// The device that runs the vector.
     pub place: &'a Place,
 }
 
 impl<'a> Vector<'a> {
-    /// Its attributes.
+    /// The vector's attributes.
     pub fn attrs(&self) -> Attributes<'a> {
         Attributes(&self.case.attrs)
     }
 
-    /// The type of its floats.
+    /// The type of the vector's floats.
     pub fn dtype(&self) -> DType {
         if self.case.dtype == "f64" { DType::F64 } else { DType::F32 }
     }
 
-    /// Its inputs whose names begin so, without that: `in/` or `cot/`.
+    /// The inputs whose names begin with `prefix`, which is `in/` or `cot/`, by their names without it.
     ///
     /// # Errors
-    /// If the file lacks one, or holds one that is no input here.
+    /// If the file lacks a tensor, or its type cannot be an input.
     pub fn inputs(&self, prefix: &str) -> Attempt<Vec<(String, Array)>> {
         let names = self.case.inputs.iter().filter_map(|input| input.strip_prefix(prefix));
         names.map(|name| Ok((name.into(), self.tensors.array(&format!("{}/{prefix}{name}", self.case.id))?))).collect()
@@ -64,23 +64,24 @@ impl<'a> Vector<'a> {
     /// A session on the device.
     ///
     /// # Errors
-    /// If the device has no room for the store.
+    /// If the device has too little memory for the store.
     pub fn session(&self, store: Store) -> Attempt<Session> {
         self.place.session(store).map_err(|error| Refusal::Misfit(error.to_string()))
     }
 
-    /// Runs it. Inputs that do not fit the operation are its programmer's fault where a program is written, and panic; here
-    /// they come from a file.
+    /// Runs the vector. wgrad panics if inputs do not fit an operation, because that is a programmer's mistake. Here
+    /// the inputs come from a file, so the panic becomes a refusal.
     ///
     /// # Errors
-    /// Why it cannot be run.
+    /// The reason that the vector cannot be run.
     pub fn run(&self) -> Attempt<Results> {
         let kind = KINDS.iter().find(|kind| kind.name == self.case.kind);
         let run = kind.and_then(|kind| kind.run).ok_or_else(|| Refusal::Kind(self.case.kind.clone()))?;
         catch_unwind(AssertUnwindSafe(|| run(self))).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("the operation panicked");
-            // The line where it was recorded is this program's, and not in the file.
+            // The message names the line that recorded the operation. That line is in this program and not in the file,
+            // so it is cut off.
             let text = text.lines().next().and_then(|line| line.split(" (recorded at ").next());
             Err(Refusal::Misfit(text.unwrap_or_default().into()))
         })

@@ -1,4 +1,5 @@
-//! `wgrad verify`: runs golden vectors, whose inputs and expected values another framework has computed, on a device.
+//! `wgrad verify`: runs golden vectors on a device, and compares the results with values that another framework has
+//! computed.
 //!
 //! An `index.json` lists the vectors, with the attributes and tolerances of each; safetensors files hold their tensors.
 

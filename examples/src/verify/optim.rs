@@ -1,4 +1,4 @@
-//! Vectors of kind `optim`: the parameters after each of some steps, given a gradient for each.
+//! Vectors of kind `optim`: the parameters after each step of an optimizer, for given gradients.
 
 use super::{
     Attempt, Attributes, Refusal,
@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use wgrad::{Array, Data, Optimizer, Param, ParamSet, Session, Shape, Step, Store, Tape};
 use wgrad_nn::optim::{Adam, AdamConfig, AdamW, AdamWConfig, Rate, RmsProp, RmsPropConfig, Sgd, SgdConfig};
 
-/// What a vector of any optimizer may say.
+/// The attributes that a vector of any optimizer may have.
 const COMMON: [&str; 5] = ["lr", "weight_decay", "steps", "absent", "lr_per_step"];
 
 /// A parameter with its gradients.
 struct Trajectory {
     name: String,
     param: Param,
-    /// Shape of the parameter, and of each row of its gradients.
+    /// The shape of the parameter, and of each row of its gradients.
     shape: Shape,
     grads: Array,
     /// The steps without a gradient.
@@ -32,7 +32,7 @@ impl Trajectory {
 /// The results of a vector.
 ///
 /// # Errors
-/// Why it cannot be run.
+/// The reason that the vector cannot be run.
 pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
     let attrs = vector.attrs();
     let steps = attrs.extent("steps")?;
@@ -71,7 +71,7 @@ pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
     Ok(results.collect())
 }
 
-/// Declares the parameters and finds their gradients.
+/// Declares the parameters, and reads their gradients.
 fn trajectories(vector: &Vector<'_>, steps: usize, store: &mut Store) -> Attempt<Vec<Trajectory>> {
     let absent = vector.attrs().object("absent")?;
     let mut trajectories = vec![];
@@ -91,7 +91,7 @@ fn trajectories(vector: &Vector<'_>, steps: usize, store: &mut Store) -> Attempt
     Ok(trajectories)
 }
 
-/// A step whose gradients are inputs: those of `sum <p, g>`.
+/// Records a step whose gradients are inputs, as the gradients of `sum <p, g>`.
 fn record(
     session: &mut Session,
     optimizer: &dyn Optimizer,
@@ -101,17 +101,17 @@ fn record(
     let step = session.record(|t: &Tape| {
         let products = given.iter().map(|(p, g)| t.param(p.param).dot(t.input_like(&p.name, g)));
         let loss = products.reduce(|a, b| a + b).unwrap_or_else(|| t.scalar(0.0, wgrad::DType::F32));
-        // Of a step in which nothing has a gradient, too.
+        // A step is recorded even if no parameter has a gradient.
         optimizer.step(loss.grad(params).even_if_absent());
     })?;
     Ok(step)
 }
 
-/// The optimizer that a vector names, with its settings; what it does not say is as in PyTorch. Beside those of the
-/// optimizer itself there may be `common` attributes. A `rate` stands in for the learning rate that they give.
+/// The optimizer that a vector names, with its settings; missing settings have PyTorch's defaults. The attributes may
+/// also include those in `common`. A `rate` replaces the learning rate of the attributes.
 ///
 /// # Errors
-/// If there is no such optimizer, or an attribute is not what it needs.
+/// If there is no such optimizer, or an attribute is unknown or has another form.
 pub fn optimizer(
     name: &str,
     attrs: Attributes<'_>,

@@ -1,29 +1,29 @@
-//! Why one vector cannot be run. It then counts as failed, and the others go on.
+//! The reasons why a vector cannot be run. The vector then counts as failed, and the others still run.
 
-/// Why a vector cannot be run.
+/// A reason that a vector cannot be run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// A kind of vectors that is not run yet.
+    /// A kind of vectors that this version does not run.
     #[error("this version cannot run vectors of kind {0:?}")]
     Kind(String),
-    /// An operation that does not exist here.
+    /// An operation that this version does not have.
     #[error("this version has no operation {0:?}")]
     Operation(String),
-    /// What an operation is asked for and cannot do.
+    /// An option that an operation does not support.
     #[error("this version has no {0}")]
     Unsupported(String),
-    /// An attribute that is not there, or of another form.
+    /// An attribute that is missing, or has another form.
     #[error("its attribute {name:?} must be {want}, and is {have}")]
     Attribute {
         /// The attribute.
         name: String,
-        /// What the operation needs.
+        /// The form that the operation needs.
         want: &'static str,
-        /// What the index says.
+        /// The attribute in the index.
         have: String,
     },
-    /// An input that the operation needs.
+    /// An input that the operation needs and the vector lacks.
     #[error("it has no input {0:?}")]
     Input(String),
     /// A tensor that the index names and the file lacks.
@@ -34,17 +34,17 @@ pub enum Refusal {
         /// The tensor.
         tensor: String,
     },
-    /// A tensor of a type that is no input or result here.
+    /// A tensor whose type cannot be an input or a result.
     #[error("the tensor {tensor:?} is of type {dtype}, and {want} is needed")]
     Type {
         /// The tensor.
         tensor: String,
-        /// Its type.
+        /// The tensor's type.
         dtype: String,
-        /// What would do.
+        /// The types that are allowed.
         want: &'static str,
     },
-    /// A vector that cannot fail.
+    /// A vector without expected results, which could not fail.
     #[error("it expects no result")]
     NothingExpected,
     /// An integer outside every integer type of this framework.
@@ -55,13 +55,13 @@ pub enum Refusal {
         /// The integer.
         value: i64,
     },
-    /// Inputs or attributes that do not fit the operation, which its panic tells.
+    /// Inputs or attributes that do not fit the operation; the text is the message of its panic.
     #[error("{0}")]
     Misfit(String),
-    /// A run failed.
+    /// The session failed.
     #[error(transparent)]
     Session(#[from] wgrad::Error),
 }
 
-/// The result of running a vector, or of a part of that.
+/// The result of running a vector, or a part of it.
 pub type Attempt<T> = Result<T, Refusal>;

@@ -1,39 +1,39 @@
-//! What is told of a set of vectors: a line for each that fails, then how many passed; or one JSON object.
+//! The report on a set of vectors: a line for each failure, then the counts; or one JSON object.
 
 use super::{Case, compare::Comparison};
 use serde::Serialize;
 
-/// How a vector ended.
+/// The outcome of a vector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// As expected.
+    /// The results are as expected.
     Passed,
-    /// Not as expected, or not at all.
+    /// The results are not as expected, or the vector could not be run.
     Failed,
-    /// The device does not compute in its type.
+    /// The device does not compute in the vector's type.
     NotForThisDevice,
 }
 
-/// What is told of one vector.
+/// The report on one vector.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Its name.
+    /// The vector's name.
     pub id: String,
-    /// Its kind.
+    /// The vector's kind.
     pub kind: String,
     /// The operation.
     pub op: String,
-    /// The type of its floats.
+    /// The type of the vector's floats.
     pub dtype: String,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Why it failed: the tensor, the worst element, what came out, what is expected, and the bound; or a sentence.
+    /// The failure: the tensor, the worst element, its actual and expected value, and the bound; or a sentence.
     pub why: Option<String>,
-    /// Half of its elements are at most this far from what is expected, relative to the largest magnitude expected in
-    /// their tensor (absolute, where that is 0).
+    /// The median distance of the elements from their expected values, relative to the largest expected magnitude of
+    /// the tensor (absolute if that is 0).
     pub error_median: Option<f64>,
-    /// The greatest such distance.
+    /// The largest such distance.
     pub error_worst: Option<f64>,
 }
 
@@ -44,10 +44,10 @@ impl Row {
         Self { id, kind, op, dtype, outcome, why, error_median: None, error_worst: None }
     }
 
-    /// A row of a vector that has run, from the comparisons of its tensors.
+    /// The row of a vector that has run, from the comparisons of its tensors.
     pub fn compared(case: &Case, comparisons: &[(String, Comparison)]) -> Self {
         let mismatches = comparisons.iter().filter_map(|(tensor, found)| Some((tensor, found.mismatch.as_ref()?)));
-        // The first of equals.
+        // The first of several equally bad mismatches is shown.
         let worst = mismatches.reduce(|worst, other| if other.1.is_worse_than(worst.1) { other } else { worst });
         let outcome = if worst.is_some() { Outcome::Failed } else { Outcome::Passed };
         let mut errors: Vec<f64> = comparisons.iter().flat_map(|(_, found)| found.errors.iter().copied()).collect();
@@ -60,32 +60,32 @@ impl Row {
     }
 }
 
-/// What is told of a run, as JSON.
+/// The report on a run, as JSON.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// The device.
     pub device: String,
-    /// The kind that was asked for.
+    /// The kind that `--kind` asks for.
     pub kind: Option<String>,
-    /// How many passed.
+    /// The number of vectors that passed.
     pub passed: usize,
-    /// How many failed.
+    /// The number of vectors that failed.
     pub failed: usize,
-    /// How many the device has no type for.
+    /// The number of vectors whose type the device does not compute in.
     pub not_for_this_device: usize,
-    /// All of them.
+    /// The rows of all vectors.
     pub vectors: Vec<Row>,
 }
 
 impl Summary {
-    /// Counts rows.
+    /// Counts the outcomes of the rows.
     pub fn new(device: String, kind: Option<String>, vectors: Vec<Row>) -> Self {
         let count = |outcome| vectors.iter().filter(|row| row.outcome == outcome).count();
         let (passed, failed) = (count(Outcome::Passed), count(Outcome::Failed));
         Self { device, kind, passed, failed, not_for_this_device: count(Outcome::NotForThisDevice), vectors }
     }
 
-    /// The last line.
+    /// The last line of the output, with the counts.
     pub fn line(&self) -> String {
         let rest = match self.not_for_this_device {
             0 => String::new(),

@@ -1,4 +1,4 @@
-//! Vectors of kind `scaler`: how a dynamic loss scale moves, and what unscaling gives and finds.
+//! Vectors of kind `scaler`: the course of a dynamic loss scale, and the gradients and the verdict of unscaling.
 
 use super::{
     Attempt, Refusal,
@@ -9,7 +9,7 @@ use wgrad::{Array, DType, Data, DynamicScale, Error, Grads, LossScaler, Param, S
 /// The results of a vector.
 ///
 /// # Errors
-/// Why it cannot be run.
+/// The reason that the vector cannot be run.
 pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
     match vector.case.op.as_str() {
         "dynamic_loss_scale" => dynamic_loss_scale(vector),
@@ -18,7 +18,7 @@ pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
     }
 }
 
-/// Gradients that are inputs as they stand, scale and all: a hook puts them in the place of the loss's own.
+/// Scaled gradients that are inputs. A hook puts them in the place of the loss's own gradients.
 fn given<'t>(tape: &'t Tape, scaler: LossScaler, gradients: &[(Param, String, Array)]) -> Option<Grads<'t, Scaled>> {
     for (param, name, value) in gradients.iter().cloned() {
         tape.on_param_grad(param, move |g| g.tape().input_like(&name, &value));
@@ -27,7 +27,7 @@ fn given<'t>(tape: &'t Tape, scaler: LossScaler, gradients: &[(Param, String, Ar
     Some(scaler.scale(loss).grad(&gradients.iter().map(|(param, ..)| *param).collect()))
 }
 
-/// The scale and the growth tracker after each of some updates, of which it is told whether they are finite.
+/// The scale and the growth tracker after each update; the input `found_inf` tells which updates are non-finite.
 fn dynamic_loss_scale(vector: &Vector<'_>) -> Attempt<Results> {
     let attrs = vector.attrs();
     attrs.only(&["init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale"], &vector.case.op)?;
@@ -37,7 +37,8 @@ fn dynamic_loss_scale(vector: &Vector<'_>) -> Attempt<Results> {
         u32::try_from(interval).map_err(|_| Refusal::Misfit(format!("no scale waits {interval} updates")))?;
     let floors = attrs.object("min_scale")?;
     let (mut results, mut trackers): (Results, Vec<Vec<f64>>) = (vec![], vec![]);
-    // One trajectory per floor. A floor of which nothing is expected may not fit the first scale.
+    // Each floor has its own trajectory. A floor without an expected result is left out, because it may not fit the
+    // first scale.
     for name in floors.0.keys().filter(|name| vector.case.expect.contains_key(&format!("out/{name}"))) {
         let settings = DynamicScale {
             init: attrs.number("init_scale")?,
@@ -78,7 +79,7 @@ fn trajectory(vector: &Vector<'_>, settings: DynamicScale, found: &[f64]) -> Att
     for found in found {
         session.run(&step, &[("g", &value(if *found == 0.0 { 1.0 } else { f64::INFINITY }))])?;
         match session.wait() {
-            // A scale of 0 is what is asked for here, of which any other program is told.
+            // The vector asks for a scale of 0, which is otherwise an error.
             Err(Error::Late { .. }) if settings.min_scale == 0.0 => {}
             other => other?,
         }
@@ -94,7 +95,7 @@ fn trajectory(vector: &Vector<'_>, settings: DynamicScale, found: &[f64]) -> Att
     Ok((scales, trackers))
 }
 
-/// Unscaled gradients, and whether any of them was not finite.
+/// Unscaled gradients, and the verdict on non-finite ones.
 fn unscale_check(vector: &Vector<'_>) -> Attempt<Results> {
     let attrs = vector.attrs();
     attrs.only(&["scale"], &vector.case.op)?;

@@ -1,4 +1,4 @@
-//! Vectors of kind `schedule`: a learning rate, or the strength of gradient noise, at each of the first updates.
+//! Vectors of kind `schedule`: the learning rate, or the strength of gradient noise, at each of the first updates.
 
 use super::{
     Attempt, Attributes, Refusal,
@@ -10,11 +10,11 @@ use wgrad_nn::Schedule;
 /// The results of a vector.
 ///
 /// # Errors
-/// Why it cannot be run.
+/// The reason that the vector cannot be run.
 pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
     let schedule = schedule(&vector.case.op, vector.attrs())?;
     let count = vector.tensors.expected(&format!("{}/out/lr", vector.case.id))?.shape.numel();
-    // The formula works on each element: a vector of counts gives the whole curve.
+    // The formula is elementwise, so a vector of update counts gives the whole curve.
     let curve = vector.session(Store::new())?.eval(&[], |t| schedule.lr(t.iota(count), vector.dtype()))?;
     Ok(vec![("out/lr".into(), curve)])
 }

@@ -1,4 +1,4 @@
-//! The tensors of golden vectors: a safetensors file, as inputs of a program and as expected values.
+//! The tensors of golden vectors, read from a safetensors file as inputs and expected values.
 
 use super::{Attempt, Expected, Refusal};
 use safetensors::{
@@ -7,7 +7,7 @@ use safetensors::{
 };
 use wgrad::{Array, DType, Data, f16};
 
-/// The bytes that tell the length of the header.
+/// The number of bytes that hold the length of the header.
 const LENGTH: usize = 8;
 
 /// A safetensors file in memory.
@@ -16,7 +16,7 @@ pub struct Tensors {
     name: String,
     bytes: Vec<u8>,
     metadata: Metadata,
-    /// Where the first tensor begins.
+    /// The offset of the first tensor in `bytes`.
     start: usize,
 }
 
@@ -27,19 +27,19 @@ struct View<'a> {
 }
 
 impl Tensors {
-    /// Takes the bytes of a file of this name.
+    /// Reads the bytes of a file of this name.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The reason that the bytes are no safetensors file.
     pub fn parse(name: &str, bytes: Vec<u8>) -> Result<Self, String> {
-        // Not `SafeTensors::read_metadata`, which adds lengths that a hostile header may choose to overflow.
+        // `SafeTensors::read_metadata` is not used, because a hostile header can make its sum of lengths overflow.
         let length = bytes.first_chunk().map(|length| u64::from_le_bytes(*length)).ok_or("it has no header")?;
         let start = usize::try_from(length).ok().and_then(|length| length.checked_add(LENGTH));
         let (start, header) =
             start.and_then(|start| Some((start, bytes.get(LENGTH..start)?))).ok_or("it is shorter than its header")?;
         let metadata: Metadata = serde_json::from_slice(header).map_err(|error| error.to_string())?;
         if start.checked_add(metadata.data_len()) != Some(bytes.len()) {
-            return Err("its length is not what its header says".into());
+            return Err("its length differs from the length in its header".into());
         }
         Ok(Self { name: name.into(), bytes, metadata, start })
     }
@@ -56,7 +56,7 @@ impl Tensors {
     /// A tensor as an input of a program. Integers become u32, or i32 if one is below 0.
     ///
     /// # Errors
-    /// If there is none of this name, or this framework has no such type, or no type for an integer of this size.
+    /// If there is no tensor of this name, wgrad does not have its type, or an integer fits neither u32 nor i32.
     pub fn array(&self, tensor: &str) -> Attempt<Array> {
         let view = &self.view(tensor)?;
         let data = match view.info.dtype {
@@ -75,10 +75,10 @@ impl Tensors {
     /// A tensor as the expected value of a result.
     ///
     /// # Errors
-    /// If there is none of this name, or no result has its type.
+    /// If there is no tensor of this name, or no result can have its type.
     pub fn expected(&self, tensor: &str) -> Attempt<Expected> {
         let view = &self.view(tensor)?;
-        // This framework has no i64. Its indices are u32, which are as good where the values are.
+        // wgrad has no i64. Its indices are u32 or i32, which count as equal if the values are.
         let integers = &[DType::U32, DType::I32][..];
         let (dtypes, values) = match view.info.dtype {
             Dtype::F64 => (&[DType::F64][..], elements(view, f64::from_le_bytes)),
@@ -105,7 +105,7 @@ fn elements<const N: usize, T>(view: &View<'_>, read: impl Fn([u8; N]) -> T) -> 
     view.bytes.as_chunks().0.iter().map(|bytes| read(*bytes)).collect()
 }
 
-/// Integers in a type that holds them all.
+/// Integers in a type that holds them all: u32, or i32 if one is negative.
 fn integers(tensor: &str, values: &[i64]) -> Attempt<Data> {
     let unsigned: Option<Vec<u32>> = values.iter().map(|&value| value.try_into().ok()).collect();
     if let Some(values) = unsigned {
@@ -159,7 +159,7 @@ mod tests {
             let expected = tensors.expected(name).expect(name);
             assert!(expected.dtypes.contains(&dtype) && expected.values.len() == 2, "{expected:?}");
         }
-        // 0x0101010101010101 is beyond 32 bits.
+        // The integer 0x0101010101010101 does not fit into 32 bits.
         assert!(tensors.array("I64").is_err() && tensors.array("U8").is_err() && tensors.expected("U8").is_err());
         assert!(tensors.array("none").is_err());
     }
@@ -183,7 +183,7 @@ mod tests {
                 read(bytes);
             }
         }
-        // Lengths that add up beyond the address space.
+        // The lengths in these headers add up beyond the address space.
         let header = |offsets: &str| {
             let header = format!(r#"{{"a":{{"dtype":"U8","shape":[18446744073709551608],"data_offsets":{offsets}}}}}"#);
             [(header.len() as u64).to_le_bytes().as_slice(), header.as_bytes()].concat()

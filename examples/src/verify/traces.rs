@@ -1,10 +1,10 @@
-//! Traces: sequences of what is done to gradients, and the pitfalls that each runs into. They drive the same [`PassState`]
-//! that the gradients of a program go through.
+//! Traces: sequences of actions on gradients, and the pitfalls that each contains. They drive the same [`PassState`] as
+//! the gradients of a program.
 
 use super::{Attempt, Attributes, Refusal};
 use wgrad::{Action, PassConfig, PassState, Weighting};
 
-/// The operations by their names in a trace.
+/// The actions by their names in a trace.
 const ACTIONS: [(&str, Action); 20] = [
     ("backward", Action::Backward),
     ("all_reduce", Action::AllReduce),
@@ -28,16 +28,16 @@ const ACTIONS: [(&str, Action); 20] = [
     ("leaf_hook_clip", Action::LeafHookClip),
 ];
 
-/// A row of a table by its name.
+/// The value of a name in a table.
 fn named<T: Copy>(table: &[(&str, T)], what: &str, name: &str) -> Attempt<T> {
     let row = table.iter().find(|(known, _)| *known == name);
     row.map(|(_, value)| *value).ok_or_else(|| Refusal::Unsupported(format!("{what} {name:?}")))
 }
 
-/// Runs a trace: `None` if it runs into the pitfalls that it expects, else what is wrong.
+/// Runs a trace. Returns `None` if it finds exactly the expected pitfalls; otherwise describes the difference.
 ///
 /// # Errors
-/// Why it cannot be run.
+/// The reason that the trace cannot be run.
 pub fn run(trace: Attributes<'_>) -> Attempt<Option<String>> {
     let config = trace.object("config")?;
     let weightings = [
@@ -53,7 +53,7 @@ pub fn run(trace: Attributes<'_>) -> Attempt<Option<String>> {
         weighting: named(&weightings, "weighting", config.text("weighting")?)?,
     });
     for op in trace.texts("ops")? {
-        // What is refused is found too, and the trace goes on.
+        // A refused action is also recorded as a pitfall, and the trace goes on.
         let _refused = state.apply(named(&ACTIONS, "step of a trace", op)?);
     }
     let found: Vec<String> = state.found().keys().map(|pitfall| pitfall.code()).collect();

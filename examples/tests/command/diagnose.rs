@@ -191,7 +191,7 @@ fn what_runs_show_can_be_kept() {
         let last = lines.iter().rev().find(|line| line["kind"] == "value").expect("seen above");
         assert_eq!((&last["name"], &last["value"]), (&"accuracy".into(), &json["metric"]), "{args}");
         // A file that is there is not lost.
-        wgrad_in(dir.path(), args).fails(1, &["metrics.jsonl: it is there already"]);
+        wgrad_in(dir.path(), args).fails(1, &["metrics.jsonl: it exists already"]);
         fs::remove_file(&path).expect("it is there");
     }
     wgrad_in(dir.path(), "train run.toml --metrics none/metrics.jsonl").fails(1, &["none/metrics.jsonl", "directory"]);
@@ -264,7 +264,7 @@ fn a_report_has_the_numbers_of_the_lines_beside_it() {
         assert_eq!(events.filter(|file| file.file_name().to_string_lossy().contains("tfevents")).count(), 1);
         // Another run into the same folder is refused, and loses nothing.
         let before = fs::read(folder.join("metrics.jsonl")).expect("it is there");
-        wgrad_in(dir.path(), &format!("{args} --report report")).fails(1, &["report/index.html: it is there already"]);
+        wgrad_in(dir.path(), &format!("{args} --report report")).fails(1, &["report/index.html: it exists already"]);
         assert_eq!(fs::read(folder.join("metrics.jsonl")).expect("it is there"), before);
         fs::remove_dir_all(&folder).expect("it is there");
     }

@@ -92,5 +92,5 @@ fn an_interrupted_benchmark_leaves_out_what_has_not_ended() {
     let outcome = interrupted(dir.path(), "bench w4 w3 --threads 1 --budget 1000 --json", || true).fine();
     assert_eq!(outcome.stdout, "", "{outcome:#?}");
     let outcome = interrupted(dir.path(), "bench w7 --threads 1 --budget 1000", || true).fine();
-    assert_eq!(outcome.stdout, "Interrupted: what had not ended by then is left out\n", "{outcome:#?}");
+    assert_eq!(outcome.stdout, "Interrupted: unfinished results are left out\n", "{outcome:#?}");
 }

@@ -40,13 +40,13 @@ fn runs_are_listed_and_compared() {
     // A page that is there stays.
     wgrad_in(dir.path(), "compare all/a all/deep/b --report all/both").fine();
     let again = wgrad_in(dir.path(), "compare all/a all/deep/b --report all/both");
-    again.fails(1, &["all/both/index.html: it is there already"]);
+    again.fails(1, &["all/both/index.html: it exists already"]);
     // A run that was killed has no end.
     let path = dir.path().join("all/a/metrics.jsonl");
     let lines = fs::read_to_string(&path).expect("it is there");
     fs::write(&path, &lines[..lines.len() / 2]).expect("it can be written");
     let text = wgrad_in(dir.path(), "runs all").fine().stdout;
-    assert!(text.contains("no end") && text.contains("it goes on, or was killed"), "{text}");
+    assert!(text.contains("no end") && text.contains("the run is still going on, or was killed"), "{text}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: random tapes that nobody has tried before, for as long as one likes.
+//! `cargo xtask fuzz`: tests random tapes with fresh seeds, for a given time.
 
 use clap::{Parser, ValueEnum};
 use std::{
@@ -14,35 +14,35 @@ use wgrad_tests::{
     gpu, properties,
 };
 
-/// Try random tapes with fresh seeds on everything that holds of any tape; the first that fails is shrunk and printed
+/// Try random tapes with fresh seeds on all properties of tapes; the first failure of each thread is shrunk and printed
 #[derive(Parser)]
 #[command(name = "cargo xtask fuzz")]
 struct Args {
-    /// Which properties: those that need a GPU, those that need none, or all
+    /// The properties to test: those that need a GPU, those that need none, or all
     #[arg(long, value_enum, default_value_t = Device::All)]
     device: Device,
-    /// For how long; 10 unless the number of tapes is given
+    /// The time in minutes; 10 unless --tapes is given
     #[arg(long, value_name = "N", value_parser = minutes)]
     minutes: Option<Duration>,
-    /// How many tapes; as many as there is time for, or on a GPU, without a time, 5000
+    /// The number of tapes; default: as many as the time allows, or 5000 for --device gpu without --minutes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     tapes: Option<u64>,
-    /// Threads; 0 takes all cores
+    /// The number of threads; 0 takes all cores
     #[arg(long, value_name = "T", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
     threads: u16,
-    /// Where to begin, as a failure has told; on one thread, the same seed tries the same tapes
+    /// The first seed, as a failure prints it; on one thread, the same seed tries the same tapes
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 }
 
-/// What the properties are about.
+/// The properties to test, by the device that they need.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Device {
     /// All properties
     All,
-    /// Those that run without a GPU
+    /// The properties that run without a GPU
     Cpu,
-    /// Those of the wgpu backend
+    /// The properties of the wgpu backend, which need a GPU
     Gpu,
 }
 
@@ -56,7 +56,7 @@ impl Device {
     }
 }
 
-/// How long, and how many tapes, unless told otherwise.
+/// The default time, and the default number of tapes on a GPU.
 const TIME: Duration = Duration::from_secs(600);
 const TAPES: u64 = 5000;
 
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     }
     let properties = device.properties();
     let handler = || {
-        // The second ends the process, as shells expect it.
+        // The second Ctrl-C ends the process, with the exit status that shells expect.
         if INTERRUPTED.swap(true, Relaxed) {
             std::process::exit(130);
         }
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
     }
     silence_panics();
     let threads = if threads > 0 { threads.into() } else { available_parallelism().map_or(1, usize::from) };
-    // Short enough to type.
+    // The seed has 32 bits, so that it is short enough to type.
     let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(()) >> 32);
     println!("seed {seed}, {threads} threads; after each rate, how many tapes have held to");
     for (i, property) in properties().iter().enumerate() {
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
     if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Seconds, tapes, tapes per second, and the tapes of each property.
+/// A line of progress: seconds, tapes, tapes per second, and the number of tapes of each property.
 fn progress(tried: &Tried) -> String {
     let seconds = tried.time.as_secs_f64();
     let rate = tried.total() as f64 / seconds.max(1e-3);

@@ -1,4 +1,4 @@
-//! `cargo xtask shaders`: every kernel that the generator makes, proven for Vulkan, DX12 and Metal without such a device.
+//! `cargo xtask shaders`: checks the kernels of the generator for Vulkan, DX12 and Metal, without such a device.
 
 use clap::Parser;
 use std::{
@@ -10,34 +10,35 @@ use std::{
 };
 use wgrad_tests::shaders::{ENTRY, Kernels, SpirvVal, Translated};
 
-/// Validate the kernels of many programs and translate them for Vulkan, DX12 and Metal; have spirv-val and DXC judge
-/// what comes out
+/// Validate the kernels of many programs, translate them for Vulkan, DX12 and Metal, and check the translations with
+/// spirv-val and DXC
 #[derive(Parser)]
 #[command(name = "cargo xtask shaders")]
 struct Args {
-    /// Where files go: what is judged, and the texts of kernels that fail
+    /// The folder for the translations, and for the texts of kernels that fail
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// Microsoft's shader compiler, or what is called as it is
+    /// Microsoft's shader compiler DXC, or a program with the same options
     #[arg(long, value_name = "PROGRAM")]
     dxc: Option<PathBuf>,
-    /// Judge nothing: write the kernels here as HLSL for its predecessor FXC, which runs on Windows alone, a file each
+    /// Instead of the checks, write each kernel to a file in this folder, as HLSL for FXC, the predecessor of DXC,
+    /// which runs on Windows only
     #[arg(long, value_name = "FOLDER")]
     hlsl: Option<PathBuf>,
     /// The validator of the SPIR-V tools
     #[arg(long, value_name = "PROGRAM", default_value = "spirv-val")]
     spirv_val: PathBuf,
-    /// How many random tapes give their kernels, too
+    /// The number of random tapes whose kernels are checked too
     #[arg(long, value_name = "N", default_value_t = 400)]
     tapes: u32,
-    /// Prove these WGSL files instead
+    /// Check these WGSL files instead
     files: Vec<PathBuf>,
 }
 
-/// What became of the kernels, by the checks that ran.
+/// The numbers of kernels that have passed each check.
 #[derive(Default)]
 struct Judged {
-    /// Those that use matrix units.
+    /// The kernels that use matrix units.
     matrices: AtomicUsize,
     spirv: AtomicUsize,
     dxil: AtomicUsize,
@@ -57,7 +58,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How many kernels fail.
+/// Runs the checks; returns the number of kernels that fail.
 fn run(args: &Args) -> Result<usize, String> {
     std::fs::create_dir_all(&args.out).map_err(|error| format!("{}: {error}", args.out.display()))?;
     let start = Instant::now();
@@ -123,7 +124,7 @@ fn read(files: &[PathBuf]) -> Result<Kernels, String> {
     Ok(kernels)
 }
 
-/// Writes what FXC is to compile. Gives how many kernels cannot be translated.
+/// Writes the kernels for FXC; returns the number of kernels that cannot be translated.
 fn write(texts: &[(&String, &String)], folder: &Path) -> Result<usize, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     std::fs::create_dir_all(folder).map_err(failed)?;
@@ -162,7 +163,7 @@ fn prove(text: &str, args: &Args, vulkan: Option<&SpirvVal>, judged: &Judged) ->
     Ok(())
 }
 
-/// Has a compiler of Microsoft's compile a shader for a model, with wgpu's settings.
+/// Compiles a shader for a shader model with a compiler of Microsoft, with wgpu's settings.
 fn compile(compiler: &Path, model: &[&str], hlsl: &str, file: &Path) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", file.display());
     std::fs::write(file, hlsl).map_err(failed)?;

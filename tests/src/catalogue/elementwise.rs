@@ -4,7 +4,7 @@ use super::{Row, row};
 use crate::Gradcheck;
 use wgrad::{DType, Shape};
 
-/// Shapes that most ops should meet.
+/// The shapes on which each function is checked.
 fn shapes() -> Vec<Shape> {
     vec![[].into(), [0].into(), [1].into(), [3, 2].into(), [2, 0, 3].into(), [1, 5].into(), [2, 1, 3, 2].into()]
 }

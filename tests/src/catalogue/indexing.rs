@@ -1,4 +1,4 @@
-//! Indexing, segments of flat vectors, and leaves that index: positions and random words.
+//! Indexing, segments of flat vectors, and integer leaves: positions and random words.
 
 use super::{Row, row};
 use crate::Gradcheck;
@@ -81,7 +81,7 @@ pub(super) fn indexing() -> Vec<Row> {
         }),
         row("segment_sum", Gradcheck::new([[8usize]]), move |x| x[0].segment_sum(&sum)),
         row("segment_max", Gradcheck::new([[8usize]]), move |x| {
-            // Of an empty segment the maximum is infinite.
+            // The maximum of an empty segment is minus infinity, so it is bounded here.
             x[0].segment_max(&max).maximum(-1e3)
         }),
         row("segment_norm", Gradcheck::new([[8usize]]), move |x| x[0].segment_norm(&norm)),
@@ -120,7 +120,7 @@ pub(super) fn indexing() -> Vec<Row> {
     ]
 }
 
-/// Random words.
+/// Random words of 32 bits.
 fn words(t: &Tape, shape: impl Into<Shape>) -> Tensor<'_> {
     t.random(t.table(&[1.0, 2.0], DType::U32), t.scalar(3.0, DType::U32), 4, shape)
 }

@@ -1,4 +1,4 @@
-//! What layers are made of: losses, normalisation, pooling, attention.
+//! The operations of layers: losses, normalisation, pooling, attention.
 
 use super::{Row, indexing::index, row};
 use crate::Gradcheck;

@@ -1,5 +1,5 @@
-//! Every operation that a user can record, on arguments that are worth testing: empty ones, single elements, odd and
-//! broadcast shapes. What holds of any operation is tested on each row.
+//! A catalogue of every operation that a user can record, on arguments that are worth testing: empty ones, single
+//! elements, odd and broadcast shapes. Each row runs the checks that apply to every operation.
 
 mod elementwise;
 mod indexing;
@@ -19,18 +19,18 @@ pub type Function = Box<dyn for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t>>;
 pub struct Row {
     /// The operation's name.
     pub op: String,
-    /// The name with what is special about this row.
+    /// The name, with the special feature and the shapes of this row.
     pub name: String,
     /// The arguments.
     pub check: Gradcheck,
     /// The operation.
     pub f: Function,
-    /// Whether the arguments after the first are weights that may be multiplied with padding, or what a causal mask takes
-    /// away: what NaN and infinities among them give is left open, and so is what they give in gradients.
+    /// True if the arguments after the first are weights that may be multiplied with padding, or values that a causal
+    /// mask removes. The results of NaN and infinities among them are then undefined, and so are their gradients.
     pub weighs: bool,
 }
 
-/// A row; what follows a colon in the name is no part of the operation's.
+/// A row; the part of `name` before a colon is the operation's name.
 fn row(name: &str, check: Gradcheck, f: impl for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t> + 'static) -> Row {
     let op = name.split(':').next().expect("a first part").to_string();
     Row { op, name: format!("{name} of {:?}", check.shapes), check, f: Box::new(f), weighs: false }

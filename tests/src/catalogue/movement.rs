@@ -1,4 +1,4 @@
-//! Movement: shapes, views, joins, padding.
+//! Operations that move elements: shapes, views, joins, padding.
 
 use super::{Row, row};
 use crate::Gradcheck;

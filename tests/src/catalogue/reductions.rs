@@ -1,4 +1,4 @@
-//! Reductions, sums along an axis, and what normalises rows.
+//! Reductions, sums along an axis, and operations that normalise rows.
 
 use super::{Row, row};
 use crate::Gradcheck;
@@ -59,7 +59,7 @@ pub(super) fn reductions() -> Vec<Row> {
         rows.push(row("cumsum", Gradcheck::new([shape]), move |x| x[0].cumsum(axis)));
         rows.push(row("softmax", Gradcheck::new([shape]), move |x| x[0].softmax(axis)));
         rows.push(row("log_softmax", Gradcheck::new([shape]), move |x| x[0].log_softmax(axis)));
-        // Of nothing it is minus infinity.
+        // The logsumexp of no elements is minus infinity, which has no finite differences.
         if shape[axis] > 0 {
             rows.push(row("logsumexp", Gradcheck::new([shape]), move |x| x[0].logsumexp(axis)));
             rows.push(row("softmax_entropy", Gradcheck::new([shape]), move |x| x[0].softmax_entropy(axis)));

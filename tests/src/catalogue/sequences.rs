@@ -1,17 +1,17 @@
-//! Sequences, and ops that mean something to the reverse sweep only.
+//! Sequences, and operations that change the reverse sweep only.
 
 use super::{Row, row};
 use crate::Gradcheck;
 use wgrad::{Cell, Recurrence, Shape, Tensor};
 
-/// What a loss reads of a sequence.
+/// The states of a sequence that a loss reads.
 #[derive(Clone, Copy)]
 enum Reads {
     /// Every hidden state.
     Steps,
     /// The last hidden state.
     Last,
-    /// The last hidden state, and an LSTM's last memory, or the first hidden state.
+    /// The first and the last hidden state, and the last memory cell of an LSTM.
     Both,
 }
 
@@ -78,7 +78,7 @@ pub(super) fn control() -> Vec<Row> {
     ]
 }
 
-/// A sine with a rule of its own.
+/// A sine with a custom gradient rule.
 fn own_rule(x: Tensor<'_>) -> Tensor<'_> {
     let outputs =
         x.tape().custom_vjp(&[x], |x| vec![x[0].sin()], |v| vec![v.cotangents[0].map(|g| g * v.inputs[0].cos())]);

@@ -1,26 +1,27 @@
-//! Elementwise functions and their gradients: how far they lie from the truth, and how far they may.
+//! The precision of elementwise functions and their gradients, and the exceptions from its bounds.
 
 use super::{Double, Point, least_normal, points, ulps, unit};
 use crate::{Machine, Outputs, named};
 use wgrad::{Array, DType, Data, Program, Tape, Tensor};
 
-/// Where a gradient is held to something else.
+/// Points at which a gradient has another bound, or none.
 pub struct Exception {
-    /// Where, and to what: a sentence of the page.
+    /// The points and the bound, as a sentence of the page of operations.
     pub says: &'static str,
-    /// Whether a point's gradient is meant, in a type.
+    /// True for the points of the exception.
     pub meant: fn(&Point) -> bool,
-    /// The size of the terms whose units are counted there; without one nothing is.
+    /// The magnitude whose unit in the last place measures the error at these points; `None` if the error is not
+    /// measured.
     pub scale: Option<f64>,
 }
 
-/// A function whose results are compared with those of 50 digits.
+/// A function whose results are compared with results of 50 digits.
 pub struct Function {
-    /// Its name, and that of the file of its points.
+    /// The function's name, which is also the name of its file of points.
     pub name: &'static str,
     /// The function itself.
     pub f: for<'t> fn(&[Tensor<'t>]) -> Tensor<'t>,
-    /// Where its gradient is held to something else.
+    /// The exception for its gradient, if there is one.
     pub exception: Option<Exception>,
 }
 
@@ -34,7 +35,7 @@ impl Function {
     }
 }
 
-/// All of them.
+/// All elementwise functions.
 pub fn functions() -> Vec<Function> {
     vec![
         function("abs", |x| x[0].abs()),
@@ -110,12 +111,12 @@ impl Double {
     }
 }
 
-/// The largest error of a result, in units in the last place, and where it is.
+/// The largest error of a result, in units in the last place, and its point.
 #[derive(Clone, Debug, Default)]
 pub struct Worst {
     /// The error.
     pub ulps: f64,
-    /// Arguments, result and truth.
+    /// The arguments, the result and the truth, as text.
     pub at: String,
 }
 
@@ -127,14 +128,14 @@ impl Worst {
     }
 }
 
-/// What computes results.
+/// The device that computes results.
 pub enum Device<'a> {
     /// The reference interpreter.
     Reference,
-    /// A CPU, which keeps subnormal numbers.
+    /// The CPU, which keeps subnormal numbers.
     Cpu(&'a mut Machine),
-    /// A GPU, which may take them for 0. Arguments that are subnormal are left out, and results below sixteen times the
-    /// least normal number may be any number between 0 and the truth.
+    /// A GPU, which may flush subnormal numbers to 0. In f32, subnormal arguments are left out, and results below
+    /// sixteen times the least normal number may be any number between 0 and the truth.
     Gpu(&'a mut Machine),
 }
 
@@ -154,7 +155,7 @@ impl Device<'_> {
     }
 }
 
-/// The largest errors of a function's value and of its gradient in a type.
+/// The largest errors of a function's value and of its gradient, in a type.
 ///
 /// # Panics
 /// If the device fails.

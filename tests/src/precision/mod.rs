@@ -1,4 +1,4 @@
-//! Results computed with 50 digits, and how far a result lies from them in units in the last place.
+//! Results computed with 50 digits, and the distance of a result from them in units in the last place.
 //!
 //! The scripts in `tests/precision` write one text file for each function. A line is a point:
 //!
@@ -6,9 +6,10 @@
 //! f32 3f800000,40000000 3f000000 | 3ff0000000000000 4005bf0a8b145769:bc92a2f4c1a4f2b1,7ff0000000000000
 //! ```
 //!
-//! First comes the type; then the arguments, apart by spaces, and the elements of each, apart by commas: the bits of
-//! numbers of that type. Behind the bar come the results in the same form. A result is the f64 next to the truth, by its
-//! bits, and where f64 is the type also the f64 next to what is left of the truth. Zeros at the end of bits may be left out.
+//! The line starts with the type. The arguments follow, separated by spaces; their elements are separated by commas.
+//! Each element is the bits of a number of the type, in hexadecimal. The results follow after the bar, in the same
+//! form. A result is the bits of the f64 nearest to the truth; if the type is f64, the f64 nearest to the remainder
+//! follows after a colon. Trailing zeros of bits may be left out.
 
 pub mod elementwise;
 pub mod rows;
@@ -16,12 +17,12 @@ pub mod rows;
 use std::path::Path;
 use wgrad::{DType, f16};
 
-/// A number of twice the digits of f64: the sum of two. An infinite or undefined one has no rest.
+/// A number with twice the digits of f64, as the sum of two. The low part of an infinity or NaN is 0.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Double {
-    /// The f64 next to it.
+    /// The f64 nearest to the number.
     pub high: f64,
-    /// What is left.
+    /// The f64 nearest to the remainder.
     pub low: f64,
 }
 
@@ -31,7 +32,7 @@ impl From<f64> for Double {
     }
 }
 
-/// Arguments of a function, and what is true of it there.
+/// The arguments of a function, and its exact results.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Point {
     /// The type of the arguments, and of the results that are compared with the truth.
@@ -42,10 +43,10 @@ pub struct Point {
     pub truths: Vec<Vec<Double>>,
 }
 
-/// The points of a function: those in `tests/precision/<name>.txt`. Lines that begin with `#` are comments.
+/// The points of a function, from `tests/precision/<name>.txt`. Lines that begin with `#` are comments.
 ///
 /// # Panics
-/// If there is no such file, or it is not as described.
+/// If there is no such file, or a line is not a point.
 pub fn points(name: &str) -> Vec<Point> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("precision").join(name).with_extension("txt");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -78,7 +79,7 @@ fn point(line: &str) -> Option<Point> {
     Some(Point { dtype, inputs, truths })
 }
 
-/// The digits of a float type, and the exponents of its least normal and of its greatest numbers.
+/// The binary digits of a float type, and the exponents of its least normal and its greatest number.
 fn format(dtype: DType) -> (i32, i32, i32) {
     match dtype {
         DType::F64 => (53, -1022, 1023),
@@ -88,36 +89,37 @@ fn format(dtype: DType) -> (i32, i32, i32) {
     }
 }
 
-/// The exponent of the power of two below a finite number that is not 0.
+/// The exponent of the largest power of two that is not above the magnitude of a finite number other than 0.
 fn exponent(x: f64) -> i32 {
     let (x, shift) = if x.is_subnormal() { (x * 2f64.powi(64), 64) } else { (x, 0) };
     ((x.to_bits() >> 52) & 0x7ff) as i32 - 1023 - shift
 }
 
-/// The least normal number of a type.
+/// The least positive normal number of a type.
 pub fn least_normal(dtype: DType) -> f64 {
     2f64.powi(format(dtype).1)
 }
 
-/// The distance of a type's numbers where a normal number lies.
+/// The distance between neighbouring numbers of a type at a normal number.
 pub fn unit(dtype: DType, x: f64) -> f64 {
     2f64.powi(exponent(x) + 1 - format(dtype).0)
 }
 
-/// How far a result lies from the truth, in units in the last place that the type has where the truth lies: between
-/// subnormal numbers, that is the distance of these. Correct rounding is at most half a unit off.
+/// The distance of a result from the truth, in units in the last place of the type at the truth. Among subnormal
+/// numbers, the unit is the distance of these. A correctly rounded result has a distance of at most half a unit.
 ///
-/// What rounds to infinity is infinite, and infinite results stand for the power of two beyond the largest number. NaN is
-/// right where the truth is NaN, and infinitely far from all else.
+/// An infinite result is exact if the truth rounds to infinity. Otherwise it counts as the power of two beyond the
+/// largest number. NaN is exact if the truth is NaN, and infinitely far from any other truth.
 ///
 /// # Panics
-/// If the type is no float.
+/// If the type is not a float.
 pub fn ulps(dtype: DType, have: f64, truth: Double) -> f64 {
     let (digits, least, greatest) = format(dtype);
     if have.is_nan() || truth.high.is_nan() {
         return if have.is_nan() && truth.high.is_nan() { 0.0 } else { f64::INFINITY };
     }
-    // A quarter of all, where that is exact: the power of two beyond the largest number of f64 is a number then, too.
+    // All numbers are divided by 4 where that is exact, so that f64 can hold the power of two beyond its largest
+    // number.
     let quarter = dtype == DType::F64 && truth.high.abs().max(have.abs()) >= 1.0;
     let (by, scale) = if quarter { (2, 0.25) } else { (0, 1.0) };
     let (have, truth) = (have * scale, Double { high: truth.high * scale, low: truth.low * scale });
@@ -129,12 +131,12 @@ pub fn ulps(dtype: DType, have: f64, truth: Double) -> f64 {
     let (have, truth) = (have.clamp(-top, top), if over { Double::from(top.copysign(truth.high)) } else { truth });
     let power = if truth.high == 0.0 { least - by } else { exponent(truth.high).max(least - by) - i32::from(over) };
     let unit = power + 1 - digits;
-    // By two steps, since f64 has no power of two for the least unit's reciprocal.
+    // The scaling takes two steps, because the reciprocal of the least unit overflows f64.
     let apart = (have - truth.high) - truth.low;
     (apart * 2f64.powi(-unit / 2) * 2f64.powi(unit / 2 - unit)).abs()
 }
 
-/// As [`ulps`], on a device that may take subnormal numbers for 0, as WGSL allows.
+/// The same as [`ulps`], for a device that may flush subnormal numbers to 0, as WGSL allows.
 pub fn ulps_flushed(dtype: DType, have: f64, truth: Double) -> f64 {
     if have == 0.0 && truth.high.abs() <= least_normal(dtype) { 0.0 } else { ulps(dtype, have, truth) }
 }
@@ -145,7 +147,7 @@ mod tests {
 
     const TYPES: [DType; 3] = [DType::F64, DType::F32, DType::F16];
 
-    /// The number of a type next to 1.
+    /// The distance from 1 to the next larger number of a type.
     fn step(dtype: DType) -> f64 {
         2f64.powi(1 - format(dtype).0)
     }

@@ -1,5 +1,5 @@
-//! Functions of rows and their gradients, compared with results of 50 digits and more: the rows of numbers that
-//! `tests/precision/rows.py` draws.
+//! The precision of functions of rows and their gradients, compared with results of 50 digits and more, on rows of
+//! numbers that `tests/precision/rows.py` draws.
 
 use super::{Point, least_normal, points, ulps, ulps_flushed};
 use crate::Machine;
@@ -7,22 +7,22 @@ use std::{collections::BTreeMap, fmt::Write};
 use wgrad::{Array, CrossEntropy, DType, Data, Reduction, Store, Tensor};
 use wgrad_wgpu::Gpu;
 
-/// What the units in the last place are those of.
+/// The magnitude whose unit in the last place measures an error.
 #[derive(Clone, Copy, PartialEq)]
 enum Relative {
     /// The element itself.
     Element,
-    /// The element itself, of rows whose norm is no subnormal number.
+    /// The element itself; rows whose norm is subnormal are not measured.
     Normal,
-    /// The largest cotangent, in units of what the row is divided by.
+    /// The largest cotangent, divided by the divisor of the row.
     Slope { is_centred: bool },
     /// The largest element of the row of results.
     Row,
-    /// The element, or 1 where it is smaller: of what is normalised, the standard deviation; of shares, their sum.
+    /// The element, or 1 if it is smaller. For normalised rows, 1 is the standard deviation; for shares, their sum.
     One,
     /// The mean magnitude of the row.
     Magnitudes,
-    /// The result, or the row's maximum where that is larger.
+    /// The result, or the row's maximum if that is larger.
     Maximum,
 }
 
@@ -40,28 +40,29 @@ impl Relative {
     }
 }
 
-/// A function of rows, which are its first argument's last axis.
+/// A function of rows, which lie along the last axis of its first argument.
 struct Function {
     operation: &'static str,
-    /// The name of its file.
+    /// The name of its file of points.
     points: &'static str,
-    /// Its value, and the gradient if there is one, from the arguments.
+    /// Records the value and, if there is one, the gradient.
     record: for<'t> fn(&[Tensor<'t>]) -> Vec<Tensor<'t>>,
-    /// For value and gradient, what is measured.
+    /// The measure of errors in the value, and in the gradient.
     relative: &'static [Relative],
-    /// Whether errors grow with the distance from the maximum, beyond 4: by two units for each.
+    /// True if the allowed error grows with the distance between the largest and the least element, beyond a distance
+    /// of 4.
     grows: bool,
 }
 
-/// The most units in the last place: of f64 and f32, and of f16 numbers, whose results are rounded once.
+/// The bounds in units in the last place: of f64 and f32, and of f16, whose results are rounded once.
 const MOST: f64 = 8.0;
 const MOST_OF_HALVES: f64 = 1.0;
-/// What is added to mean squares.
+/// The number that normalisations add to the mean square.
 const EPS: f64 = 1e-5;
-/// How many times as many a GPU may be off.
+/// The factor of the bound on a GPU.
 const GPU: f64 = 2.0;
 
-/// A value with the gradient of its sum.
+/// A value, and the gradient of its sum.
 fn with_slope<'t>(x: Tensor<'t>, y: Tensor<'t>) -> Vec<Tensor<'t>> {
     with_gradient(x, y, y.ones_like())
 }
@@ -77,7 +78,7 @@ fn cross_entropy<'t>(x: &[Tensor<'t>], label_smoothing: f64) -> Vec<Tensor<'t>> 
     with_slope(x[0], x[0].cross_entropy_with(target, &options))
 }
 
-/// Each row as the batch of a channel.
+/// Batch normalisation with each row as the batch of a channel.
 fn by_channel<'t>(x: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     let [x, g] = [x[0], x[1]];
     let y = x.permute(&[1, 0]).batch_norm(None, None, EPS).y.permute(&[1, 0]);
@@ -196,10 +197,10 @@ const FUNCTIONS: &[Function] = &[
     },
 ];
 
-/// What one element of a result is worth, and where it was found.
+/// The largest error of a result, and its point.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Worst {
-    /// The operation, and whether it is its value or its gradient.
+    /// The operation, and `value` or `gradient`.
     pub what: String,
     /// The type of arguments and results.
     pub dtype: DType,
@@ -209,7 +210,7 @@ pub struct Worst {
     pub at: String,
 }
 
-/// How far a result is off, in units in the last place of what its kind is measured by.
+/// The error of an element, in units in the last place of the magnitude that `relative` names.
 fn error(relative: Relative, point: &Point, k: usize, have: &[f64], i: usize, flushes: bool) -> f64 {
     let (dtype, truth) = (point.dtype, point.truths[k][i]);
     let apart = if flushes { ulps_flushed(dtype, have[i], truth) } else { ulps(dtype, have[i], truth) };
@@ -240,25 +241,25 @@ fn error(relative: Relative, point: &Point, k: usize, have: &[f64], i: usize, fl
     ((have[i] - truth.high) - truth.low).abs() / (power * step)
 }
 
-/// How far the least finite element lies below the largest.
+/// The distance between the largest and the least finite element.
 fn depth(x: &[f64]) -> f64 {
     let finite = || x.iter().copied().filter(|v| v.is_finite());
     finite().fold(f64::NEG_INFINITY, f64::max) - finite().fold(f64::INFINITY, f64::min)
 }
 
-/// The Euclidean norm of a row, as far as it decides how something is measured.
+/// The Euclidean norm of a row, to choose how an error is measured.
 fn norm(x: impl Iterator<Item = f64> + Clone) -> f64 {
     let most = x.clone().map(f64::abs).fold(f64::MIN_POSITIVE, f64::max);
     most * x.map(|v| (v / most).powi(2)).sum::<f64>().sqrt()
 }
 
-/// What a normalised row is divided by: `sqrt(mean(x^2) + eps)`.
+/// The divisor of a normalised row: `sqrt(mean(x^2) + eps)`.
 fn divisor(x: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
     let n = x.len() as f64;
     (norm(x) / n.sqrt()).hypot(EPS.sqrt())
 }
 
-/// Measures a function on all rows of its file, those of one length together.
+/// Measures a function on all rows of its file; rows of the same length run together.
 fn measure(function: &Function, types: &[DType], flushes: bool, machine: &mut dyn FnMut() -> Machine) -> Vec<Worst> {
     let mut alike: BTreeMap<(String, Vec<usize>), Vec<Point>> = BTreeMap::new();
     for point in points(&format!("rows/{}", function.points)).into_iter().filter(|point| types.contains(&point.dtype)) {
@@ -301,7 +302,7 @@ fn measure(function: &Function, types: &[DType], flushes: bool, machine: &mut dy
     worst
 }
 
-/// The most that results of a type may be off.
+/// The bound on the errors of a type.
 fn most(dtype: DType) -> f64 {
     if dtype == DType::F16 { MOST_OF_HALVES } else { MOST }
 }
@@ -319,14 +320,14 @@ pub fn on_gpu(gpu: &Gpu) -> Vec<Worst> {
     FUNCTIONS.iter().flat_map(|function| measure(function, &[DType::F32, DType::F16], true, machine)).collect()
 }
 
-/// What is over its bound, which on a GPU is larger.
+/// The errors above their bounds; the bounds are larger on a GPU.
 pub fn over(worst: &[Worst], on_gpu: bool) -> Vec<String> {
     let bound = |dtype: DType| most(dtype) * if on_gpu && dtype != DType::F16 { GPU } else { 1.0 };
     let over = worst.iter().filter(|worst| worst.error.is_nan() || worst.error > bound(worst.dtype));
     over.map(|Worst { what, dtype, error, at }| format!("{what} of {dtype}: {error} at {at}")).collect()
 }
 
-/// The section of the page of operations, from what was measured on the CPU.
+/// The section of the page of operations, from the errors on the CPU.
 pub fn section(worst: &[Worst]) -> String {
     let mut page = format!(
         "\n## Precision of rows\n\nThe largest error of functions of rows and of their gradients, in units in the last place \

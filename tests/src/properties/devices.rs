@@ -1,4 +1,4 @@
-//! The CPU on random tapes: it agrees with the reference whatever the planner may do, fused agrees with unfused, and no
+//! Properties of the CPU on random tapes: it agrees with the reference for any plan, fused agrees with unfused, and no
 //! bit depends on the number of threads.
 
 use super::Property;
@@ -6,15 +6,15 @@ use crate::{Machine, Point, Tolerance, Training, agree, same_bits, training};
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use wgrad::{DType, plan::Grouping, testing::Kind, testing::grouping};
 
-/// What is computed in another type in between has the tolerance of that type.
+/// The casts to other float types, which would need the tolerance of those types.
 pub(crate) const CASTS: [Kind; 2] = [Kind::CastFloat, Kind::CastHalf];
 
-/// A training step of up to this many steps, all in one type.
+/// A training step on a tape of up to this many steps, all in one type.
 fn in_type(dtype: DType, steps: usize) -> impl Strategy<Value = Training> {
     training(steps).prop_map(move |case| case.with_dtype(dtype).without(&CASTS))
 }
 
-/// A training step in f32 with more f16 numbers than the one step in forty that they are otherwise.
+/// A training step in f32 with more f16 values than usual, where one step in forty is a cast to f16.
 fn with_f16(steps: usize) -> impl Strategy<Value = Training> {
     training(steps).prop_map(|case| {
         let mut case = case.with_dtype(DType::F32);
@@ -24,7 +24,7 @@ fn with_f16(steps: usize) -> impl Strategy<Value = Training> {
     })
 }
 
-/// Compares some runs on a device, one that cuts kernels into parts or not, with the reference.
+/// Compares runs on the CPU with the reference; `cut` makes the CPU split kernels into parts.
 fn agrees(case: &Training, grouping: &Grouping, cut: bool, runs: usize, tolerance: Tolerance) -> TestCaseResult {
     let device = if cut { Machine::splitting } else { Machine::poisoned };
     let have = case.train(device(1, case.store()).grouped(grouping), runs);

@@ -1,5 +1,5 @@
-//! Random tapes: the recorded gradient, and the gradient of a slope (a Hessian-vector product), agree with finite
-//! differences along random directions.
+//! Gradients of random tapes: the recorded gradient, and the gradient of a slope (a Hessian-vector product), agree with
+//! finite differences along random directions.
 
 use super::Property;
 use crate::{Tolerance, compare, reference};
@@ -13,19 +13,19 @@ use wgrad::{
 };
 use wgrad_cpu::reference::Outcome;
 
-/// A tape, and what its directions are drawn from.
+/// A tape, and the seed of its directions.
 #[derive(Clone)]
 struct Differentiated {
     recipe: Recipe,
     seed: u64,
 }
 
-/// A tape without the steps of some kinds, which are all that rounds a value to another type.
+/// A tape without the steps of these kinds. The callers leave out casts, which round values and so have no derivative.
 fn differentiable(steps: usize, without: &'static [Kind]) -> impl Strategy<Value = Differentiated> {
     (recipe(steps), any::<u64>()).prop_map(|(recipe, seed)| Differentiated { recipe: recipe.without(without), seed })
 }
 
-/// The size of what is differentiated, the seed, and the recipe.
+/// Prints the number of nodes, the seed, and the recipe.
 impl fmt::Debug for Differentiated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes = || {
@@ -33,7 +33,7 @@ impl fmt::Debug for Differentiated {
             let unused = self.recipe.record(&tape, Mode::Plain).unused;
             unused.iter().for_each(|x| tape.tap_each("value", *x));
             let program = tape.finish();
-            // Of indices, a look at them is a leaf too.
+            // A view of indices counts as a leaf too.
             let leaf = |node: &Node| match node.op {
                 Op::Input(_) | Op::Const(_) | Op::Iota(_) | Op::Table(_) => true,
                 Op::Slice { .. } | Op::Reshape(_) | Op::Expand(_) => !node.dtype.is_float(),
@@ -41,7 +41,7 @@ impl fmt::Debug for Differentiated {
             };
             program.nodes().iter().zip(program.live()).filter(|(node, live)| *live && !leaf(node)).count()
         };
-        // Recording may be what panics, on a thread that must not.
+        // Recording may panic, and this thread must not, so another thread records.
         match std::thread::scope(|scope| scope.spawn(nodes).join()) {
             Ok(nodes) => writeln!(f, "{nodes} nodes, without leaves, constants and the weights of the loss;")?,
             Err(_) => writeln!(f, "(recording it panics)")?,
@@ -50,7 +50,7 @@ impl fmt::Debug for Differentiated {
     }
 }
 
-/// `sum over leaves of gradient . direction`, the directions being inputs.
+/// `sum over leaves of gradient . direction`; the directions are inputs.
 fn slope<'t>(tape: &'t Tape, gradients: &[Option<Tensor<'t>>], leaves: &[Tensor<'t>], name: &str) -> Tensor<'t> {
     let zero = tape.scalar(0.0, DType::F64);
     leaves.iter().zip(gradients).enumerate().fold(zero, |sum, (i, (leaf, g))| {
@@ -82,7 +82,7 @@ fn branches(outcome: &Outcome) -> Vec<&[f64]> {
     outcome.taps.iter().filter(|(n, ..)| n.starts_with("branch")).map(|(.., values)| &values[..]).collect()
 }
 
-/// A direction for each leaf, of length 1 taken together.
+/// A direction for each leaf; all of them together have length 1.
 fn directions(recipe: &Recipe, name: &str, seed: u64) -> Vec<(String, Array)> {
     let mut state = seed;
     let mut next = || {
@@ -140,7 +140,7 @@ fn check(recipe: &Recipe, seed: u64) -> TestCaseResult {
     Ok(())
 }
 
-/// Requires the gradient of a recipe that computes sines in a narrower type to be that of the plain sines, roughly.
+/// Checks that a recipe with sines in a narrower type has roughly the gradient of the plain sines.
 fn passes_through(rounded: &Recipe, kind: Kind, seed: u64, tolerance: Tolerance) -> TestCaseResult {
     let mut exact = rounded.clone();
     exact.steps.iter_mut().filter(|s| s.kind == kind).for_each(|s| s.kind = Kind::Sin);
@@ -159,7 +159,7 @@ fn passes_through(rounded: &Recipe, kind: Kind, seed: u64, tolerance: Tolerance)
 
 pub(super) fn properties() -> Vec<Property> {
     vec![
-        // Rounding has no derivative: see below.
+        // Rounding has no derivative, so casts are left out here; the next two properties test them.
         Property::new(
             "gradients_and_curvature_agree_with_finite_differences",
             1024,

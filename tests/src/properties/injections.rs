@@ -1,4 +1,4 @@
-//! Numbers that are not finite, put into any value of a training step.
+//! Injections of non-finite numbers into any value of a training step.
 
 use super::Property;
 use crate::injection::injection;

@@ -1,4 +1,5 @@
-//! The properties that random tapes are held to, in one table: tests try each a little, the fuzzer all without end.
+//! The properties of random tapes, in one table. Each has a test that tries some tapes; the fuzzer tries all properties
+//! without end.
 
 mod devices;
 mod gradients;
@@ -18,33 +19,33 @@ use proptest::{
 use std::fmt;
 pub use steps::lossy_steps;
 
-/// What is done around each check: it may be counted, or left out.
+/// A wrapper of each check, which may count the check or leave it out.
 pub type Around<'a> = &'a dyn Fn(&dyn Fn() -> TestCaseResult) -> TestCaseResult;
 
-/// What must hold of every random tape of a kind.
+/// A property that must hold for every random tape of a kind.
 pub struct Property {
-    /// Its name, and that of its test.
+    /// The property's name, which is also the name of its test.
     pub name: &'static str,
-    /// How many tapes its test tries.
+    /// The number of tapes that its test tries.
     pub cases: u32,
     run: Box<Run>,
 }
 
 type Run = dyn Fn(&mut TestRunner, Around<'_>) -> Result<(), TestError<String>>;
 
-/// A tape that fails, as small as proptest could make it.
+/// A tape that fails, shrunk as far as proptest could.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// The property that does not hold.
     pub property: &'static str,
-    /// What is wrong.
+    /// The failure.
     pub why: String,
     /// The smallest case, as Rust, and the tape that it records. Empty if too many cases were rejected.
     pub case: String,
 }
 
 impl Property {
-    /// A property of what a strategy makes.
+    /// A property of the cases of a strategy.
     pub fn new<S: Strategy + 'static>(
         name: &'static str,
         cases: u32,
@@ -60,12 +61,12 @@ impl Property {
         Self { name, cases, run: Box::new(run) }
     }
 
-    /// Whether it is about the wgpu backend.
+    /// True if the property is about the wgpu backend.
     pub fn needs_gpu(&self) -> bool {
         wgpu::properties().iter().any(|property| property.name == self.name)
     }
 
-    /// Checks as many cases as the runner is set to, with something done around each. A panic is a failure.
+    /// Checks as many cases as the runner's configuration says, each in the wrapper `around`. A panic is a failure.
     ///
     /// # Errors
     /// The first failure, shrunk.
@@ -104,10 +105,10 @@ pub fn properties() -> Vec<Property> {
     .collect()
 }
 
-/// The test of a property.
+/// Runs the test of a property.
 ///
 /// # Panics
-/// If it does not hold, or there is none of this name.
+/// If the property does not hold, or there is none of this name.
 pub fn hold(name: &str) {
     let property = properties().into_iter().find(|property| property.name == name);
     let property = property.unwrap_or_else(|| panic!("there is no property {name}"));

@@ -1,4 +1,5 @@
-//! Plans of random tapes, whatever the planner may do: they mean what the program means, and keep the rules of memory.
+//! Plans of random tapes, with any options of the planner: they compute what the program computes, and keep the rules
+//! of memory.
 
 use super::{Property, devices::CASTS};
 use crate::{Point, Tolerance, Training, agree, named, sound, tape, training};
@@ -32,7 +33,7 @@ pub(super) fn properties() -> Vec<Property> {
     let short = tape(4).prop_map(|case| case.without(&CASTS));
     let long = training(14).prop_map(|case| case.without(&CASTS));
     vec![
-        // Most faults of the planner are found here, in tapes of a few nodes.
+        // This property finds most faults of the planner, in tapes of a few nodes.
         Property::new("plans_of_short_tapes_are_right", 8192, (short, grouping()), |(case, grouping)| {
             interpreted(case, grouping).map_err(TestCaseError::fail)?;
             is_sound(case, grouping, false).map_err(TestCaseError::fail)

@@ -1,4 +1,5 @@
-//! Random tapes themselves: they record whatever is left out, and stay in range; and their simplification.
+//! The recipes of random tapes: each part of a recipe can be recorded and stays in range, and simplification keeps the
+//! bits.
 
 use super::Property;
 use crate::reference;
@@ -19,7 +20,7 @@ fn records_without((recipe, kept): &(Recipe, u16)) -> TestCaseResult {
     part.steps = (0..recipe.steps.len()).filter(|i| kept >> i & 1 == 1).map(|i| recipe.steps[i]).collect();
     for mode in [Mode::Plain, Mode::Explicit] {
         let program = record(&part, mode);
-        // All values are small: whatever is computed stays in range in f32 too.
+        // All values are small, so that results stay in range in f32 too.
         prop_assert!(program.nodes().iter().all(|node| node.shape.numel() <= 128));
     }
     let program = record(&part, Mode::Plain);

@@ -1,5 +1,5 @@
-//! Random tapes of a third sort: a long vector, cut into segments in a few ways, and values of its segments. How the
-//! planner takes segments for rows is found here, and how they are cut up.
+//! Random tapes of segments: a long vector that is cut into segments in two ways, and values of its segments. They test
+//! that the planner treats segments as rows, and that kernels of segments are split correctly.
 
 use super::Property;
 use crate::{Machine, Point, Tolerance, agree, named, sound};
@@ -13,7 +13,7 @@ use wgrad::{
 };
 use wgrad_cpu::reference::Outcome;
 
-/// One step: what it does, with which two of the values so far, by which way to cut, and whether the result is shown.
+/// One step: its kind, its two operands among the values so far, the way to cut, and whether the result is tapped.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     kind: u8,
@@ -23,7 +23,7 @@ struct Step {
     shown: bool,
 }
 
-/// A tape over the vectors x and y, cut in two ways: the gap before each segment, and its length.
+/// A tape over the vectors `x` and `y`. Each of the two ways to cut lists the gap before each segment, and its length.
 #[derive(Clone, Debug)]
 struct Cuts {
     cuts: [Vec<(usize, usize)>; 2],
@@ -42,7 +42,7 @@ fn cuts() -> impl Strategy<Value = Cuts> {
 }
 
 impl Cuts {
-    /// The segments, of one vector.
+    /// The segments of both ways to cut, for a vector of the same length.
     fn segments(&self) -> [Arc<Segments>; 2] {
         let len = |cut: &Vec<(usize, usize)>| cut.iter().map(|(gap, len)| gap + len).sum::<usize>();
         let total = len(&self.cuts[0]).max(len(&self.cuts[1]));
@@ -56,7 +56,7 @@ impl Cuts {
         })
     }
 
-    /// Records it. Taps of all branches would change what the planner can do, so they are only there if asked for.
+    /// Records the tape. It taps all branches only on request, because the taps would restrict the planner.
     fn record(&self, t: &Tape, states: [StateId; 2], branches: bool) {
         let branch = |x: Tensor<'_>| {
             if branches {
@@ -110,7 +110,7 @@ impl Cuts {
                 14 => a * s.sum() + r.segment_broadcast(segments),
                 _ => a * b,
             };
-            // Bounded: products of products grow fast.
+            // Some values are bounded, because products of products grow fast.
             let value = if k % 3 == 2 { value.tanh() } else { value };
             if step.shown {
                 t.tap(&format!("value {k}"), value);
@@ -127,7 +127,7 @@ impl Cuts {
         t.assign(states[1], t.full([n], 0.25, DType::F64));
     }
 
-    /// The recorded tape, its store, and inputs.
+    /// The recorded tape, its store, and its inputs.
     fn program(&self, branches: bool) -> (Program, Store, Vec<(String, Array)>) {
         let n = self.segments()[0].total;
         let values = |k: f64| (0..n).map(|i| ((i + 1) as f64 * k).sin()).collect::<Vec<f64>>();
@@ -139,7 +139,7 @@ impl Cuts {
     }
 }
 
-/// Compares an outcome with the reference. Where they differ, a branch may be one that rounding decides.
+/// Compares an outcome with the reference. A difference is allowed if rounding decides a branch.
 fn is_right(case: &Cuts, have: &Outcome) -> Result<(), String> {
     let check = |branches: bool, f: &dyn Fn(Point<'_>) -> Result<(), String>| {
         let (program, store, inputs) = case.program(branches);
@@ -151,7 +151,7 @@ fn is_right(case: &Cuts, have: &Outcome) -> Result<(), String> {
         .or_else(|why| check(true, &|point: Point<'_>| if point.has_ties() { Ok(()) } else { Err(why.clone()) }))
 }
 
-/// The plan, interpreted in f64, and its rules of memory.
+/// Checks the plan, interpreted in f64, and its rules of memory.
 fn plan_is_right(case: &Cuts, grouping: &Grouping) -> Result<(), String> {
     let (program, store, inputs) = case.program(false);
     let lowered = program.lowered(grouping.simplify, |_, _| true);
@@ -163,7 +163,7 @@ fn plan_is_right(case: &Cuts, grouping: &Grouping) -> Result<(), String> {
     is_right(case, &have).map_err(described)
 }
 
-/// The CPU against the reference, and against itself with other numbers of threads.
+/// Checks the CPU against the reference, and against itself with other numbers of threads.
 fn cpu_is_right(case: &Cuts, grouping: &Grouping) -> Result<(), String> {
     let mut outcomes = vec![];
     for (threads, splits) in [(1, true), (2, true), (3, true), (1, false), (2, false)] {

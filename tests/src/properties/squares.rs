@@ -1,5 +1,5 @@
-//! Random tapes of another sort: small square matrices, few sources that many nodes read, transposed and reversed looks
-//! at them, sums over either axis. What the planner merges and computes again is found here.
+//! Random tapes of small square matrices: few sources that many nodes read, transposed and reversed views of them, and
+//! sums over either axis. They test the kernels that the planner merges, and the values that it recomputes.
 
 use super::Property;
 use crate::{Machine, Point, Tolerance, agree, named, sound};
@@ -12,7 +12,7 @@ use wgrad::{
 };
 use wgrad_cpu::reference::Outcome;
 
-/// One step: what it does, with which two of the values so far, and whether the result is shown.
+/// One step: its kind, its two operands among the values so far, and whether the result is tapped.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     kind: u8,
@@ -21,7 +21,7 @@ struct Step {
     shown: bool,
 }
 
-/// A tape over the inputs x and y, square matrices of `size` rows.
+/// A tape over the inputs `x` and `y`, which are square matrices of `size` rows.
 #[derive(Clone, Debug)]
 struct Square {
     size: usize,
@@ -42,7 +42,7 @@ fn square() -> impl Strategy<Value = Square> {
 }
 
 impl Square {
-    /// Records it. Taps of all branches would change what the planner can do, so they are only there if asked for.
+    /// Records the tape. It taps all branches only on request, because the taps would restrict the planner.
     fn record(&self, t: &Tape, rng: Rng, branches: bool) {
         let branch = |x: Tensor<'_>| {
             if branches {
@@ -92,7 +92,7 @@ impl Square {
                     a.matmul(b) * 0.2 + a
                 }
             };
-            // Bounded: products of products grow fast.
+            // Some values are bounded, because products of products grow fast.
             let value = if k % 4 == 3 { value.tanh() } else { value };
             if step.shown {
                 t.tap(&format!("value {k}"), value);
@@ -106,7 +106,7 @@ impl Square {
         }
     }
 
-    /// The recorded tape, the states of its store, and inputs.
+    /// The recorded tape, the states of its store, and its inputs.
     fn program(&self, branches: bool) -> (Program, Vec<Data>, Vec<(String, Array)>) {
         let (store, rng) = store();
         let tape = Tape::new(Arc::new(store.layout().clone()));
@@ -128,7 +128,7 @@ fn store() -> (Store, Rng) {
     (store, rng)
 }
 
-/// Compares an outcome with the reference. Where they differ, a branch may be one that rounding decides.
+/// Compares an outcome with the reference. A difference is allowed if rounding decides a branch.
 fn is_right(square: &Square, have: &Outcome) -> Result<(), String> {
     let (program, states, inputs) = square.program(false);
     let point = Point { program: &program, states: &states, inputs: &inputs };
@@ -139,7 +139,7 @@ fn is_right(square: &Square, have: &Outcome) -> Result<(), String> {
     })
 }
 
-/// The plan, interpreted in f64, and its rules of memory.
+/// Checks the plan, interpreted in f64, and its rules of memory.
 fn plan_is_right(square: &Square, grouping: &Grouping) -> Result<(), String> {
     let (program, states, inputs) = square.program(false);
     let lowered = program.lowered(grouping.simplify, |_, _| true);
@@ -149,7 +149,7 @@ fn plan_is_right(square: &Square, grouping: &Grouping) -> Result<(), String> {
     is_right(square, &have)
 }
 
-/// The CPU against the reference.
+/// Checks the CPU against the reference.
 fn cpu_is_right(square: &Square, grouping: &Grouping) -> Result<(), String> {
     let (program, _, inputs) = square.program(false);
     let mut machine = Machine::splitting(2, store().0).grouped(grouping);

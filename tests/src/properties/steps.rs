@@ -1,5 +1,6 @@
-//! Random tapes that step between their parts: a gradient by the parameters has all that flows to them, through every
-//! value that was read, as finite differences have it; or it is refused, where a parameter was read at two values.
+//! Random tapes with parameter updates between their parts. The gradient with respect to a parameter includes the flow
+//! through every value that was read, and agrees with finite differences; or it is refused if the loss reads the
+//! parameter at two values.
 
 use super::Property;
 use crate::{Tolerance, compare, reference};
@@ -18,26 +19,26 @@ use wgrad::{
 use wgrad_cpu::reference::Outcome;
 use wgrad_nn::optim::{Sgd, SgdConfig};
 
-/// What makes a new value of the arena.
+/// The change that makes a new value of the arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
-    /// A step of some parameters. Their gradient has to do with all.
+    /// An optimizer step of some parameters. Their gradient depends on all parameters.
     Step,
-    /// An assignment, which changes all.
+    /// An assignment, which changes all parameters.
     Assign,
 }
 
-/// What happens between two parts of a tape. Parameters are named by bits.
+/// The change between two parts of a tape. Sets of parameters are bit masks.
 #[derive(Clone, Copy, Debug)]
 struct Interlude {
     /// The position in the recipe.
     at: u8,
     change: Change,
-    /// What is stepped.
+    /// The parameters that the optimizer updates.
     stepped: u8,
-    /// What is read anew.
+    /// The parameters that the tape reads again.
     read: u8,
-    /// Whether the arena is read as a whole.
+    /// True if the tape also reads the arena as a whole.
     whole: bool,
 }
 
@@ -46,11 +47,11 @@ struct Interlude {
 struct Case {
     recipe: Recipe,
     interludes: Vec<Interlude>,
-    /// Which parameters have a hook.
+    /// The parameters that have a hook.
     hooked: u8,
-    /// Which parameters the gradient is taken of.
+    /// The parameters whose gradient is computed.
     wanted: u8,
-    /// Chooses the direction of the differences.
+    /// The seed of the direction of the differences.
     seed: u64,
 }
 
@@ -58,20 +59,21 @@ fn case(steps: usize) -> impl Strategy<Value = Case> {
     let change = select(vec![Change::Step, Change::Step, Change::Step, Change::Assign]);
     let interlude = (any::<u8>(), change, 0..8u8, 0..8u8, weighted(0.25))
         .prop_map(|(at, change, stepped, read, whole)| Interlude { at, change, stepped, read, whole });
-    // The parts first: without them, what is left of the recipe in the end is nearly all that is recorded.
+    // The parts shrink first. Without them, the rest of the recipe is nearly all that is recorded.
     let parts = (vec(interlude, 1..=3), prop_oneof![2 => Just(0u8), 1 => 0..8u8], 1..8u8, any::<u64>());
     (parts, recipe(steps)).prop_map(|((interludes, hooked, wanted, seed), recipe)| {
-        // Rounding has no derivative.
+        // Rounding has no derivative, so casts are left out.
         let mut recipe = recipe.without(&[Kind::CastFloat, Kind::CastHalf]);
         if hooked != 0 {
-            // A hook on what has been read runs after the parameter's own, on the part that flows to it alone.
+            // A hook on a value that was read would run after the parameter's own hook, and see a part of the gradient
+            // only.
             recipe = recipe.without(&[Kind::Hook]);
         }
         Case { recipe, interludes, hooked, wanted, seed }
     })
 }
 
-/// The interludes with their positions, and the recipe printed with the program.
+/// Prints the masks, the interludes, the recipe and the program.
 impl fmt::Debug for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { recipe, interludes, hooked, wanted, seed } = self;
@@ -84,7 +86,7 @@ impl fmt::Debug for Case {
             tape.tap("loss", loss);
             tape.finish().to_string()
         };
-        // Recording may be what panics, on a thread that must not.
+        // Recording may panic, and this thread must not, so another thread records.
         match std::thread::scope(|scope| scope.spawn(record).join()) {
             Ok(program) => writeln!(f, "with its steps:\n{program}"),
             Err(_) => writeln!(f, "(recording it panics)"),
@@ -120,7 +122,7 @@ impl World {
         self.store.layout().state(self.store.layout().param(self.params[0]).arena).shape.numel()
     }
 
-    /// Where a parameter lies in the arena.
+    /// The offset and the length of a parameter in the arena.
     fn place(&self, i: usize) -> (usize, usize) {
         let decl = self.store.layout().param(self.params[i]);
         (decl.offset, decl.shape.numel())
@@ -135,7 +137,7 @@ fn chosen(params: &[Param], mask: u8) -> ParamSet {
     params.iter().enumerate().filter(|(i, _)| is_in(mask, *i)).map(|(_, param)| *param).collect()
 }
 
-/// What is read of an arena as a whole: of magnitude 1 at most.
+/// The value that is computed from the whole arena; its magnitude is at most 1.
 fn whole(arena: Tensor<'_>) -> Tensor<'_> {
     (arena * 0.7).sin().mean()
 }
@@ -156,13 +158,13 @@ impl Case {
         self.sorted().iter().map(|interlude| self.position(interlude)).collect()
     }
 
-    /// How often a parameter has changed after so many interludes.
+    /// The number of changes of a parameter in the first `interludes` interludes.
     fn age(&self, i: usize, interludes: usize) -> usize {
         let changes = |x: &&Interlude| x.change == Change::Assign || is_in(x.stepped, i);
         self.sorted()[..interludes].iter().filter(changes).count()
     }
 
-    /// Records the tape with its steps, and the values of the arena, the first one first.
+    /// Records the tape with its steps; returns it with the values of the arena, in order.
     fn record<'t>(&self, t: &'t Tape, world: &World) -> (Recorded<'t>, Vec<Tensor<'t>>) {
         let World { store, params, optimizers } = world;
         let arena = store.layout().param(params[0]).arena;
@@ -193,9 +195,9 @@ impl Case {
         (recorded, values)
     }
 
-    /// Records what the tape means: the values of the arena are inputs `value0`, `value1`, .., and to each read of a
-    /// parameter is added an input, one for each value that the parameter has had, `p<parameter>.<value>`; to each of the
-    /// arena as a whole one for each of its values, `whole<value>`.
+    /// Records the meaning of the tape. The values of the arena are the inputs `value0`, `value1`, ... Each read of a
+    /// parameter adds the input `p<parameter>.<value>`, of which there is one for each value of the parameter. Each
+    /// read of the whole arena adds the input `whole<value>`, one for each value of the arena.
     fn explicit<'t>(&self, t: &'t Tape, world: &World) -> Recorded<'t> {
         let value = |k: usize| t.shared_input(&format!("value{k}"), [world.len()], DType::F64);
         let read = |i: usize, k: usize| {
@@ -215,13 +217,13 @@ impl Case {
     }
 }
 
-/// The parts of the gradient by one parameter, as the explicit recording has them.
+/// The parts of the gradient with respect to one parameter, from the explicit recording.
 struct Parts {
-    /// How often the parameter had changed at the reads that the loss depends on.
+    /// The ages of the parameter, in changes, at the reads that the loss depends on.
     ages: BTreeSet<usize>,
-    /// By reads of the parameter.
+    /// The part through reads of the parameter.
     own: Option<Vec<f64>>,
-    /// By reads of the whole arena.
+    /// The part through reads of the whole arena.
     whole: Option<Vec<f64>>,
 }
 
@@ -230,7 +232,7 @@ fn add(sum: &mut Option<Vec<f64>>, part: &[f64]) {
     sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
 }
 
-/// The inputs of the explicit recording that have a gradient, with these gradients; and the program.
+/// The inputs of the explicit recording that have a gradient, with their gradients.
 fn differentiated(case: &Case, world: &World, inputs: &[(String, Array)]) -> Vec<(String, Vec<f64>)> {
     let t = Tape::default();
     let loss = case.explicit(&t, world).loss;
@@ -248,7 +250,7 @@ fn differentiated(case: &Case, world: &World, inputs: &[(String, Array)]) -> Vec
     taps.into_iter().map(|(name, _, values)| (name, values)).collect()
 }
 
-/// An array for each input of a program: those given, and zeros.
+/// An array for each input of a program: the given one, or zeros.
 fn fitting(program: &wgrad::Program, given: &[(String, Array)]) -> Vec<(String, Array)> {
     let array = |input: &wgrad::InputDecl| {
         let known = given.iter().find(|(name, _)| *name == input.name).map(|(_, array)| array.clone());
@@ -280,7 +282,7 @@ fn branches(outcome: &Outcome) -> Vec<&[f64]> {
     outcome.taps.iter().filter(|(n, ..)| n.starts_with("branch")).map(|(.., values)| &values[..]).collect()
 }
 
-/// A gradient by parameters: that of each, if it has one. It may refuse.
+/// A gradient function: the gradient of each parameter that has one. It may panic to refuse.
 type Gradient = for<'t> fn(Tensor<'t>, &World, &[Tensor<'t>], &ParamSet) -> Vec<(Param, Tensor<'t>)>;
 
 fn by_set<'t>(loss: Tensor<'t>, _: &World, _: &[Tensor<'t>], set: &ParamSet) -> Vec<(Param, Tensor<'t>)> {
@@ -288,7 +290,7 @@ fn by_set<'t>(loss: Tensor<'t>, _: &World, _: &[Tensor<'t>], set: &ParamSet) -> 
     grads.present().iter().map(|param| (param, grads.get(param).expect("present"))).collect()
 }
 
-/// By the newest value of the arena alone that the loss reads: a fault.
+/// The gradient through only the newest value of the arena that the loss reads, which is a fault.
 fn by_newest<'t>(loss: Tensor<'t>, world: &World, values: &[Tensor<'t>], set: &ParamSet) -> Vec<(Param, Tensor<'t>)> {
     let mut distinct: Vec<Tensor<'t>> = vec![];
     values.iter().rev().for_each(|x| {
@@ -310,17 +312,17 @@ fn by_newest<'t>(loss: Tensor<'t>, world: &World, values: &[Tensor<'t>], set: &P
 
 fn check(case: &Case, gradient: Gradient) -> TestCaseResult {
     let world = World::new(case);
-    // Parameters without elements share a slice: a gradient by one is one by all.
+    // Empty parameters are left out, because they share a slice, and so the gradient of one is that of all.
     let wanted = |i: &usize| is_in(case.wanted, *i) && world.place(*i).1 > 0;
     let wanted: Vec<usize> = (0..world.params.len()).filter(wanted).collect();
-    // The values of the arena and what the sweep takes as constants.
+    // The plain recording taps the values of the arena, and the values that the sweep takes as constants.
     let t = world.tape();
     let (Recorded { loss, branches: discrete, frozen, .. }, values) = case.record(&t, &world);
     t.tap("loss", loss);
     discrete.iter().enumerate().for_each(|(i, b)| t.tap(&format!("branch{i}"), *b));
     values.iter().enumerate().for_each(|(k, x)| t.tap(&format!("value{k}"), *x));
     frozen.iter().enumerate().for_each(|(i, x)| t.tap(&format!("frozen{i}"), *x));
-    // What has two values is known from the explicit recording, whose gradients do not depend on the point.
+    // The explicit recording shows which parameters are read at two values. This does not depend on the inputs.
     let gradients = differentiated(case, &world, &case.explicit_inputs(&world));
     let twice = |i: usize| parts(case, &world, &gradients, i).ages.len() > 1;
     let set =
@@ -367,7 +369,7 @@ fn check(case: &Case, gradient: Gradient) -> TestCaseResult {
     differences(case, &world, &once, &inputs, &base, slope, &along)
 }
 
-/// Requires of the explicit recording that it is what the plain one means, and of its slope that differences give it.
+/// Checks that the explicit recording has the loss of the plain one, and that its slope agrees with finite differences.
 fn differences(
     case: &Case,
     world: &World,
@@ -432,7 +434,7 @@ fn direction(world: &World, seed: u64) -> Vec<f64> {
 }
 
 impl Case {
-    /// The inputs of the explicit recording that the recipe knows.
+    /// The inputs of the explicit recording that the recipe gives.
     fn explicit_inputs(&self, world: &World) -> Vec<(String, Array)> {
         let t = Tape::default();
         self.explicit(&t, world);
@@ -444,9 +446,9 @@ pub(super) fn properties() -> Vec<Property> {
     vec![Property::new("gradients_across_steps_are_whole_or_refused", 1024, case(8), |case| check(case, by_set))]
 }
 
-/// The property of a gradient that has lost what was read before a step: it does not hold.
+/// The property for a faulty gradient, which loses the reads before a step. It does not hold.
 pub fn lossy_steps() -> Property {
-    // What is refused is no part of the fault: parameters that change are not wanted.
+    // The fault is not about refusals, so no gradient of a changed parameter is computed.
     let cases = case(4).prop_map(|mut case| {
         case.interludes.iter_mut().for_each(|interlude| interlude.change = Change::Step);
         let stepped = case.interludes.iter().fold(0, |all, interlude| all | interlude.stepped);

@@ -1,5 +1,5 @@
-//! The GPU on random tapes: it agrees with the reference whatever the planner may do, and repeats its bits. Where the tests
-//! run without a GPU, nothing is checked.
+//! Properties of the GPU on random tapes: it agrees with the reference for any plan, and repeats its bits. Without a
+//! GPU, nothing is checked.
 
 use super::{Property, devices::CASTS};
 use crate::{Machine, Outputs, Tolerance, Training, gpu, same_bits, separate_gpu, tape, training};
@@ -13,7 +13,7 @@ fn agrees(case: &Training, grouping: &Grouping, runs: usize, tolerance: Toleranc
     case.agrees_with_reference(&have, tolerance).map_err(TestCaseError::fail)?;
     match tolerance == Tolerance::F32 {
         true => case.branches_as_reference(&have, grouping).map_err(TestCaseError::fail),
-        // f16 is too coarse for that.
+        // f16 is too coarse for a comparison of branches.
         false => Ok(()),
     }
 }
@@ -24,14 +24,14 @@ fn repeats(case: &Training) -> TestCaseResult {
     same(&run(), &run())
 }
 
-/// Kernels that one workgroup runs one after the other do what they do by themselves.
+/// Checks that kernels that are merged into one dispatch have the bits of separate dispatches.
 fn merges(case: &Training, grouping: &Grouping) -> TestCaseResult {
     let (Some(gpu), Some(separate)) = (gpu(), separate_gpu()) else { return Ok(()) };
     let [merged, each] = [gpu, separate].map(|gpu| case.train(Machine::on_gpu(gpu, case.store()).grouped(grouping), 2));
     same(&merged, &each)
 }
 
-/// Whether all runs have the same bits.
+/// Checks that all runs have the same bits.
 fn same(a: &[Outputs], b: &[Outputs]) -> TestCaseResult {
     prop_assert_eq!(a.len(), b.len());
     for (a, b) in a.iter().zip(b) {

@@ -1,5 +1,5 @@
-//! Proving shaders for devices that are not there: the kernels of many programs, each validated, held to what every device
-//! offers, and translated for Vulkan, DX12 and Metal as wgpu would.
+//! Checks of shaders without the devices: the kernels of many programs are validated, compared with the limits that
+//! every device offers, and translated for Vulkan, DX12 and Metal as wgpu does.
 
 mod programs;
 
@@ -17,12 +17,12 @@ use std::{
 use wgrad::{Program, plan::Grouping};
 use wgrad_wgpu::Imagined;
 
-/// What every device offers: invocations and bytes of shared memory per workgroup, and storage buffers.
+/// The limits that every device offers: invocations and bytes of shared memory per workgroup, and storage buffers.
 const INVOCATIONS: u32 = 256;
 const SHARED: u32 = 16 * 1024;
 const BUFFERS: usize = 8;
 
-/// The name of every kernel's function, in HLSL too.
+/// The name of each kernel's entry point, in HLSL too.
 pub const ENTRY: &str = "main";
 
 /// Kernels by their texts, each with the name of the first program that has it.
@@ -30,29 +30,29 @@ pub const ENTRY: &str = "main";
 pub struct Kernels {
     /// The kernels.
     pub texts: BTreeMap<String, String>,
-    /// How many programs they come from.
+    /// The number of programs that the kernels come from.
     pub programs: usize,
-    /// Programs that did not become kernels, and why.
+    /// The programs that could not be compiled to kernels, with the reasons.
     pub refused: Vec<String>,
 }
 
 impl Kernels {
-    /// The kernels of the operations of the catalogue, of sizes and types that take kernels of their own, of passes and
-    /// optimizers, and of so many random tapes: on devices that bind as few buffers as there may be.
+    /// The kernels of the catalogue's operations, of sizes and types with special kernels, of passes and optimizers,
+    /// and of `tapes` random tapes, for devices that bind the fewest buffers.
     pub fn all(tapes: u32) -> Self {
         let mut kernels = Self::default();
         programs::each(tapes, &mut |name, program, grouping| kernels.add(name, program, grouping));
         kernels
     }
 
-    /// Adds what a program becomes.
+    /// Adds the kernels of a program, for several kinds of devices.
     pub fn add(&mut self, name: &str, program: &Program, grouping: &Grouping) {
         self.programs += 1;
-        // For GPUs, and for software renderers; merged, and each by itself with results hidden from its compiler, as DX12 has
-        // it; with stores of 16 bits, and without.
+        // The kinds are: GPUs, and software renderers; merged kernels, and separate kernels that hide results from the
+        // compiler, as on DX12; with stores of 16 bits, and without.
         let flags = |device: u32| [0, 1, 2].map(|bit| device >> bit & 1 == 1);
         let plain = (0..8).map(flags).map(|[software, separate, native]| (software, separate, native, None));
-        // Matrix units change products of f16 numbers alone, and these stay by themselves.
+        // Matrix units change only products of f16, which are never merged.
         let with_units = UNITS.map(|size| (false, true, true, Some(size)));
         for (software, separate, native, units) in plain.chain(with_units) {
             let device = Imagined { buffers: BUFFERS, software, separate, wary: separate, native, units };
@@ -69,28 +69,28 @@ impl Kernels {
 /// The sizes of matrix units that kernels use.
 const UNITS: [usize; 2] = [16, 8];
 
-/// What a kernel needs that stores integers of 16 bits.
+/// The extension of a kernel that stores integers of 16 bits.
 const NATIVE: &str = "enable wgpu_int16;";
 
-/// What a kernel needs that uses matrix units: they take f16 numbers and integers of 16 bits, and subgroups.
+/// The extension of a kernel that uses matrix units, which also need f16, integers of 16 bits, and subgroups.
 const MATRICES: &str = "enable wgpu_cooperative_matrix;";
 
-/// What only Vulkan's units multiply.
+/// The type of matrices that only Vulkan's units multiply.
 const LARGE_UNITS: &str = "coop_mat16x16";
 
-/// A kernel in the languages of the drivers.
+/// A kernel, translated to the languages of the drivers.
 pub struct Translated {
-    /// Whether it stores integers of 16 bits.
+    /// True if the kernel stores integers of 16 bits.
     pub native: bool,
-    /// Whether it uses matrix units.
+    /// True if the kernel uses matrix units.
     pub matrices: bool,
-    /// For Vulkan.
+    /// SPIR-V, for Vulkan.
     pub spirv: Vec<u32>,
-    /// For DX12 by way of DXC; it has no matrix units.
+    /// HLSL for DX12 with DXC; `None` for matrix units, which HLSL lacks.
     pub hlsl: Option<String>,
-    /// For DX12 by way of FXC, which has no integers of 16 bits either.
+    /// HLSL for DX12 with FXC; `None` also for integers of 16 bits, and for merged kernels.
     pub legacy_hlsl: Option<String>,
-    /// For Metal, whose units are of 8 by 8.
+    /// MSL for Metal; `None` for matrix units other than 8 by 8.
     pub msl: Option<String>,
 }
 
@@ -98,7 +98,8 @@ impl Translated {
     /// Validates and translates a kernel.
     ///
     /// # Errors
-    /// If it is no valid WGSL, needs a feature that a device may lack, or exceeds what each offers.
+    /// If the text is no valid WGSL, needs a feature that a device may lack, or exceeds the limits that every device
+    /// offers.
     pub fn new(text: &str) -> Result<Self, String> {
         let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
         let [native, matrices] = [NATIVE, MATRICES].map(|enabled| text.lines().any(|line| line == enabled));
@@ -125,7 +126,7 @@ impl Translated {
     }
 }
 
-/// Checks what wgpu does not, or only on the device.
+/// Checks the limits that wgpu does not check, or only on a device.
 fn fits(module: &naga::Module) -> Result<(), String> {
     let [entry] = &module.entry_points[..] else { return Err("a kernel has one entry point".into()) };
     let invocations: u32 = entry.workgroup_size.iter().product();
@@ -148,7 +149,7 @@ fn fits(module: &naga::Module) -> Result<(), String> {
     Ok(())
 }
 
-/// As wgpu translates what no caller has vouched for.
+/// The bounds checks that wgpu uses for untrusted shaders.
 const CHECKED: BoundsCheckPolicies = BoundsCheckPolicies {
     index: BoundsCheckPolicy::Restrict,
     buffer: BoundsCheckPolicy::Restrict,
@@ -156,7 +157,7 @@ const CHECKED: BoundsCheckPolicies = BoundsCheckPolicies {
     binding_array: BoundsCheckPolicy::Unchecked,
 };
 
-/// For Vulkan 1.1, the oldest that wgpu may meet with this; 1.3 where there are matrix units.
+/// Translates to SPIR-V for Vulkan 1.1, the oldest version for these kernels; for matrix units, Vulkan 1.3.
 fn spirv(module: &naga::Module, info: &ModuleInfo, matrices: bool) -> Result<Vec<u32>, String> {
     let options = spv::Options {
         lang_version: if matrices { (1, 6) } else { (1, 3) },
@@ -168,8 +169,8 @@ fn spirv(module: &naga::Module, info: &ModuleInfo, matrices: bool) -> Result<Vec
     spv::write_vec(module, info, &options, None).map_err(|why| why.to_string())
 }
 
-/// For shader model 5.1, the last that FXC compiles; 6.0, the first that DXC compiles; or 6.2, the first with integers of
-/// 16 bits.
+/// Translates to HLSL for shader model 5.1, the last that FXC compiles; 6.0, the first that DXC compiles; or 6.2, the
+/// first with integers of 16 bits.
 fn hlsl(module: &naga::Module, info: &ModuleInfo, shader_model: hlsl::ShaderModel) -> Result<String, String> {
     let options = hlsl::Options { shader_model, zero_initialize_workgroup_memory: false, ..hlsl::Options::default() };
     let (mut text, pipeline) = (String::new(), hlsl::PipelineOptions::default());
@@ -180,7 +181,7 @@ fn hlsl(module: &naga::Module, info: &ModuleInfo, shader_model: hlsl::ShaderMode
     }
 }
 
-/// For Metal 2.1, of macOS 10.14; 2.3, of macOS 11, where there are matrix units.
+/// Translates to MSL for Metal 2.1, of macOS 10.14; for matrix units, Metal 2.3, of macOS 11.
 fn msl(module: &naga::Module, info: &ModuleInfo, matrices: bool) -> Result<String, String> {
     let options = msl::Options {
         lang_version: if matrices { (2, 3) } else { (2, 1) },
@@ -199,7 +200,7 @@ fn msl(module: &naga::Module, info: &ModuleInfo, matrices: bool) -> Result<Strin
 /// The program `spirv-val`, of the SPIR-V tools.
 pub struct SpirvVal {
     program: PathBuf,
-    /// Whether it is new enough to know cooperative matrices.
+    /// True if the version knows cooperative matrices.
     pub knows_matrices: bool,
 }
 
@@ -207,20 +208,21 @@ pub struct SpirvVal {
 const MATRICES_SINCE: [u32; 2] = [2023, 4];
 
 impl SpirvVal {
-    /// The program of this name, if it is there.
+    /// Finds the program of this name, and reads its version.
     pub fn find(program: &Path) -> Option<Self> {
         let output = Command::new(program).arg("--version").output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout);
-        // "SPIRV-Tools v2023.1 unknown hash, 2023-02-15T14:03:51"
+        // The output begins like "SPIRV-Tools v2023.1 unknown hash, 2023-02-15T14:03:51".
         let version = text.split_whitespace().find_map(|word| word.strip_prefix('v')).unwrap_or_default();
         let numbers: Vec<u32> = version.split(['.', '-']).map_while(|part| part.parse().ok()).take(2).collect();
         Some(Self { program: program.into(), knows_matrices: numbers[..] >= MATRICES_SINCE[..] })
     }
 
-    /// Judges a kernel, by way of a file. Gives whether it has: of cooperative matrices an old one knows nothing.
+    /// Checks a kernel, which is written to `file`. Returns false if the version is too old for the kernel's
+    /// cooperative matrices, which are then not checked.
     ///
     /// # Errors
-    /// If it finds a fault: what it says; or if the file cannot be written.
+    /// The output of `spirv-val` if it finds a fault; or the reason that the file cannot be written.
     pub fn judge(&self, kernel: &Translated, file: &Path) -> Result<bool, String> {
         if kernel.matrices && !self.knows_matrices {
             return Ok(false);

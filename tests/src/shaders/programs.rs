@@ -1,4 +1,4 @@
-//! The programs whose kernels are proven: together they reach every sort of kernel that the generator makes.
+//! The programs whose kernels are checked. Together, they have every kind of kernel that the generator makes.
 
 use crate::{catalogue::catalogue, checks::values, properties::CASTS, training};
 use proptest::{
@@ -16,10 +16,10 @@ use wgrad_nn::{
     optim::{Adam, AdamConfig, AdamW, AdamWConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig},
 };
 
-/// What is done with each program, of a name, and planned so.
+/// A function that gets each program, with its name and the options of the planner.
 pub(super) type Each<'a> = dyn FnMut(&str, &Program, &Grouping) + 'a;
 
-/// Hands on all programs, random tapes among them.
+/// Passes all programs to `f`, including `tapes` random tapes.
 pub(super) fn each(tapes: u32, f: &mut Each<'_>) {
     operations(f);
     sizes(f);
@@ -31,13 +31,13 @@ pub(super) fn each(tapes: u32, f: &mut Each<'_>) {
     random_tapes(tapes, f);
 }
 
-/// Attention and its gradient in tiles: full ones and others, skipped ones, heads that share keys, in either float type.
+/// Attention and its gradient in tiles: full, partial and skipped tiles, heads that share keys, in f32 and f16.
 fn attention(f: &mut Each<'_>) {
     for (queries, keys, width, values) in [(64, 64, 64, 64), (8, 3, 1, 2), (40, 70, 33, 17), (33, 40, 128, 128)] {
         for (causal, dtype) in [(false, DType::F32), (true, DType::F32), (true, DType::F16)] {
             for heads in [1, 4] {
                 let program = recorded(|t| {
-                    // Positions before heads, as a layer gives them.
+                    // A layer has positions before heads, so the inputs are permuted.
                     let input = |name: &str, heads: usize, rows: usize, columns: usize| {
                         t.input(name, [2, rows, heads, columns], dtype).permute(&[0, 2, 1, 3])
                     };
@@ -55,7 +55,7 @@ fn attention(f: &mut Each<'_>) {
     }
 }
 
-/// The types that the device has.
+/// The types that a GPU has.
 const TYPES: [DType; 5] = [DType::F32, DType::F16, DType::U32, DType::I32, DType::Bool];
 
 fn recorded(record: impl FnOnce(&Tape)) -> Program {
@@ -64,7 +64,7 @@ fn recorded(record: impl FnOnce(&Tape)) -> Program {
     tape.finish()
 }
 
-/// Every operation: fused and by itself, in both float types, with its derivatives.
+/// Every operation, fused and unfused, in f32 and f16, with its first derivatives.
 fn operations(f: &mut Each<'_>) {
     for row in catalogue() {
         for dtype in [DType::F32, DType::F16] {
@@ -77,7 +77,7 @@ fn operations(f: &mut Each<'_>) {
     }
 }
 
-/// Sizes that take kernels of their own: tiles, long rows and columns in parts, several dispatches.
+/// Sizes with special kernels: tiles, long rows and columns in parts, several dispatches.
 fn sizes(f: &mut Each<'_>) {
     let products = [
         (64, 16, 64),
@@ -162,12 +162,12 @@ fn convolutions() -> [([usize; 4], [usize; 4], Conv2d); 5] {
         ([3, 4, 20, 16], [6, 2, 3, 5], conv([2, 3], [1, 2], [2, 1], 2)),
         ([2, 5, 9, 9], [5, 1, 3, 3], conv([1, 1], [1, 1], [1, 1], 5)),
         ([8, 16, 24, 24], [4, 16, 1, 1], conv([1, 1], [0, 0], [1, 1], 1)),
-        // Sums of the weights' gradient that one kernel does not finish.
+        // The sums of this gradient of the weights need more than one kernel.
         ([1500, 1, 90, 90], [2, 1, 2, 2], conv([1, 1], [0, 0], [1, 1], 1)),
     ]
 }
 
-/// Each type with each function that it has, and as each other type.
+/// Each type with each function that it has, and with casts to each other type.
 fn types(f: &mut Each<'_>) {
     for from in TYPES {
         let program = recorded(|t| {
@@ -206,7 +206,7 @@ fn types(f: &mut Each<'_>) {
     f("random words", &random, &Grouping::default());
 }
 
-/// Operations that move elements by index, of each type; short and long.
+/// Operations that move elements by index, for each type, short and long.
 fn indices(f: &mut Each<'_>) {
     for dtype in TYPES {
         for len in [7, 40_000] {
@@ -224,7 +224,8 @@ fn indices(f: &mut Each<'_>) {
             f(&format!("indices of {dtype}, {len}, unfused"), &program, &Grouping::none());
         }
     }
-    // States that a failing run leaves as they are, in the arena and by themselves, by every sort of kernel.
+    // A failing run must not change states, so kernels that can fail guard their writes. These states are written by
+    // several kinds of kernels.
     for rows in [3, 700] {
         let mut store = Store::new();
         let ids: Vec<_> =
@@ -241,7 +242,7 @@ fn indices(f: &mut Each<'_>) {
     }
 }
 
-/// Parameters of all sorts: matrices, vectors, filters, a scalar.
+/// Parameters of several shapes: a matrix, vectors, a filter, a scalar.
 fn parameters(large: bool) -> (Store, ParamSet) {
     let mut store = Store::new();
     let n = if large { 200 } else { 3 };
@@ -343,7 +344,7 @@ fn models(f: &mut Each<'_>) {
     }
 }
 
-/// Training steps of random tapes, the same each time.
+/// Training steps of random tapes, which are the same in each run.
 fn random_tapes(count: u32, f: &mut Each<'_>) {
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);

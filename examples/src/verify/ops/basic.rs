@@ -50,7 +50,7 @@ fn power<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     Ok(call.input("x")?.pow(call.attrs.number("exponent")?))
 }
 
-/// `approximate` is `none`, also where it is not given, or `tanh`.
+/// `approximate` is `none` or `tanh`; the default is `none`.
 fn gelu<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let x = call.input("x")?;
     match call.attrs.get("approximate").map(|_| call.attrs.text("approximate")).transpose()? {
@@ -60,13 +60,13 @@ fn gelu<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     }
 }
 
-/// A bound that is not given is none.
+/// A missing bound does not clamp.
 fn clamp<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let bound = |name, none| call.attrs.number_or(name, none);
     Ok(call.input("x")?.clamp(bound("min", f64::NEG_INFINITY)?, bound("max", f64::INFINITY)?))
 }
 
-/// What is kept is drawn elsewhere, and given.
+/// The mask of kept elements is the input `keep`, because random numbers differ between frameworks.
 fn dropout<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (x, p) = (call.input("x")?, call.attrs.number("p")?);
     if !(0.0..1.0).contains(&p) {

@@ -22,7 +22,7 @@ fn reduction(attrs: Attributes<'_>) -> Attempt<Reduction> {
     }
 }
 
-/// The classes are in axis 1 where `class_dim` does not say otherwise.
+/// The classes are in axis 1, unless `class_dim` names another axis.
 fn cross_entropy<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (x, attrs) = (call.input("x")?, call.attrs);
     let options = CrossEntropy {

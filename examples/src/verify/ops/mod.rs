@@ -15,24 +15,24 @@ use super::{
 use std::collections::BTreeMap;
 use wgrad::{Array, Flat, Grads, Param, ParamSet, StateId, Store, Tape, Tensor};
 
-/// An operation that vectors name.
+/// An operation that vectors can name.
 pub struct Operation {
     name: &'static str,
     form: Form,
 }
 
-/// What an operation takes and gives.
+/// The inputs and results of an operation, and the function that records it.
 #[derive(Clone, Copy)]
 pub enum Form {
     /// `y` of `x`.
     Unary(for<'t> fn(Tensor<'t>) -> Tensor<'t>),
     /// `y` of `a` and `b`.
     Binary(for<'t> fn(Tensor<'t>, Tensor<'t>) -> Tensor<'t>),
-    /// `y` of whatever it needs.
+    /// `y` of any inputs and attributes.
     One(for<'t> fn(&Call<'t, '_>) -> Attempt<Tensor<'t>>),
     /// Several results.
     Several(for<'t> fn(&Call<'t, '_>) -> Attempt<Outputs<'t>>),
-    /// `y`, by a gradient pass: those work on gradients of parameters.
+    /// `y`, by a gradient pass, which needs parameters for the gradients that it changes.
     PassOne(for<'t> fn(&Call<'t, '_>) -> Attempt<Tensor<'t>>),
     /// Several results, by a gradient pass.
     Pass(for<'t> fn(&Call<'t, '_>) -> Attempt<Outputs<'t>>),
@@ -62,15 +62,15 @@ fn find(name: &str) -> Attempt<&'static Operation> {
     all.find(|operation| operation.name == name).ok_or_else(|| Refusal::Operation(name.into()))
 }
 
-/// What an operation is called with.
+/// The arguments of an operation.
 pub struct Call<'t, 'a> {
-    /// Where it is recorded.
+    /// The tape that records the operation.
     pub tape: &'t Tape,
-    /// Its attributes.
+    /// The attributes of the operation.
     pub attrs: Attributes<'a>,
-    /// Its inputs, by name.
+    /// The inputs by name.
     pub inputs: BTreeMap<String, Tensor<'t>>,
-    /// A parameter for each input that a gradient is taken of, in its shape; of a pass only.
+    /// A parameter of the same shape for each input whose gradient is computed; empty for an operation that is no pass.
     params: BTreeMap<String, Param>,
 }
 
@@ -80,7 +80,7 @@ impl<'t, 'a> Call<'t, 'a> {
         self.optional(name).ok_or_else(|| Refusal::Input(name.into()))
     }
 
-    /// An input, if there is one of this name.
+    /// The input of this name, if there is one.
     pub fn optional(&self, name: &str) -> Option<Tensor<'t>> {
         self.inputs.get(name).copied()
     }
@@ -90,7 +90,7 @@ impl<'t, 'a> Call<'t, 'a> {
         Self { tape: self.tape, attrs, inputs, params: BTreeMap::new() }
     }
 
-    /// As [`Call::gradients`], of parameters named after inputs, at values that are given.
+    /// The same as [`Call::gradients`], with given values of the parameters: triples of name, value and gradient.
     fn gradients_at(&self, tensors: &[(&str, Tensor<'t>, Tensor<'t>)]) -> Attempt<(Grads<'t>, Vec<Param>)> {
         let layout = self.tape.layout();
         let mut arenas: BTreeMap<StateId, Vec<(usize, Tensor<'t>)>> = BTreeMap::new();
@@ -109,8 +109,8 @@ impl<'t, 'a> Call<'t, 'a> {
         self.tape.with_params(&values, || self.gradients(&gradients))
     }
 
-    /// Tensors as gradients of parameters, for a pass to work on: those of `sum <param, tensor>`. Each is named after an
-    /// input and has its shape.
+    /// Makes tensors the gradients of parameters, as the gradient of `sum <param, tensor>`, so that a pass can change
+    /// them. Each parameter has the name and shape of an input.
     fn gradients(&self, tensors: &[(&str, Tensor<'t>)]) -> Attempt<(Grads<'t>, Vec<Param>)> {
         let param = |name: &str| self.params.get(name).copied().ok_or_else(|| Refusal::Input(name.into()));
         let params: Vec<Param> = tensors.iter().map(|(name, _)| param(name)).collect::<Attempt<_>>()?;
@@ -120,12 +120,12 @@ impl<'t, 'a> Call<'t, 'a> {
     }
 }
 
-/// The sum of some tensors; `None` of none.
+/// The sum of some tensors; `None` if there are none.
 fn sum<'t>(tensors: impl IntoIterator<Item = Tensor<'t>>) -> Option<Tensor<'t>> {
     tensors.into_iter().reduce(|a, b| a + b)
 }
 
-/// The gradient of a scalar; zeros where it does not depend on a tensor.
+/// The gradients of a scalar; zeros for a tensor that the scalar does not depend on.
 fn gradients<'t>(of: Tensor<'t>, wrt: &[Tensor<'t>]) -> Vec<Tensor<'t>> {
     of.grad_wrt(wrt).into_iter().zip(wrt).map(|(gradient, x)| gradient.unwrap_or_else(|| x.zeros_like())).collect()
 }
@@ -144,7 +144,7 @@ fn record<'t>(operation: &Operation, call: &Call<'t, '_>) -> Attempt<Outputs<'t>
 /// The results of a vector.
 ///
 /// # Errors
-/// Why it cannot be run.
+/// The reason that the vector cannot be run.
 pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
     let operation = find(&vector.case.op)?;
     let (inputs, cotangents) = (vector.inputs("in/")?, vector.inputs("cot/")?);

@@ -19,10 +19,10 @@ pub const OPERATIONS: &[Operation] = &[
     op("scatter_add", One(scatter_add)),
 ];
 
-/// A view by its attributes.
+/// A view that vectors can name.
 struct View {
     name: &'static str,
-    /// Its attributes, in the order in which a chain lists their values.
+    /// The names of the attributes, in the order in which a chain lists their values.
     attrs: &'static [&'static str],
     record: for<'t> fn(Tensor<'t>, Attributes<'_>) -> Attempt<Tensor<'t>>,
 }
@@ -45,7 +45,7 @@ fn moved<'t>(call: &Call<'t, '_>, name: &str) -> Attempt<Tensor<'t>> {
     (view(name)?.record)(call.input("x")?, call.attrs)
 }
 
-/// Views one after another, each a list of its name and its attributes' values.
+/// A chain of views; each is a list of the view's name and the values of its attributes.
 fn chain<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     call.attrs.list("steps")?.iter().try_fold(call.input("x")?, |x, step| {
         let parts = step.as_array().and_then(|parts| Some((parts.first()?.as_str()?, &parts[1..])));
@@ -78,7 +78,8 @@ fn slice<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
             Some(&[start, stop, step]) if step > 0 => (start, stop, step),
             _ => return Err(refusal(range)),
         };
-        // As Python's slices: negative positions count from the end, and what is outside is left out.
+        // The ranges are those of Python's slices: negative positions count from the end, and positions outside are
+        // clamped.
         let extent = x.shape()[axis] as i64;
         let [start, stop] =
             [start, stop].map(|at| if at < 0 { at.saturating_add(extent) } else { at }.clamp(0, extent));
@@ -87,14 +88,14 @@ fn slice<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     })
 }
 
-/// All inputs, in the order of their names.
+/// Joins all inputs, in the order of their names.
 fn concat<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let parts: Vec<Tensor<'t>> = call.inputs.values().copied().collect();
     let rank = parts.first().map_or(0, |part| part.rank());
     Ok(Tensor::concat(&parts, call.attrs.axis("dim", rank)?))
 }
 
-/// `[before, after]` for each of the first axes, filled with a value.
+/// Pads by `[before, after]` along each of the first axes, with a value.
 fn pad<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (pairs, value) = (call.attrs.pairs("before_after")?, call.attrs.number("value")?);
     let padded = |x: Tensor<'t>, (axis, [before, after]): (usize, [usize; 2])| x.pad_with(axis, before, after, value);
@@ -106,8 +107,8 @@ fn index_select<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     Ok(x.index_select(call.attrs.axis("dim", x.rank())?, call.input("index")?))
 }
 
-/// The leading corner of `x` with the extents of `like` in every axis but one. An index may be shorter there than what it
-/// points into, as in PyTorch.
+/// The leading corner of `x` with the extents of `like` in every axis but `axis`. As in PyTorch, an index may be
+/// shorter than `x` in these axes.
 fn corner<'t>(x: Tensor<'t>, like: Tensor<'t>, axis: usize) -> Tensor<'t> {
     let axes = (0..like.rank().min(x.rank())).filter(|&other| other != axis);
     axes.fold(x, |x, other| x.slice(other, 0, like.shape()[other]))
@@ -119,7 +120,7 @@ fn gather<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     Ok(corner(x, index, axis).gather(index, axis))
 }
 
-/// `x` with the elements of `src` added where the index points.
+/// `x` plus the elements of `src` at the positions of the index.
 fn scatter_add<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (x, index, src) = (call.input("x")?, call.input("index")?, call.input("src")?);
     let axis = call.attrs.axis("dim", x.rank())?;

@@ -46,7 +46,7 @@ fn avg_pool2d<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     Ok(call.input("x")?.avg_pool2d(&pool(call.attrs)?, call.attrs.flag("count_include_pad")?))
 }
 
-/// How many of the last dimensions are normalised, which must have the extents `normalized_shape`.
+/// The input, and the number of its last dimensions to normalise, whose extents must be `normalized_shape`.
 fn normalized<'t>(call: &Call<'t, '_>) -> Attempt<(Tensor<'t>, usize)> {
     let (x, shape) = (call.input("x")?, call.attrs.extents("normalized_shape")?);
     if !x.shape().ends_with(&shape) {
@@ -70,7 +70,7 @@ fn group_norm<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     Ok(call.input("x")?.group_norm(groups, call.optional("weight"), call.optional("bias"), eps))
 }
 
-/// In training also the running statistics after the batch.
+/// Returns `y`; in training also the running statistics after the batch.
 fn batch_norm<'t>(call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
     let (x, eps) = (call.input("x")?, call.attrs.number("eps")?);
     let (weight, bias) = (call.optional("weight"), call.optional("bias"));
@@ -86,13 +86,13 @@ fn batch_norm<'t>(call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
 fn embedding<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (weight, attrs) = (call.input("weight")?, call.attrs);
     let rows = weight.shape().first().copied().unwrap_or(0);
-    // As an axis of that many rows: PyTorch counts negative ones from the end too.
+    // The index is read like an axis, because PyTorch counts negative indices from the end too.
     let padding = attrs.get("padding_idx").map(|_| attrs.axis("padding_idx", rows)).transpose()?;
     Ok(weight.embedding(call.input("index")?, padding.map(|row| row as u32)))
 }
 
-/// `mask` tells what the input `m` is: where `bool`, true lets a query attend to a key; where `additive`, it is added to
-/// the scores.
+/// `mask` is the kind of the input `m`. With `bool`, true lets a query attend to a key; with `additive`, `m` is added
+/// to the scores.
 fn attention<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let attrs = call.attrs;
     let mask = match attrs.get("mask").map(|_| attrs.text("mask")).transpose()? {

@@ -13,10 +13,10 @@ pub const OPERATIONS: &[Operation] = &[
     op("gru_seq", Several(|call| sequence(call, Cell::Gru))),
 ];
 
-/// The hidden states of all steps, and an LSTM's memories.
+/// The hidden states of all steps, and the memory cells of an LSTM.
 fn run<'t>(call: &Call<'t, '_>, cell: Cell, x: Tensor<'t>) -> Attempt<(Tensor<'t>, Option<Tensor<'t>>)> {
     let (b_ih, b_hh) = (call.input("b_ih")?, call.input("b_hh")?);
-    // Only a GRU tells its two biases apart.
+    // The two biases differ in effect only for a GRU.
     let gru = cell == Cell::Gru;
     let bias = if gru { b_ih } else { b_ih + b_hh };
     let recurrence = Recurrence {
@@ -44,7 +44,7 @@ fn sequence<'t>(call: &Call<'t, '_>, cell: Cell) -> Attempt<Outputs<'t>> {
     Ok([vec![("y".into(), h)], last(h, c)].concat())
 }
 
-/// One step: a sequence of one.
+/// Runs a sequence of one step.
 fn step<'t>(call: &Call<'t, '_>, cell: Cell) -> Attempt<Outputs<'t>> {
     let (h, c) = run(call, cell, Tensor::stack(&[call.input("x")?]))?;
     Ok(last(h, c))

@@ -1,4 +1,4 @@
-//! Reductions, and what works along one axis.
+//! Reductions, and operations along one axis.
 
 use super::{
     Call,
@@ -22,7 +22,7 @@ pub const OPERATIONS: &[Operation] = &[
     op("log_softmax", One(|call| along(call, Tensor::log_softmax))),
 ];
 
-/// A reduction over the axes `dims`, which stay with extent 1 where `keepdim` says so.
+/// A reduction over the axes `dims`. With `keepdim`, they stay with extent 1.
 fn reduced<'t>(
     call: &Call<'t, '_>,
     reduce: impl FnOnce(Tensor<'t>, &[usize]) -> Attempt<Tensor<'t>>,
@@ -38,7 +38,7 @@ fn reduced<'t>(
     })
 }
 
-/// What works along the axis `dim`.
+/// An operation along the axis `dim`.
 fn along<'t>(call: &Call<'t, '_>, f: impl FnOnce(Tensor<'t>, usize) -> Tensor<'t>) -> Attempt<Tensor<'t>> {
     let x = call.input("x")?;
     Ok(f(x, call.attrs.axis("dim", x.rank())?))
@@ -55,7 +55,7 @@ fn norm<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     }
 }
 
-/// The largest elements along an axis and where they are.
+/// The largest elements along an axis, and their indices.
 fn max_dim<'t>(call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
     let x = call.input("x")?;
     let (values, indices) = x.max_with_index(call.attrs.axis("dim", x.rank())?);

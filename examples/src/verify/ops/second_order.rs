@@ -104,7 +104,7 @@ fn centralize<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     Ok(grads.centralize().get(params[0]).expect("the gradient is present"))
 }
 
-/// Clips `g` adaptively, for the weight `w`.
+/// Clips `g` adaptively, relative to the weight `w`.
 fn agc<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let agc = Agc::new(call.attrs.number("clipping")?).eps(call.attrs.number("eps")?);
     let (grads, params) = call.gradients_at(&[("w", call.input("w")?, call.input("g")?)])?;

@@ -1,4 +1,4 @@
-//! Accumulation over micro-batches and the mean over replicas.
+//! Accumulation over micro-batches, and the mean over replicas.
 
 use super::{Pass, Recording, find, present, recorded, without_leading};
 use crate::verify::{
@@ -31,7 +31,7 @@ impl All {
         }
     }
 
-    /// Adds to each what it takes.
+    /// Adds gradients to each accumulator; the one by tokens needs their number.
     fn add<'t>(&self, grads: &Grads<'t>, tokens: Option<Tensor<'t>>) {
         self.mean.add(grads.clone());
         self.sum.add(grads.clone());
@@ -41,7 +41,7 @@ impl All {
     }
 }
 
-/// A parameter of the shape of an input without its first dimensions, and the extents of these.
+/// The extents of an input's first `dims` dimensions, and a zero parameter with the shape of the others.
 fn inner(inputs: &[(String, Array)], name: &str, dims: usize) -> Attempt<(Vec<usize>, Array)> {
     let (_, g) = find(inputs, name)?;
     let (extents, shape) = without_leading(g, dims)?;
@@ -79,7 +79,7 @@ fn accumulate(vector: &Vector<'_>) -> Attempt<Results> {
     )
 }
 
-/// Micro-batches of several lengths, and the batch that they make up.
+/// Compares micro-batches of several lengths with the batch that they make up.
 fn versus_full(vector: &Vector<'_>) -> Attempt<Results> {
     let (inputs, attrs) = (vector.inputs("in/")?, vector.attrs());
     let sizes = attrs.extents("micro_sizes")?;
@@ -107,7 +107,7 @@ fn versus_full(vector: &Vector<'_>) -> Attempt<Results> {
     )
 }
 
-/// The mean over all of several.
+/// The mean of the gradients of all replicas.
 fn mean<'t>(r: &Recording<'t>, ranks: Vec<Grads<'t>>) -> Attempt<Tensor<'t>> {
     let mut ranks = ranks.into_iter();
     let first = ranks.next().ok_or_else(|| Refusal::Unsupported("mean over no replicas".into()))?;
@@ -133,7 +133,7 @@ fn all_reduce(vector: &Vector<'_>) -> Attempt<Results> {
         }
         r.out("mean", mean(r, all.iter().map(|all| all.mean.take(r.tape)).collect())?);
         let weighted: Vec<Grads<'_>> = all.iter().map(|all| all.tokens.take(r.tape)).collect();
-        // As gradients of which nothing is known but their values.
+        // These gradients keep only their values, without the numbers of tokens.
         let unweighted = weighted.iter().map(|grads| r.given(&[(param, present(grads, param))])).collect();
         r.out("mean_of_rank_token_means", mean(r, unweighted)?);
         r.out("token_weighted", mean(r, weighted)?);
@@ -141,7 +141,7 @@ fn all_reduce(vector: &Vector<'_>) -> Attempt<Results> {
     })
 }
 
-/// Replicas reduced before a clip, and after.
+/// Compares the clip of the replicas' mean with the mean of their clips.
 fn clip_before(vector: &Vector<'_>) -> Attempt<Results> {
     let (inputs, attrs) = (vector.inputs("in/")?, vector.attrs());
     let (extents, param) = inner(&inputs, "g", 1)?;

@@ -15,7 +15,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "clip_value", run: value },
 ];
 
-/// What vectors of clips are given: a gradient per input, named `g0`, `g1`, ..
+/// The given gradients of a vector: one per input, named `g0`, `g1`, ..
 fn gradients<'t>(r: &Recording<'t>) -> Attempt<Grads<'t>> {
     let pairs: Vec<(Param, Tensor<'t>)> = r
         .inputs
@@ -26,14 +26,14 @@ fn gradients<'t>(r: &Recording<'t>) -> Attempt<Grads<'t>> {
     Ok(r.given(&pairs))
 }
 
-/// Taps the gradients under `prefix` and the number in an input's name.
+/// Taps each gradient under `prefix` and the number in its input's name.
 fn outputs<'t>(r: &Recording<'t>, prefix: &str, grads: &Grads<'t>) {
     for ((name, _), param) in r.inputs.iter().zip(&r.params) {
         r.out(&format!("{prefix}{}", name.strip_prefix('g').unwrap_or(name)), present(grads, *param));
     }
 }
 
-/// A parameter for each input; then those that have no gradient.
+/// A parameter for each input, then `frozen` parameters without a gradient.
 fn params(inputs: &[(String, Array)], frozen: usize) -> Vec<(String, Array)> {
     let dtype = inputs.first().map_or(wgrad::DType::F32, |(_, array)| array.dtype());
     let present = inputs.iter().map(|(name, array)| (name.clone(), zeros(array)));
@@ -52,7 +52,7 @@ fn global_norm(vector: &Vector<'_>) -> Attempt<Results> {
         |r, ()| {
             let grads = gradients(r)?;
             r.out("total_norm", grads.p_norm(p));
-            // Of a norm that is not finite, the vectors hold what arithmetic makes.
+            // For a non-finite norm, the vectors hold the values of plain arithmetic.
             let clip = ClipNorm::new(max_norm).p(p).non_finite(NonFinite::Propagate);
             outputs(r, "o", &grads.clone().clip_by_global_norm(clip.eps(eps)));
             outputs(r, "optax_o", &grads.clip_by_global_norm(clip.eps(0.0)));
@@ -61,8 +61,8 @@ fn global_norm(vector: &Vector<'_>) -> Attempt<Results> {
     )
 }
 
-/// A parameter that is used twice; and what comes of it where a list of parameters names it twice, as if there were two,
-/// each scaled once for either.
+/// A parameter that is used twice. The `wrong` results are those of a list that names the parameter twice: both entries
+/// count in the norm, and the gradient is scaled twice.
 fn tied(vector: &Vector<'_>) -> Attempt<Results> {
     let (inputs, attrs) = (vector.inputs("in/")?, vector.attrs());
     let clip = ClipNorm::new(attrs.number("max_norm")?).p(attrs.number("norm_type")?).eps(attrs.number("eps")?);
@@ -84,7 +84,7 @@ fn tied(vector: &Vector<'_>) -> Attempt<Results> {
             let twice = r.given(&[(r.params[0], g), (r.params[1], g)]);
             r.out("wrong_total_norm", twice.p_norm(p));
             let once = twice.clone().clip_by_global_norm(clip);
-            // The factor that one clip by the norm of both has used, once more.
+            // The gradient is scaled again by the factor of the clip by both norms.
             let norm = twice.p_norm(p);
             let factor = (attrs.number("max_norm")? / (norm + attrs.number("eps")?)).minimum(1.0);
             r.out("wrong_o", present(&once.scale_grad(&ParamSet::from_iter([param]), factor), param));
@@ -128,7 +128,7 @@ fn group_norm(vector: &Vector<'_>) -> Attempt<Results> {
     )
 }
 
-/// A pass over one gradient `g`, which gives `o`.
+/// Runs a pass over one gradient `g`; its result is `o`.
 fn one(vector: &Vector<'_>, pass: impl for<'t> Fn(Grads<'t>) -> Grads<'t>) -> Attempt<Results> {
     let inputs = vector.inputs("in/")?;
     let (_, g) = super::find(&inputs, "g")?;

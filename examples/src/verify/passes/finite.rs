@@ -1,4 +1,4 @@
-//! Steps that are left out where a gradient is not finite.
+//! Steps that are skipped if a gradient is non-finite.
 
 use super::{Pass, find, recorded};
 use crate::verify::{
@@ -10,10 +10,10 @@ use wgrad_nn::optim::{Adam, AdamConfig, Sgd, SgdConfig};
 
 pub const PASSES: &[Pass] = &[Pass { name: "apply_if_finite", run: apply_if_finite }];
 
-/// Makes the step of an optimizer over the parameters of a store.
+/// Declares an optimizer over the parameters of a store, and returns its step.
 type Make = fn(&mut Store, &ParamSet, f64) -> Box<dyn for<'t> Fn(Grads<'t>)>;
 
-/// One step after the other, on the gradients along the first dimension of `g`.
+/// Makes one step after the other, on the gradients along the first dimension of `g`.
 fn apply_if_finite(vector: &Vector<'_>) -> Attempt<Results> {
     let (inputs, attrs) = (vector.inputs("in/")?, vector.attrs());
     let make: Make = match attrs.text("inner")? {

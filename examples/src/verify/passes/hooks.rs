@@ -19,10 +19,10 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "checkpoint_mlp", run: checkpoint_mlp },
 ];
 
-/// What a hook does with a gradient, given a number.
+/// The change that a hook makes to a gradient, with a number as its setting.
 type Change = for<'t> fn(Tensor<'t>, f64) -> Tensor<'t>;
 
-/// The hooks that vectors name.
+/// The hooks that vectors can name.
 const CHANGES: [(&str, Change); 5] = [
     ("scale", |g, k| g * k),
     ("add", |g, k| g + k),
@@ -36,7 +36,7 @@ fn change(name: &str) -> Attempt<Change> {
     found.map(|(_, change)| *change).ok_or_else(|| Refusal::Unsupported(format!("hook {name:?}")))
 }
 
-/// Hooks on `x`, `W` and `h = tanh(W x)`, of the loss `sum(h h) + sum(h)`.
+/// Hooks on `x`, `W` and `h = tanh(W x)`, with the loss `sum(h h) + sum(h)`.
 fn hooks(vector: &Vector<'_>) -> Attempt<Results> {
     let inputs = vector.inputs("in/")?;
     let mut of: BTreeMap<&str, Vec<(usize, Change, f64)>> = BTreeMap::new();
@@ -71,7 +71,7 @@ fn hooks(vector: &Vector<'_>) -> Attempt<Results> {
     )
 }
 
-/// A tensor with hooks, which tap what they see.
+/// A tensor with hooks, which also tap the gradients that they see.
 fn with_hooks<'t>(tensor: Tensor<'t>, hooks: Option<&Vec<(usize, Change, f64)>>) -> Tensor<'t> {
     hooks.into_iter().flatten().fold(tensor, |tensor, &(i, change, number)| {
         tensor.on_grad(move |g| {
@@ -81,7 +81,7 @@ fn with_hooks<'t>(tensor: Tensor<'t>, hooks: Option<&Vec<(usize, Change, f64)>>)
     })
 }
 
-/// A hook sees the gradient of each micro-batch, and the accumulator their sum.
+/// Checks that a hook sees the gradient of each micro-batch, and a hook of the accumulator their sum.
 fn post_accumulate(vector: &Vector<'_>) -> Attempt<Results> {
     let inputs = vector.inputs("in/")?;
     let text = vector.attrs().text("hook")?;
@@ -91,7 +91,7 @@ fn post_accumulate(vector: &Vector<'_>) -> Attempt<Results> {
     let w = find(&inputs, "w")?.clone();
     let (counts, _) = without_leading(&find(&inputs, "a")?.1, 1)?;
     let count = counts[0];
-    // Hooks are called while the program is recorded: the k-th call is that of micro-batch k.
+    // Hooks are called while the program is recorded: call k is for micro-batch k.
     let declare = |store: &mut wgrad::Store, params: &wgrad::ParamSet| {
         let param = params.iter().next().expect("one parameter");
         let calls = AtomicUsize::new(0);
@@ -121,7 +121,7 @@ fn post_accumulate(vector: &Vector<'_>) -> Attempt<Results> {
     Ok(results)
 }
 
-/// What the calls of a hook have tapped, one after the other.
+/// The taps of a hook's calls, stacked in the order of the calls.
 fn stacked(results: &Results, name: &str, count: usize) -> Attempt<Array> {
     let seen: Vec<&Array> = (0..count)
         .map(|k| {
@@ -136,7 +136,7 @@ fn stacked(results: &Results, name: &str, count: usize) -> Attempt<Array> {
     Ok(Array::new(&shape[..], values).cast(dtype))
 }
 
-/// One table for embedding and output: one gradient, counted once.
+/// One table for embedding and output has one gradient, which counts once in the norm.
 fn weight_tying(vector: &Vector<'_>) -> Attempt<Results> {
     let inputs = vector.inputs("in/")?;
     let e = find(&inputs, "E")?.clone();
@@ -158,7 +158,7 @@ fn weight_tying(vector: &Vector<'_>) -> Attempt<Results> {
     )
 }
 
-/// Layers `tanh(h W_l^T) * keep_l / keep_prob`, some at a time in a checkpoint, of the loss `sum(h h)`.
+/// Layers `tanh(h W_l^T) * keep_l / keep_prob` with the loss `sum(h h)`; each checkpoint has `segment` layers.
 fn checkpoint_mlp(vector: &Vector<'_>) -> Attempt<Results> {
     let (inputs, attrs) = (vector.inputs("in/")?, vector.attrs());
     let (layers, segment) = (attrs.extent("layers")?, attrs.extent("segment")?.max(1));

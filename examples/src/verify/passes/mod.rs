@@ -1,4 +1,4 @@
-//! Vectors of kind `pass`: gradient passes, on gradients that are given or of small losses.
+//! Vectors of kind `pass`: gradient passes, on given gradients or on the gradients of small losses.
 
 mod accumulate;
 mod clip;
@@ -12,7 +12,7 @@ use super::{
 };
 use wgrad::{Array, DType, Grads, Param, ParamSet, Store, Tape, Tensor};
 
-/// A pass that vectors name, and what runs one.
+/// A pass that vectors can name, and the function that runs one.
 struct Pass {
     name: &'static str,
     run: fn(&Vector<'_>) -> Attempt<Results>,
@@ -24,17 +24,17 @@ const TABLES: [&[Pass]; 5] = [clip::PASSES, units::PASSES, accumulate::PASSES, f
 /// The results of a vector.
 ///
 /// # Errors
-/// Why it cannot be run.
+/// The reason that the vector cannot be run.
 pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
     let mut all = TABLES.iter().copied().flatten();
     let pass = all.find(|pass| pass.name == vector.case.op);
     (pass.ok_or_else(|| Refusal::Operation(vector.case.op.clone()))?.run)(vector)
 }
 
-/// A program being recorded, over a store with some parameters.
+/// A program while it is recorded, over a store with some parameters.
 struct Recording<'t> {
     tape: &'t Tape,
-    /// The parameters, in the order in which they were given.
+    /// The parameters, in the order of their declaration.
     params: Vec<Param>,
     inputs: &'t [(String, Array)],
 }
@@ -46,7 +46,7 @@ impl<'t> Recording<'t> {
         Ok(self.tape.input_like(name, array))
     }
 
-    /// A result of the vector.
+    /// Taps a result of the vector.
     fn out(&self, name: &str, value: Tensor<'t>) {
         self.tape.tap(&format!("out/{name}"), value);
     }
@@ -61,10 +61,10 @@ impl<'t> Recording<'t> {
         loss.grad(&self.all()).even_if_absent()
     }
 
-    /// Tensors as gradients of parameters, for a pass to work on: those of `sum <param, tensor>`. Parameters that are not
-    /// named have none.
+    /// Makes tensors the gradients of parameters, as the gradient of `sum <param, tensor>`, so that a pass can change
+    /// them. Parameters that are not listed have no gradient.
     fn given(&self, gradients: &[(Param, Tensor<'t>)]) -> Grads<'t> {
-        // One type for the sum, whatever types the parameters have.
+        // The sum needs one type, even if the parameters have several.
         let products = gradients.iter().map(|(param, g)| self.tape.param(*param).dot(*g));
         let products: Vec<Tensor<'t>> = products.collect();
         let dtype = products.iter().map(|product| product.dtype()).min().unwrap_or(DType::F32);
@@ -87,7 +87,7 @@ fn zeros(array: &Array) -> Array {
     Array::zeros(array.shape(), array.dtype())
 }
 
-/// Declares parameters and whatever else a pass keeps, records it, and runs it once.
+/// Declares parameters and the states of a pass, records a program, and runs it once.
 fn recorded<D>(
     vector: &Vector<'_>,
     inputs: &[(String, Array)],
@@ -113,7 +113,7 @@ fn recorded<D>(
     Ok(taps.iter().flat_map(|taps| taps.iter()).map(|(name, value)| (name.into(), value.clone())).collect())
 }
 
-/// The shape of an input without its first dimensions, and the extents of these.
+/// The extents of an input's first `dims` dimensions, and those of the others.
 fn without_leading(array: &Array, dims: usize) -> Attempt<(Vec<usize>, Vec<usize>)> {
     let shape = array.shape();
     if shape.rank() < dims {

@@ -14,7 +14,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "gradient_noise", run: noise },
 ];
 
-/// A pass over the gradient `g` of a parameter of value `w`, which gives `o`.
+/// Runs a pass over the gradient `g` of a parameter with the value `w`; its result is `o`.
 fn at_weight(vector: &Vector<'_>, pass: impl for<'t> Fn(Grads<'t>) -> Grads<'t>) -> Attempt<Results> {
     let inputs = vector.inputs("in/")?;
     let w = super::find(&inputs, "w")?.clone();
@@ -61,7 +61,7 @@ fn centralize(vector: &Vector<'_>) -> Attempt<Results> {
     )
 }
 
-/// Noise whose normal numbers `z` are given: of one update, or of updates 0, 1, .. along the first dimension.
+/// Noise with given normal numbers `z`: for one update, or for updates 0, 1, .. along the first dimension.
 fn noise(vector: &Vector<'_>) -> Attempt<Results> {
     let (inputs, attrs) = (vector.inputs("in/")?, vector.attrs());
     let (noise, leading) = match attrs.text("schedule")? {

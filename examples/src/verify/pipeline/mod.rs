@@ -1,5 +1,5 @@
-//! Vectors of kind `pipeline`: whole updates of a small classifier, from micro-batches on some replicas to new parameters,
-//! with every intermediate.
+//! Vectors of kind `pipeline`: whole updates of a small classifier, from micro-batches on some replicas to new
+//! parameters, with every intermediate value.
 
 mod record;
 
@@ -10,10 +10,10 @@ use super::{
 use record::{PARAMS, Pass, Pipeline};
 use wgrad::{Array, DType, Data, Store, Taps};
 
-/// The tap of the clip by the norm of all gradients.
+/// The tap of the global norm in the clip.
 const NORM: &str = "clip_by_global_norm/norm";
 
-/// Results, each with a row per update.
+/// Named results, each with a row per update.
 #[derive(Default)]
 struct Rows(Vec<(String, Vec<Array>)>);
 
@@ -25,13 +25,13 @@ impl Rows {
         }
     }
 
-    /// What an update has tapped. One that is not made has neither a norm nor clipped gradients: zeros stand for them.
+    /// Adds the taps of an update. A skipped update has neither a norm nor clipped gradients, so zeros stand for them.
     fn take(&mut self, taps: &Taps, dtype: DType) {
         let skipped = taps.scalar("found_inf").is_none_or(|found| found != 0.0);
         let zeros = |value: &Array| Array::zeros(value.shape(), value.dtype());
         let number = Array::zeros([], dtype);
         self.push("total_norm", taps.get(NORM).filter(|_| !skipped).unwrap_or(&number).clone());
-        // With a slash are the taps of the passes themselves.
+        // Names with a slash are the passes' own taps, which are no results.
         for (name, value) in taps.iter().filter(|(name, _)| !name.contains('/')) {
             let placeholder = skipped && name.starts_with("clipped_");
             self.push(name, if placeholder { zeros(value) } else { value.clone() });
@@ -53,7 +53,7 @@ fn input(vector: &Vector<'_>, name: &str) -> Attempt<Array> {
     vector.tensors.array(&format!("{}/in/{name}", vector.case.id))
 }
 
-/// The part of an array at some indices of its first dimensions.
+/// The part of an array at the given indices of its first dimensions.
 fn part(array: &Array, indices: &[usize]) -> Array {
     let (leading, inner) = array.shape().split_at(indices.len());
     let index = indices.iter().zip(leading).fold(0, |at, (index, extent)| at * extent + index);
@@ -61,7 +61,7 @@ fn part(array: &Array, indices: &[usize]) -> Array {
     Array::new(inner, array.data().slice(index * len..(index + 1) * len))
 }
 
-/// Refuses an input that has other first dimensions.
+/// Refuses an input whose shape does not begin with `leading`.
 fn check(name: &str, array: &Array, leading: &[usize]) -> Attempt<()> {
     let shape = array.shape();
     let fits = shape.starts_with(leading);
@@ -72,7 +72,7 @@ fn check(name: &str, array: &Array, leading: &[usize]) -> Attempt<()> {
 /// The results of a vector.
 ///
 /// # Errors
-/// Why it cannot be run.
+/// The reason that the vector cannot be run.
 pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
     if vector.case.op != "pipeline" {
         return Err(Refusal::Operation(vector.case.op.clone()));
@@ -85,7 +85,7 @@ pub fn run(vector: &Vector<'_>) -> Attempt<Results> {
         let what = format!("pipeline of {updates} updates with {examples} examples on each of {ranks} replicas");
         return Err(Refusal::Unsupported(what));
     }
-    // Before anything is declared for each replica: that there is data bounds how many there are.
+    // The data is checked before anything is declared for each replica, because its size bounds the number of replicas.
     let (x, y) = (input(vector, "x")?, input(vector, "y")?);
     for (name, array) in [("x", &x), ("y", &y)] {
         check(name, array, &leading)?;

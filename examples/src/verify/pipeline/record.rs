@@ -1,4 +1,4 @@
-//! The programs of a pipeline, recorded with the passes that a vector names, in its order.
+//! The programs of a pipeline, with the passes that a vector names, in its order.
 
 use super::input;
 use crate::verify::{Attempt, Attributes, Refusal, kind::Vector, optim};
@@ -11,7 +11,7 @@ use wgrad_nn::Schedule;
 /// The parameters of the classifier `tanh(x w1^T + b1) w2^T + b2`.
 pub const PARAMS: [&str; 4] = ["w1", "b1", "w2", "b2"];
 
-/// What a vector may say. Its model and its rules are prose, for what this file does.
+/// The attributes that a vector may have. `model` and `rules` are prose, which describes what this file does.
 const ATTRIBUTES: [&str; 16] = [
     "updates",
     "ranks",
@@ -31,10 +31,10 @@ const ATTRIBUTES: [&str; 16] = [
     "rules",
 ];
 
-/// What every order begins with: the gradients that are expected of the reduction still have their scale, and what comes
-/// after the verdict is for those of the whole batch.
+/// The start of every order. The expected gradients of the reduction still have the loss scale, and the passes after
+/// the verdict change the gradients of the whole batch.
 const FIRST: [&str; 4] = ["accumulate", "all_reduce_mean", "unscale", "finite_check"];
-/// What every order ends with.
+/// The end of every order.
 const LAST: [&str; 1] = ["step"];
 
 /// A pass between the verdict and the step.
@@ -46,10 +46,10 @@ pub enum Pass {
 }
 
 impl Pass {
-    /// The names, which are those of the attributes with the settings.
+    /// The names of the passes, which are also the names of the attributes with their settings.
     const NAMES: [&'static str; 4] = ["noise", "centralize", "agc", "clip_global"];
 
-    /// The pass of a name; `None` where the vector goes without.
+    /// The pass of this name; `None` if the vector does not use it.
     fn read(name: &str, attrs: Attributes<'_>, params: &[Param]) -> Attempt<Option<Self>> {
         let settings =
             |own: &[&str]| attrs.object(name).and_then(|settings| settings.only(own, name).map(|()| settings));
@@ -92,28 +92,28 @@ impl Pass {
     }
 }
 
-/// What a vector's programs are recorded from.
+/// The parts of a vector's programs.
 pub struct Pipeline {
-    /// The type of its floats.
+    /// The type of the vector's floats.
     pub dtype: DType,
     params: Vec<Param>,
-    /// Numbers of examples in the micro-batches of each replica.
+    /// The numbers of examples in the micro-batches of each replica.
     sizes: Vec<usize>,
     weighting: Weighting,
-    /// One per replica.
+    /// One accumulator per replica.
     pub accumulators: Vec<Accumulator<Scaled>>,
     scaler: LossScaler,
-    /// What comes between the verdict and the step.
+    /// The passes between the verdict and the step, in order.
     pub passes: Vec<Pass>,
     schedule: Schedule,
     optimizer: Box<dyn Optimizer>,
 }
 
 impl Pipeline {
-    /// Reads the attributes and declares what the pipeline keeps in the store.
+    /// Reads the attributes, and declares the parameters and states of the pipeline in the store.
     ///
     /// # Errors
-    /// If one of them is not there, or says what cannot be done.
+    /// If an attribute is missing, or asks for something unsupported.
     pub fn declare(vector: &Vector<'_>, store: &mut Store) -> Attempt<Self> {
         let attrs = vector.attrs();
         attrs.only(&ATTRIBUTES, &vector.case.op)?;
@@ -149,7 +149,7 @@ impl Pipeline {
         self.params.iter().copied().collect()
     }
 
-    /// Adds up the gradients of one replica's micro-batches, whose examples are the rows of `x` and `y`.
+    /// Accumulates the gradients of one replica's micro-batches, whose examples are the rows of `x` and `y`.
     pub fn accumulate(&self, t: &Tape, accumulator: &Accumulator<Scaled>, [x, y]: [&Array; 2]) {
         let (x, y) = (t.input_like("x", x), t.input_like("y", y));
         let mut start = 0;
@@ -167,7 +167,7 @@ impl Pipeline {
         }
     }
 
-    /// One update from what has been added up. The normal numbers `z` are inputs.
+    /// Records one update from the accumulated gradients. The normal numbers `z` are inputs.
     pub fn update(&self, t: &Tape, z: &[(String, Array)]) {
         let mut replicas = self.accumulators.iter().map(|accumulator| accumulator.take(t));
         let grads = replicas.next().expect("there is a replica");
@@ -205,14 +205,14 @@ impl Pipeline {
         }
     }
 
-    /// Numbers laid out as gradients are: they are the gradient of `sum <param, z>`.
+    /// Numbers in the layout of the gradients, as the gradient of `sum <param, z>`.
     fn flat<'t>(&self, t: &'t Tape, z: &[(String, Array)]) -> Flat<'t> {
         let products = self.params.iter().zip(z).map(|(param, (name, z))| t.param(*param).dot(t.input_like(name, z)));
         let sum = products.reduce(|a, b| a + b).expect("there are parameters");
         sum.grad(&self.all()).flat().clone()
     }
 
-    /// Where a replica adds up its gradients.
+    /// The state in which a replica accumulates its gradients.
     fn sum(&self, session: &Session, rank: usize) -> StateId {
         let name = format!("{}/sum/{}", replica(rank), self.dtype);
         let mut states = session.layout().states();
@@ -232,7 +232,7 @@ impl Pipeline {
     }
 }
 
-/// The name of what a replica keeps.
+/// The name of a replica's accumulator.
 fn replica(rank: usize) -> String {
     format!("rank{rank}")
 }
