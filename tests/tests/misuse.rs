@@ -65,7 +65,7 @@ fn other_values_of_parameters_are_checked_and_not_assigned() {
     let t = tape(&store);
     let arena = store.layout().param(p).arena;
     let within = |value| t.with_params(&Flat::new(vec![(arena, value)]), || t.assign(arena, t.state(arena) * 2.0));
-    assert!(panics(|| within(t.state(arena) * 3.0)).contains("within `with_params`"));
+    assert!(panics(|| within(t.state(arena) * 3.0)).contains("inside a `with_params`"));
     let t = tape(&store);
     let short = panics(|| t.with_params(&Flat::new(vec![(arena, t.full([4], 0.0, DType::F64))]), || ()));
     assert!(short.contains("f64[128]") && short.contains("f64[4]"), "{short}");
