@@ -73,7 +73,7 @@ pub fn show(asked: &Asked<'_>, common: &Common, options: &RunOptions) -> Result<
             title: "the run",
             prove: options.prove,
             horizon: None,
-            again: "the same with --prove",
+            again: "the same command with --prove",
             kept: options.kept(),
             capsule: options.capsule.as_deref(),
         };

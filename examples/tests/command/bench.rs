@@ -49,7 +49,7 @@ fn a_result_is_a_line_with_the_fields_of_the_specification() {
         assert!(0.0 < number(&result, "rss_base_mb") && number(&result, "rss_base_mb") < number(&result, "rss_mb"));
     }
     assert!(number(&result, "loss_last") < number(&result, "loss_first"), "{result:?}");
-    assert!(result["note"].as_str().is_some_and(|note| note.contains("of its own")), "{result:?}");
+    assert!(result["note"].as_str().is_some_and(|note| note.contains("drawn from the seed")), "{result:?}");
 }
 
 #[test]

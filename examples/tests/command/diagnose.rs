@@ -42,7 +42,7 @@ fn a_person_reads_the_finding_its_numbers_and_the_next_command() {
         assert!(text.contains(part), "{part:?} is missing:\n{text}");
     }
     let text = wgrad_in(dir.path(), "diagnose run.toml --prove --threads 1").fine().stdout;
-    for part in ["proven: 200 steps", "with attach", "with nothing changed", "does not fit"] {
+    for part in ["proven: 200 steps", "with attach", "with nothing changed", "should not help"] {
         assert!(text.contains(part), "{part:?} is missing:\n{text}");
     }
     assert!(text.lines().count() <= 24, "one screen:\n{text}");
