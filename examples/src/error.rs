@@ -65,7 +65,7 @@ pub enum Error {
         last: u32,
     },
     /// A file of golden vectors that cannot be parsed.
-    #[error("{} cannot be read as a {what} of golden vectors: {why}", path.display())]
+    #[error("{}: the {what} of golden vectors cannot be read: {why}", path.display())]
     Golden {
         /// The file.
         path: PathBuf,

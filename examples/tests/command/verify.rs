@@ -279,7 +279,7 @@ fn traces_are_vectors_too() {
     verify(dir.path(), "--kind traces").tells(1, &lines);
     verify(dir.path(), "--kind op").tells(0, &["1 passed, 0 failed"]);
     fs::write(dir.path().join("traces.json"), "{}").expect("can be written");
-    verify(dir.path(), "").fails(1, &["traces.json", "no file of traces"]);
+    verify(dir.path(), "").fails(1, &["traces.json", "the file of traces"]);
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn a_set_that_cannot_be_read_is_no_success() {
     }
     let dir = set.write(&whole);
     fs::write(dir.path().join("index.json"), &whole.to_string()[..100]).expect("can be written");
-    verify(dir.path(), "").fails(1, &["index.json", "no index of golden vectors"]);
+    verify(dir.path(), "").fails(1, &["index.json", "the index of golden vectors"]);
     let dir = set.write(&whole);
     let file = dir.path().join("f.safetensors");
     let bytes = fs::read(&file).expect("can be read");
