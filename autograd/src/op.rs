@@ -8,6 +8,7 @@ mod elementwise;
 pub(crate) mod fused;
 mod place;
 
+pub use elementwise::Gate;
 pub use place::{Place, Segments};
 
 use crate::{DType, Shape, StateId};
@@ -51,19 +52,12 @@ pub enum Unary {
     Gated(Gate),
     /// The derivative of `x gate(x)`. Written in primitives, its sum would cancel and its product overflow.
     GatedSlope(Gate),
+    /// The largest whole number that is not above x.
+    Floor,
+    /// The nearest whole number; the even one of two that are equally near.
+    Round,
     /// True if an element is neither NaN nor infinite; gives bool.
     IsFinite,
-}
-
-/// The gates of activations `x gate(x)`: functions that rise from 0 to 1.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub enum Gate {
-    /// `1 / (1 + e^-x)`, of SiLU.
-    Sigmoid,
-    /// The normal distribution's function, of GELU.
-    Normal,
-    /// `(1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, of GELU's approximation.
-    NormalTanh,
 }
 
 /// Elementwise functions of two tensors of one shape and type.
@@ -149,6 +143,9 @@ pub enum Op {
     Reduce(Reduce, Box<[usize]>),
     /// The index (u32) of the first largest element along an axis, which disappears. NaN counts as largest.
     ArgMax(usize),
+    /// The positions (u32) that sort an axis, from the largest on if the flag is set. Equal elements keep their order;
+    /// NaN counts as largest.
+    ArgSort(usize, bool),
     /// The sum of the elements up to each position of an axis, or from each position on; the position is included.
     CumSum {
         /// The axis.
@@ -373,6 +370,7 @@ impl Op {
                 }
                 (x[0].0.without(&[*axis]), DType::U32)
             }
+            Op::ArgSort(axis, _) => axis_in(*axis).map(|()| (shape(0), DType::U32))?,
             Op::CumSum { axis, .. } => {
                 axis_in(*axis)?;
                 if dtype(0) == DType::Bool {

@@ -41,6 +41,7 @@ impl Op {
             Op::Cast(_) => "cast",
             Op::Reduce(reduce, _) => reduce.name(),
             Op::ArgMax(_) => "argmax",
+            Op::ArgSort(..) => "argsort",
             Op::CumSum { .. } => "cumsum",
             Op::Reshape(_) => "reshape",
             Op::Permute(_) => "permute",
@@ -76,6 +77,8 @@ impl Op {
         match self {
             Op::Reduce(_, axes) => format!(" over {axes:?}"),
             Op::ArgMax(axis) | Op::Gather(axis) | Op::ScatterAdd { axis, .. } => format!(" axis {axis}"),
+            Op::ArgSort(axis, false) => format!(" axis {axis}"),
+            Op::ArgSort(axis, true) => format!(" axis {axis} from the largest"),
             Op::CumSum { axis, reverse: false } => format!(" axis {axis}"),
             Op::CumSum { axis, reverse: true } => format!(" axis {axis} from the end"),
             Op::Conv2d(conv) | Op::ConvInputGrad(conv, _) | Op::ConvWeightGrad(conv, _) => conv.attributes(),

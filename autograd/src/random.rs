@@ -228,6 +228,29 @@ impl Rng {
         (radius * (v * std::f64::consts::TAU).cos()).cast(dtype)
     }
 
+    /// Whole numbers (u32) from 0 to `below - 1`. Their probabilities differ by at most `2^-32`.
+    ///
+    /// # Panics
+    /// If `below` is 0, or as [`Rng::bits`].
+    #[track_caller]
+    pub fn integers<'t>(self, tape: &'t Tape, below: u32, shape: impl Into<Shape>) -> Tensor<'t> {
+        let _call = tape.call("integers", &[]);
+        tape.require(below > 0, "integers", &[], || "no number is below 0".into());
+        let (bits, below) = (self.bits(tape, shape), f64::from(below));
+        bits - (bits / below) * below
+    }
+
+    /// The numbers (u32) from 0 to `len - 1` in random order. Two random words are equal with a probability of `2^-32`;
+    /// such a pair keeps its order.
+    ///
+    /// # Panics
+    /// As [`Rng::bits`].
+    #[track_caller]
+    pub fn permutation<'t>(self, tape: &'t Tape, len: usize) -> Tensor<'t> {
+        let _call = tape.call("permutation", &[]);
+        self.bits(tape, [len]).argsort(0, false)
+    }
+
     /// Truth values (bool) that are true with probability `p`, rounded to a multiple of 2^-31.
     ///
     /// # Panics

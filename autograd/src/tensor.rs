@@ -118,6 +118,11 @@ unary_methods! {
     normal_cdf => NormalCdf,
     /// The normal distribution's density, `e^(-x^2 / 2) / sqrt(2 pi)`.
     normal_pdf => NormalPdf,
+    /// The largest whole number that is not above x. No gradient flows through it.
+    floor => Floor,
+    /// The nearest whole number; the even one of two that are equally near. No gradient flows through it: where one
+    /// should, as if `x` were not rounded, write `x + (x.round() - x).detach()` (Bengio et al. 2013).
+    round => Round,
     /// Bool: true for each element that is neither NaN nor infinite.
     is_finite => IsFinite,
 }

@@ -52,7 +52,7 @@ pub(crate) fn vjp<'t>(
             Unary::NormalPdf => -(g * (x[0].clamp(-64.0, 64.0) * y)), // Beyond, the density is 0.
             Unary::Gated(gate) => g * tape.push(Op::Unary(Unary::GatedSlope(*gate)), &[x[0]]),
             Unary::GatedSlope(gate) => g * x[0].gated_curvature(*gate),
-            Unary::IsFinite => return vec![None],
+            Unary::Floor | Unary::Round | Unary::IsFinite => return vec![None],
         }),
         Op::Binary(binary) => match binary {
             Binary::Add => vec![Some(g), Some(g)],
@@ -131,7 +131,7 @@ pub(crate) fn vjp<'t>(
         Op::Conv2d(conv) => vec![Some(conv.input_grad(g, x[1], x[0])), Some(conv.weight_grad(g, x[0], x[1]))],
         Op::ConvInputGrad(conv, _) => vec![Some(g.conv2d(x[1], *conv)), Some(conv.weight_grad(x[0], g, x[1]))],
         Op::ConvWeightGrad(conv, _) => vec![Some(x[1].conv2d(g, *conv)), Some(conv.input_grad(x[0], g, x[1]))],
-        Op::Detach | Op::ArgMax(_) => vec![None],
+        Op::Detach | Op::ArgMax(_) | Op::ArgSort(..) => vec![None],
         Op::Barrier(_) => some(g),
         Op::Recomputed => vec![Some(g), None],
         Op::Hook(hook) => {

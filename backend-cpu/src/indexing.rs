@@ -1,6 +1,7 @@
 //! Ops that are kernels by themselves: those that move elements by position, by index or by segment.
 
 use crate::{
+    argsort::ArgSort,
     cumsum::CumSum,
     loops::{
         reduce::{self, Monoid, with_monoid},
@@ -66,6 +67,7 @@ macro_rules! with_summand {
 enum Action {
     Copy(View),
     ArgMax { kept: Nest<1>, axis: Axis },
+    ArgSort(ArgSort),
     CumSum(CumSum),
     Assemble { parts: Vec<Nest<2>>, gaps: bool },
     Gather(Nest<2>, Axis),
@@ -112,6 +114,7 @@ impl Single {
                 let kept = Nest::new(&write.shape, [x[0].offset], [&without(&x[0].strides)]);
                 Action::ArgMax { kept, axis: Axis { extent: x[0].shape[*axis], stride: x[0].strides[*axis] } }
             }
+            Op::ArgSort(axis, descending) => Action::ArgSort(ArgSort::new(&x[0], &write.shape, *axis, *descending)),
             Op::CumSum { axis, reverse } => Action::CumSum(CumSum::new(&x[0], &write.shape, *axis, *reverse)),
             Op::Assemble { axis, places, .. } => {
                 let part = |(place, x): (&Place, &Operand)| {
@@ -173,6 +176,10 @@ impl Single {
                     argmax::<T>(kept, *axis, T::slice(data(0)), start, out);
                 }));
             }
+            Action::ArgSort(sort) => with_type!(data(0).dtype(), T => {
+                let Source::Target(target) = self.write.0 else { unreachable!("writes are targets") };
+                sort.run::<T>(T::slice(data(0)), &env.targets[target], self.write.1, pool);
+            }),
             Action::CumSum(sums) => with_summand!(self.dtype, T => {
                 let Source::Target(target) = self.write.0 else { unreachable!("writes are targets") };
                 sums.run::<T>(T::slice(data(0)), &env.targets[target], self.write.1, pool);

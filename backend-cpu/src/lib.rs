@@ -17,6 +17,7 @@
 pub mod reference;
 mod sequence;
 
+mod argsort;
 mod attention;
 mod backend;
 mod conv;

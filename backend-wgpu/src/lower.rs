@@ -9,7 +9,7 @@ use crate::{
         launch::Launch,
         product,
         rows::rows,
-        sequence,
+        sequence, sort,
     },
 };
 use std::sync::Arc;
@@ -107,6 +107,7 @@ impl Lowering<'_> {
                 copy(&reads[0], &write.contiguous(&reads[0].shape), None, tables)?.into_iter().collect()
             }
             Op::ArgMax(axis) => index::argmax(*axis, &reads[0], write, tables)?.into_iter().collect(),
+            Op::ArgSort(axis, descending) => sort::argsort(*axis, *descending, &reads[0], write, tables)?,
             Op::CumSum { axis, reverse } => cumsum::cumsum(*axis, *reverse, &reads[0], write, tables)?,
             Op::Assemble { axis, places, .. } => {
                 let mut launches: Vec<Launch> = vec![];

@@ -1,7 +1,7 @@
 //! The parts of a training script around `wgrad`: modules, initial values, optimizers, schedules, data and checkpoints.
 //!
 //! - [`Builder`] declares parameters in a `wgrad::Store`; modules are small structs of parameter handles whose
-//!   `forward` records onto the tape of its argument: [`Linear`], [`Conv2d`], [`Embedding`], [`Recurrent`],
+//!   `forward` records onto the tape of its argument: [`Linear`], [`Conv2d`], [`ConvTranspose2d`], [`Upsample`], [`Embedding`], [`Recurrent`],
 //!   [`MultiHeadAttention`], [`FeedForward`], [`Scale`], [`Dropout`], the norms [`LayerNorm`], [`RmsNorm`],
 //!   [`GroupNorm`] and [`BatchNorm`].
 //! - [`Gpt`], [`ResNet`], [`TwoTower`] and [`Mlp`] are whole models. Pooling has no parameters: see
@@ -58,9 +58,10 @@ mod train;
 pub use diagnosis::{Forecast, LrFinder, LrPoint, LrRange, Sign, Warning};
 pub use error::{Error, Result};
 pub use layers::{
-    Activation, AttentionConfig, BatchNorm, BlockConfig, Buffers, Builder, Conv2d, Dropout, Embedding, Fan,
-    FeedForward, GroupNorm, Init, LayerNorm, Linear, MultiHeadAttention, Norm, NormKind, NormPlace, Outputs, Recurrent,
-    RecurrentInit, Remembered, RmsNorm, Row, Scale, Summary, TransformerBlock, init, omega, paths,
+    Activation, AttentionConfig, BatchNorm, BlockConfig, Buffers, Builder, Conv2d, ConvTranspose2d, Dropout, Embedding,
+    Fan, FeedForward, GroupNorm, Init, Interpolation, LayerNorm, Linear, MultiHeadAttention, Norm, NormKind, NormPlace,
+    Outputs, Recurrent, RecurrentInit, Remembered, RmsNorm, Row, Scale, Summary, TransformerBlock, Upsample, init,
+    omega, paths,
 };
 pub use models::{
     BlockKind, Bridge, Gpt, GptConfig, Mlp, MlpConfig, MlpLayer, ResNet, ResNetBlock, ResNetConfig, Stem, TwoTower,

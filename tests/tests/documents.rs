@@ -111,3 +111,32 @@ fn an_elementwise_operation_is_where_the_checklist_says() {
         }
     }
 }
+
+/// A user who comes from PyTorch finds every name that the page promises: a function, a type or a module of the libraries.
+#[test]
+fn names_for_those_who_come_from_pytorch_exist() {
+    let libraries = sources().into_iter().filter(|path| path.starts_with("autograd/src") || path.starts_with("nn/src"));
+    let texts: Vec<String> =
+        libraries.map(|path| std::fs::read_to_string(root().join(path)).expect("a text")).collect();
+    let exists = |name: &str| {
+        let declared = ["fn", "struct", "enum", "trait", "mod"].map(|kind| format!("pub {kind} {name}"));
+        let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+        // Those of a table of functions are `name => Op`.
+        let is_row = |line: &str| line.trim_start().strip_prefix(name).is_some_and(|rest| rest.starts_with(" => "));
+        texts.iter().any(|text| {
+            declared.iter().any(|declared| text.split(declared.as_str()).skip(1).any(ends)) || text.lines().any(is_row)
+        })
+    };
+    let page = std::fs::read_to_string(root().join("docs/from-pytorch.md")).expect("the page");
+    let rows = page.lines().filter(|line| line.starts_with('|') && line.contains('`'));
+    let names: Vec<&str> = rows
+        .flat_map(|row| {
+            row.trim_end_matches(['|', ' ']).rsplit('|').next().expect("a cell").split('`').skip(1).step_by(2)
+        })
+        .map(|name| name.rsplit("::").next().expect("a last part"))
+        .collect();
+    assert!(names.len() > 100, "{}", names.len());
+    let missing: Vec<&&str> = names.iter().filter(|name| !exists(name)).collect();
+    assert!(missing.is_empty(), "docs/from-pytorch.md names {missing:?}");
+    assert!(!exists("backward"), "a name that no library has is found out");
+}

@@ -17,6 +17,7 @@ fn listed(op: &Op) -> &'static str {
         Op::State(_) => "input",
         Op::Unary(_) | Op::Binary(_) => op.name(),
         Op::Reduce(Reduce::Sum | Reduce::Max | Reduce::Norm, _) | Op::ArgMax(_) | Op::CumSum { .. } => op.name(),
+        Op::ArgSort(..) => op.name(),
         // Exchanges with other ranks: `replicas.rs` has them.
         Op::AllReduce(..) => op.name(),
         Op::Select | Op::Cast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) => op.name(),
@@ -38,6 +39,7 @@ fn the_catalogue_has_every_op() {
     let elementwise = Unary::ALL.iter().map(|op| op.name()).chain(Binary::ALL.iter().map(|op| op.name()));
     let others = [
         "argmax",
+        "argsort",
         "assemble",
         "attention",
         "attention_grad",

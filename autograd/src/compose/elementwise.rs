@@ -91,6 +91,24 @@ impl<'t> Tensor<'t> {
         self.maximum(-self)
     }
 
+    /// -1, 0 or 1, as `x` is negative, zero or positive; NaN stays NaN. No gradient flows through it.
+    #[track_caller]
+    pub fn sign(self) -> Self {
+        let _call = self.tape.call("sign", &[self]);
+        let x = self.detach();
+        let one = x.ones_like();
+        let positive = x.greater(0.0).select(one, x);
+        // Unsigned numbers have no -1, and none is negative.
+        if x.dtype() == DType::U32 { positive } else { x.less(0.0).select(-one, positive) }
+    }
+
+    /// The smallest whole number that is not below `x`. No gradient flows through it.
+    #[track_caller]
+    pub fn ceil(self) -> Self {
+        let _call = self.tape.call("ceil", &[self]);
+        -(-self).floor()
+    }
+
     /// The smaller of two; NaN if either is; logical and, of bools. A tie sends half of the gradient to each.
     #[track_caller]
     pub fn minimum(self, other: impl Into<Operand<'t>>) -> Self {

@@ -2,6 +2,7 @@
 //! that it records.
 
 mod attention;
+mod einsum;
 mod elementwise;
 mod indexing;
 mod loss;
@@ -9,7 +10,9 @@ mod movement;
 mod norm;
 mod pool;
 mod reduce;
+mod resize;
 mod softmax;
+mod sort;
 
 pub use attention::Attention;
 pub use loss::{CrossEntropy, Reduction};

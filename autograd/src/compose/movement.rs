@@ -1,6 +1,6 @@
-//! Movement by name: dimensions added, dropped, swapped, reversed; padding with a value.
+//! Movement by name: dimensions added, dropped, swapped, reversed, shifted; triangles; padding with a value.
 
-use crate::Tensor;
+use crate::{DType, Tensor};
 
 impl<'t> Tensor<'t> {
     /// Swaps two dimensions.
@@ -85,5 +85,55 @@ impl<'t> Tensor<'t> {
             parts.push(self.tape.full(shape.with(axis, after), value, dtype));
         }
         Tensor::concat(&parts, axis)
+    }
+
+    /// The elements shifted along an axis by `shift` places; elements that leave one end come in at the other.
+    ///
+    /// # Panics
+    /// If there is no such axis.
+    #[track_caller]
+    pub fn roll(self, axis: usize, shift: isize) -> Self {
+        let _call = self.tape.call("roll", &[self]);
+        let shape = self.shape();
+        self.tape.require(axis < shape.rank(), "roll", &[self], || format!("there is no axis {axis}"));
+        let len = shape[axis];
+        let first = if len == 0 { 0 } else { shift.rem_euclid(len as isize) as usize };
+        if first == 0 {
+            return self;
+        }
+        Tensor::concat(&[self.slice(axis, len - first, first), self.slice(axis, 0, len - first)], axis)
+    }
+
+    /// The lower triangle of each matrix of the last two axes: elements above diagonal `diagonal` are 0. Diagonal 0 is
+    /// the main one, positive ones lie above it.
+    ///
+    /// # Panics
+    /// If there are fewer than two axes.
+    #[track_caller]
+    pub fn tril(self, diagonal: i32) -> Self {
+        let _call = self.tape.call("tril", &[self]);
+        let (row, column) = self.places_in_matrix("tril");
+        column.less_equal(row + f64::from(diagonal)).select(self, self.zeros_like())
+    }
+
+    /// The upper triangle of each matrix of the last two axes: elements below diagonal `diagonal` are 0. Diagonal 0 is
+    /// the main one, positive ones lie above it.
+    ///
+    /// # Panics
+    /// If there are fewer than two axes.
+    #[track_caller]
+    pub fn triu(self, diagonal: i32) -> Self {
+        let _call = self.tape.call("triu", &[self]);
+        let (row, column) = self.places_in_matrix("triu");
+        column.greater_equal(row + f64::from(diagonal)).select(self, self.zeros_like())
+    }
+
+    /// The row and the column of each element of a matrix: `[rows, 1]` and `[columns]`, i32.
+    #[track_caller]
+    fn places_in_matrix(self, what: &str) -> (Self, Self) {
+        let (shape, rank) = (self.shape(), self.rank());
+        self.tape.require(rank >= 2, what, &[self], || "needs two dimensions".into());
+        let places = |axis: usize| self.tape.iota(shape[axis]).cast(DType::I32);
+        (places(rank - 2).unsqueeze(1), places(rank - 1))
     }
 }

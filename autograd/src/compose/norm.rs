@@ -1,5 +1,6 @@
 //! Mean and variance, and normalisation by them or by the root of the mean square.
 
+use super::reduce::ascending;
 use crate::{
     DType, Tensor,
     lints::Mark,
@@ -153,6 +154,37 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn var_axes_with(self, axes: &[usize], correction: f64) -> Self {
         let _call = self.tape.call("var_axes_with", &[self]);
+        let degrees = self.degrees_of_freedom(axes, correction);
+        let x = self.cast(self.wide());
+        (x.moments(axes).squares / degrees).cast(self.dtype())
+    }
+
+    /// The standard deviation over some axes, which disappear: the root of the mean squared distance from the mean. Its
+    /// gradient where all elements are equal is 0, and no square overflows.
+    #[track_caller]
+    pub fn std_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("std_axes", &[self]);
+        self.std_axes_with(axes, 0.0)
+    }
+
+    /// The root of the sum of squared distances from the mean over some axes, which disappear, divided by
+    /// `n - correction`: [`Tensor::std_axes`] for a correction of 0, PyTorch's default for 1. NaN or infinite if `n` is
+    /// not larger than the correction.
+    #[track_caller]
+    pub fn std_axes_with(self, axes: &[usize], correction: f64) -> Self {
+        let _call = self.tape.call("std_axes_with", &[self]);
+        let degrees = self.degrees_of_freedom(axes, correction);
+        let x = self.cast(self.wide());
+        let repeated = |row: Tensor<'t>| row.unreduce(&ascending(axes), &self.shape());
+        let from_mean = x - repeated(x.mean_axes(axes));
+        // The rounding error of the mean, which is 0 for any x in exact arithmetic.
+        let off = from_mean.mean_axes(axes).detach();
+        ((from_mean - repeated(off)).norm_axes(axes) / degrees.sqrt()).cast(self.dtype())
+    }
+
+    /// The number of elements in some axes less the correction, at least 0.
+    #[track_caller]
+    fn degrees_of_freedom(self, axes: &[usize], correction: f64) -> f64 {
         let n = self.extent(axes);
         if n > 0.0 && n <= correction {
             let text = format!(
@@ -160,8 +192,7 @@ impl<'t> Tensor<'t> {
             );
             self.tape.note(Pitfall::SpreadOfOneElement, Severity::Warning, text);
         }
-        let x = self.cast(self.wide());
-        (x.moments(axes).squares / (n - correction).max(0.0)).cast(self.dtype())
+        (n - correction).max(0.0)
     }
 
     /// `normed * weight + bias`, each if given, rounded to this tensor's type at the end.

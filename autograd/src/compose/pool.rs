@@ -1,4 +1,5 @@
-//! Pooling of images `[batch, channels, height, width]`: the maximum or the mean of each window.
+//! Pooling of images `[batch, channels, height, width]` and of signals `[batch, channels, length]`: the maximum or the
+//! mean of each window.
 
 use crate::{DType, Tensor};
 
@@ -17,6 +18,11 @@ impl Pool2d {
     /// Square windows side by side.
     pub fn square(kernel: usize) -> Self {
         Self { kernel: [kernel; 2], stride: [kernel; 2], padding: [0; 2] }
+    }
+
+    /// The windows of signals, as images of height 1.
+    fn of_signals(kernel: usize, stride: usize, padding: usize) -> Self {
+        Self { kernel: [1, kernel], stride: [1, stride], padding: [0, padding] }
     }
 }
 
@@ -111,5 +117,81 @@ impl<'t> Tensor<'t> {
         let rank = self.rank();
         self.tape.require(rank >= 2, "global_avg_pool", &[self], || "needs [batch, channels, ..]".into());
         self.mean_axes(&(2..rank).collect::<Vec<_>>())
+    }
+
+    /// The maximum of each window of signals `[batch, channels, length]`: see [`Tensor::max_pool2d`].
+    ///
+    /// # Panics
+    /// As [`Tensor::max_pool2d`].
+    #[track_caller]
+    pub fn max_pool1d(self, kernel: usize, stride: usize, padding: usize) -> Self {
+        let _call = self.tape.call("max_pool1d", &[self]);
+        self.as_image("max_pool1d").max_pool2d(&Pool2d::of_signals(kernel, stride, padding)).squeeze(2)
+    }
+
+    /// The mean of each window of signals `[batch, channels, length]`: see [`Tensor::avg_pool2d`].
+    ///
+    /// # Panics
+    /// As [`Tensor::avg_pool2d`].
+    #[track_caller]
+    pub fn avg_pool1d(self, kernel: usize, stride: usize, padding: usize, count_include_pad: bool) -> Self {
+        let _call = self.tape.call("avg_pool1d", &[self]);
+        let pool = Pool2d::of_signals(kernel, stride, padding);
+        self.as_image("avg_pool1d").avg_pool2d(&pool, count_include_pad).squeeze(2)
+    }
+
+    #[track_caller]
+    fn as_image(self, what: &str) -> Self {
+        self.tape.require(self.rank() == 3, what, &[self], || "needs signals [batch, channels, length]".into());
+        self.unsqueeze(2)
+    }
+
+    /// The mean of each of `rows x columns` windows that cover images `[batch, channels, height, width]`: window i of n
+    /// reaches from `floor(i len / n)` to `ceil((i + 1) len / n)`, so that neighbours overlap where n does not divide
+    /// the extent. For f16, sums are computed in f32.
+    ///
+    /// # Panics
+    /// If the shape is not that of images, an extent is 0, or the elements are not floats.
+    #[track_caller]
+    pub fn adaptive_avg_pool2d(self, windows: [usize; 2]) -> Self {
+        let _call = self.tape.call("adaptive_avg_pool2d", &[self]);
+        let wide = self.cast(self.wide());
+        wide.adaptive("adaptive_avg_pool2d", windows, |x, axis| x.mean_axes(&[axis])).cast(self.dtype())
+    }
+
+    /// The maximum of each of `rows x columns` windows that cover images: see [`Tensor::adaptive_avg_pool2d`] for the
+    /// windows. Equal maxima of a window share the gradient.
+    ///
+    /// # Panics
+    /// If the shape is not that of images, or an extent is 0.
+    #[track_caller]
+    pub fn adaptive_max_pool2d(self, windows: [usize; 2]) -> Self {
+        let _call = self.tape.call("adaptive_max_pool2d", &[self]);
+        self.adaptive("adaptive_max_pool2d", windows, |x, axis| x.max_axes(&[axis]))
+    }
+
+    /// Reduces the windows of an adaptive pooling, along the height and then along the width.
+    #[track_caller]
+    fn adaptive(self, what: &str, windows: [usize; 2], reduce: impl Fn(Self, usize) -> Self) -> Self {
+        let shape = self.shape();
+        let fits = shape.rank() == 4 && shape[2..].iter().chain(&windows).all(|extent| *extent > 0);
+        self.tape.require(fits, what, &[self], || {
+            format!("needs images [batch, channels, height, width] and windows that are not empty, not {windows:?}")
+        });
+        let mut x = self;
+        for (axis, windows) in [(2, windows[0]), (3, windows[1])] {
+            let len = shape[axis];
+            x = if len.is_multiple_of(windows) {
+                let split = [&x.shape()[..axis], &[windows, len / windows], &x.shape()[axis + 1..]].concat();
+                reduce(x.reshape(split), axis + 1)
+            } else {
+                let window = |i: usize| {
+                    let (start, end) = (i * len / windows, ((i + 1) * len).div_ceil(windows));
+                    reduce(x.slice(axis, start, end - start), axis).unsqueeze(axis)
+                };
+                Tensor::concat(&(0..windows).map(window).collect::<Vec<_>>(), axis)
+            };
+        }
+        x
     }
 }

@@ -1,4 +1,4 @@
-//! Reductions: sums, means, extremes, norms.
+//! Reductions: sums, means, extremes, products, norms.
 
 use crate::{DType, Tensor, op::Op};
 
@@ -121,4 +121,69 @@ impl<'t> Tensor<'t> {
         let _call = self.tape.call("norm", &[self]);
         self.norm_axes(&self.axes())
     }
+
+    /// The product of all elements; 1 if there are none.
+    ///
+    /// # Panics
+    /// If the elements are bools.
+    #[track_caller]
+    pub fn prod(self) -> Self {
+        let _call = self.tape.call("prod", &[self]);
+        self.prod_axes(&self.axes())
+    }
+
+    /// The product over some axes, which disappear; 1 over nothing. Its gradient divides by no element, so that zeros
+    /// among them do no harm. f16 is computed in f32.
+    ///
+    /// # Panics
+    /// If there is no such axis, or the elements are bools.
+    #[track_caller]
+    pub fn prod_axes(self, axes: &[usize]) -> Self {
+        let _call = self.tape.call("prod_axes", &[self]);
+        self.tape.require(self.dtype() != DType::Bool, "prod_axes", &[self], || {
+            "bools have no arithmetic: cast them first".into()
+        });
+        let mut x = self.cast(self.wide());
+        for &axis in axes {
+            self.tape.require(axis < self.rank(), "prod_axes", &[self], || format!("there is no axis {axis}"));
+            // A tree of pairs: as many multiplications as a loop, in few steps.
+            while x.shape()[axis] > 1 {
+                let (len, half) = (x.shape()[axis], x.shape()[axis] / 2);
+                let pairs = x.slice(axis, 0, half) * x.slice(axis, half, half);
+                let odd = x.slice(axis, 2 * half, len - 2 * half);
+                x = if len.is_multiple_of(2) { pairs } else { Tensor::concat(&[pairs, odd], axis) };
+            }
+            if x.shape()[axis] == 0 {
+                x = self.tape.full(x.shape().with(axis, 1), 1.0, x.dtype());
+            }
+        }
+        x.reshape(self.shape().without(&ascending(axes))).cast(self.dtype())
+    }
+
+    /// The products of the elements up to each position of an axis, that position included. Its gradient divides by no
+    /// element. It takes `log2 n` steps for an axis of extent n. f16 is computed in f32.
+    ///
+    /// # Panics
+    /// If there is no such axis, or the elements are bools.
+    #[track_caller]
+    pub fn cumprod(self, axis: usize) -> Self {
+        let _call = self.tape.call("cumprod", &[self]);
+        let fits = axis < self.rank() && self.dtype() != DType::Bool;
+        self.tape.require(fits, "cumprod", &[self], || format!("needs an axis {axis} of numbers"));
+        let (len, mut x, mut reach) = (self.shape()[axis], self.cast(self.wide()), 1);
+        // After each step, an element is the product of the last `reach` ones (Hillis and Steele 1986).
+        while reach < len {
+            let rest = len - reach;
+            x = Tensor::concat(&[x.slice(axis, 0, reach), x.slice(axis, reach, rest) * x.slice(axis, 0, rest)], axis);
+            reach *= 2;
+        }
+        x.cast(self.dtype())
+    }
+}
+
+/// The axes in ascending order.
+pub(super) fn ascending(axes: &[usize]) -> Vec<usize> {
+    let mut axes = axes.to_vec();
+    axes.sort_unstable();
+    axes
 }

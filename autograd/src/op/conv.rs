@@ -165,4 +165,68 @@ impl<'t> Tensor<'t> {
         let shape = y.shape();
         y.reshape([shape[0], shape[1], shape[3]])
     }
+
+    /// The transposed convolution of `[batch, channels, height, width]` with weights `[channels, out / groups, kh, kw]`:
+    /// the gradient that [`Tensor::conv2d`] of the same geometry sends to its images, so that it enlarges by the stride.
+    /// The height of the result is `(height - 1) stride - 2 padding + dilation (kh - 1) + 1 + output_padding`, and the
+    /// same for the width. `output_padding` chooses among the heights that a convolution would map to this one.
+    ///
+    /// # Panics
+    /// If the shapes or types do not fit each other, or an output padding is not below the stride.
+    #[track_caller]
+    pub fn conv_transpose2d(self, weight: Tensor<'t>, conv: Conv2d, output_padding: [usize; 2]) -> Self {
+        let _call = self.tape.call("conv_transpose2d", &[self, weight]);
+        if let Some(half) = self.tape.autocasts(self, weight) {
+            return self.cast(half).conv_transpose2d(weight.cast(half), conv, output_padding).cast(DType::F32);
+        }
+        let (x, w) = (self.shape(), weight.shape());
+        let require = |fits: bool, why: String| self.tape.require(fits, "conv_transpose2d", &[self, weight], || why);
+        require(
+            x.rank() == 4 && w.rank() == 4,
+            "needs [batch, channels, height, width] and weights [channels, out / groups, kh, kw]".into(),
+        );
+        let extent = |axis: usize| -> Option<usize> {
+            let (len, kernel) = (x[2 + axis].checked_sub(1)?, w[2 + axis].checked_sub(1)?);
+            let reach = conv.dilation[axis].checked_mul(kernel)?.checked_add(1 + output_padding[axis])?;
+            let whole = len.checked_mul(conv.stride[axis])?.checked_add(reach)?;
+            let extent = whole.checked_sub(conv.padding[axis].checked_mul(2)?)?;
+            (output_padding[axis] < conv.stride[axis]).then_some(extent)
+        };
+        let extents = [0, 1].map(extent);
+        let [Some(height), Some(width)] = extents else {
+            require(
+                false,
+                "needs images and a kernel that are not empty, a padding that leaves some of the result, and an output \
+                 padding below the stride"
+                    .into(),
+            );
+            unreachable!("refused")
+        };
+        self.tape.push(Op::ConvInputGrad(conv, [height, width]), &[self, weight])
+    }
+
+    /// The transposed convolution of signals `[batch, channels, length]` with weights `[channels, out / groups, kernel]`:
+    /// see [`Tensor::conv_transpose2d`].
+    ///
+    /// # Panics
+    /// As [`Tensor::conv_transpose2d`].
+    #[track_caller]
+    pub fn conv_transpose1d(
+        self,
+        weight: Tensor<'t>,
+        stride: usize,
+        padding: usize,
+        output_padding: usize,
+        dilation: usize,
+        groups: usize,
+    ) -> Self {
+        let _call = self.tape.call("conv_transpose1d", &[self, weight]);
+        let (x, w) = (self.shape(), weight.shape());
+        self.tape.require(x.rank() == 3 && w.rank() == 3, "conv_transpose1d", &[self, weight], || {
+            "needs signals [batch, channels, length] and weights [channels, out / groups, kernel]".into()
+        });
+        let rows = weight.reshape([w[0], w[1], 1, w[2]]);
+        let conv = Conv2d { stride: [1, stride], padding: [0, padding], dilation: [1, dilation], groups };
+        self.unsqueeze(2).conv_transpose2d(rows, conv, [0, output_padding]).squeeze(2)
+    }
 }

@@ -1,6 +1,18 @@
-//! The names of elementwise functions, and their effect on infinities.
+//! Elementwise functions: gates of activations, the names of all, and their effect on infinities.
 
-use super::{Binary, Gate, Unary};
+use super::{Binary, Unary};
+use serde::{Deserialize, Serialize};
+
+/// The gates of activations `x gate(x)`: functions that rise from 0 to 1.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Gate {
+    /// `1 / (1 + e^-x)`, of SiLU.
+    Sigmoid,
+    /// The normal distribution's function, of GELU.
+    Normal,
+    /// `(1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, of GELU's approximation.
+    NormalTanh,
+}
 
 macro_rules! names {
     ($t:ident: $($variant:ident $(($gate:ident))? $name:literal)*) => {
@@ -39,6 +51,8 @@ names! { Unary:
     GatedSlope(Sigmoid) "silu_slope"
     GatedSlope(Normal) "gelu_slope"
     GatedSlope(NormalTanh) "gelu_tanh_slope"
+    Floor "floor"
+    Round "round"
     IsFinite "is_finite"
 }
 
@@ -60,6 +74,7 @@ impl Unary {
             Self::Exp | Self::Expm1 | Self::Tanh | Self::Erf | Self::Recip | Self::IsFinite => true,
             Self::Sigmoid | Self::NormalCdf | Self::NormalPdf => true,
             Self::Neg | Self::Sqrt | Self::Log | Self::Log1p | Self::Sin | Self::Cos => false,
+            Self::Floor | Self::Round => false,
             Self::Gated(_) | Self::GatedSlope(_) => false,
         }
     }

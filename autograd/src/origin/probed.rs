@@ -109,7 +109,9 @@ fn by_design(program: &Program) -> Vec<Meant> {
             Op::Table(bits) => bits.iter().fold(NONE, |all, bits| both(all, of(*bits))),
             Op::Unary(unary) if unary.ends_infinity() => NONE,
             // These compare, or take the largest of many.
-            Op::Binary(Binary::Max | Binary::Lt | Binary::Eq) | Op::Reduce(..) | Op::ArgMax(_) => NONE,
+            Op::Binary(Binary::Max | Binary::Lt | Binary::Eq) | Op::Reduce(..) | Op::ArgMax(_) | Op::ArgSort(..) => {
+                NONE
+            }
             Op::Unary(Unary::Neg) => negated(input(0)),
             Op::Binary(Binary::Sub) => both(input(0), negated(input(1))),
             // Most often by a constant, whose sign decides.

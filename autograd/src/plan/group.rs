@@ -170,7 +170,7 @@ pub(super) fn is_placed(op: &Op) -> bool {
 pub(super) fn weight(op: &Op) -> usize {
     use crate::op::Binary;
     match op {
-        Op::Unary(Unary::Neg | Unary::IsFinite) | Op::Cast(_) | Op::Select => 1,
+        Op::Unary(Unary::Neg | Unary::Floor | Unary::Round | Unary::IsFinite) | Op::Cast(_) | Op::Select => 1,
         Op::SegmentBroadcast(_) => 2,
         Op::Unary(Unary::Recip | Unary::Sqrt) | Op::Binary(Binary::Div) => 3,
         Op::Binary(Binary::Pow) | Op::Unary(_) | Op::Random { .. } => 16,

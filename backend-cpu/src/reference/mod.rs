@@ -117,6 +117,8 @@ pub(crate) fn unary(op: Unary, dtype: DType, x: f64) -> f64 {
         Unary::GatedSlope(Gate::Normal) => gates::gelu_slope(x),
         Unary::Gated(Gate::NormalTanh) => gates::gelu_tanh(x),
         Unary::GatedSlope(Gate::NormalTanh) => gates::gelu_tanh_slope(x),
+        Unary::Floor => x.floor(),
+        Unary::Round => x.round_ties_even(),
         Unary::IsFinite => x.is_finite() as u8 as f64,
     }
 }
@@ -158,6 +160,11 @@ pub(crate) fn binary(op: Binary, dtype: DType, a: f64, b: f64) -> f64 {
 /// The larger value; NaN if either is.
 pub(crate) fn larger(a: f64, b: f64) -> f64 {
     if a >= b || a.is_nan() { a } else { b }
+}
+
+/// The order of sorted values: NaN comes last.
+fn ascending(a: f64, b: f64) -> std::cmp::Ordering {
+    a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
 /// The maximum of nothing.
@@ -257,6 +264,24 @@ pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f
                 first as f64
             };
             indices(shape).map(best).collect()
+        }
+        Op::ArgSort(axis, descending) => {
+            let mut out = vec![0.0; x[0].len()];
+            let lines = indices(shape).filter(|index| index[*axis] == 0);
+            for line in lines {
+                let at = |i: usize| {
+                    let mut index = line.clone();
+                    index[*axis] = i;
+                    position(shape, &index)
+                };
+                let mut order: Vec<usize> = (0..shape[*axis]).collect();
+                order.sort_by(|&a, &b| {
+                    let order = ascending(x[0][at(a)], x[0][at(b)]);
+                    if *descending { order.reverse() } else { order }
+                });
+                order.into_iter().enumerate().for_each(|(to, from)| out[at(to)] = from as f64);
+            }
+            out
         }
         Op::CumSum { axis, reverse } => {
             let mut out = x[0].to_vec();

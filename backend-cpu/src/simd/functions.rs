@@ -116,6 +116,8 @@ macro_rules! floats {
                     Unary::GatedSlope(Gate::Normal) => of.each($gates::gelu_slope),
                     Unary::Gated(Gate::NormalTanh) => of.each($gates::gelu_tanh),
                     Unary::GatedSlope(Gate::NormalTanh) => of.each($gates::gelu_tanh_slope),
+                    Unary::Floor => of.each(|x| x.floor()),
+                    Unary::Round => of.each(|x| x.round_ties_even()),
                     Unary::IsFinite => unreachable!("gives bool"),
                 }
             }
@@ -217,7 +219,11 @@ pub(crate) fn weight(unary: Option<Unary>, binary: Option<Binary>) -> usize {
     match (unary, binary) {
         (Some(Unary::Exp | Unary::Expm1 | Unary::Tanh), _) => 4,
         (Some(Unary::Sqrt | Unary::Recip), _) | (_, Some(Binary::Div)) => 2,
-        (Some(Unary::Neg | Unary::IsFinite), _) | (None, _) if binary != Some(Binary::Pow) => 1,
+        (Some(Unary::Neg | Unary::Floor | Unary::Round | Unary::IsFinite), _) | (None, _)
+            if binary != Some(Binary::Pow) =>
+        {
+            1
+        }
         _ => 10,
     }
 }

@@ -294,6 +294,8 @@ fn unary(source: &mut Source, op: Unary, from: DType, a: &str) -> String {
         Unary::Neg => return format!("-({a})"),
         Unary::Recip => return format!("(1.0 / {a})"),
         Unary::Sqrt => return format!("sqrt({a})"),
+        Unary::Floor => return format!("floor({a})"),
+        Unary::Round => return format!("round({a})"),
         Unary::IsFinite => {
             source.part(Part::Convert);
             return match from {

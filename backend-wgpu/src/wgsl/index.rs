@@ -14,12 +14,18 @@ use wgrad::{DType, Shape};
 pub(crate) const MOST_STEPS: usize = MOST_ITERATIONS / 2;
 
 /// Starts a kernel over so many points: `i`.
-fn points(source: &mut Source, count: usize) {
+pub(super) fn points(source: &mut Source, count: usize) {
     source.line(format!("let i = g * {WIDTH}u + lid;"));
     source.line(format!("if (i >= {count}u) {{ return; }}"));
 }
 
-fn finish(source: Source, what: &'static str, count: usize, steps: usize, tables: &Tables<'_>) -> Result<Launch> {
+pub(super) fn finish(
+    source: Source,
+    what: &'static str,
+    count: usize,
+    steps: usize,
+    tables: &Tables<'_>,
+) -> Result<Launch> {
     source.finish(what, WIDTH, (count as u64).div_ceil(u64::from(WIDTH)), steps, tables)
 }
 

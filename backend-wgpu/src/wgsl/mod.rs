@@ -13,6 +13,7 @@ pub(crate) mod product;
 pub(crate) mod register;
 pub(crate) mod rows;
 pub(crate) mod sequence;
+pub(crate) mod sort;
 pub(crate) mod weights;
 
 use crate::error::{Error, Result};

@@ -2,7 +2,7 @@
 
 use super::{Row, indexing::index, row};
 use crate::Gradcheck;
-use wgrad::{Array, Attention, CrossEntropy, DType, Pool2d, Reduction, Shape};
+use wgrad::{Array, Attention, CrossEntropy, DType, Pool2d, Reduction, Shape, Tensor};
 
 pub(super) fn losses() -> Vec<Row> {
     let matrix = |indices: Array| Gradcheck::new([[3usize, 4]]).indices(vec![indices]);
@@ -42,6 +42,48 @@ pub(super) fn losses() -> Vec<Row> {
             x[0].sum() * x[0].accuracy(x[1]).cast(x[0].dtype())
         }),
     ];
+    let weighted = |x: &[Tensor<'_>], reduction, smoothing| {
+        // Weights are constants, so what the check moves must not reach them.
+        let weights = x[0].tape().iota(4).cast(x[0].dtype()) * 0.5 + 0.25;
+        let options = CrossEntropy {
+            class_weights: Some(weights),
+            label_smoothing: smoothing,
+            ignore_index: Some(-100),
+            reduction,
+            ..CrossEntropy::default()
+        };
+        x[0].cross_entropy_with(x[1], &options)
+    };
+    rows.extend([
+        row("cross_entropy_with: weighted", matrix(signed(&[3], &[3, -100, 2])), move |x| {
+            weighted(x, Reduction::Mean, 0.0)
+        }),
+        row("cross_entropy_with: weighted and smoothed", matrix(signed(&[3], &[3, 0, 2])), move |x| {
+            weighted(x, Reduction::Sum, 0.3)
+        }),
+        row("nll", matrix(index([3], &[3, 0, 2])), |x| x[0].log_softmax(1).nll(x[1])),
+        row("nll: of one", Gradcheck::new([[1usize, 1]]).indices(vec![index([1], &[0])]), |x| x[0].nll(x[1])),
+        row("nll_with", matrix(signed(&[3], &[3, -100, 2])), move |x| x[0].nll_with(x[1], &ignoring)),
+        row("nll_with: of one", Gradcheck::new([[1usize, 1]]).indices(vec![index([1], &[0])]), move |x| {
+            x[0].nll_with(x[1], &plain)
+        }),
+        row("nll_with: of nothing", Gradcheck::new([[0usize, 3]]).indices(vec![index([0], &[])]), move |x| {
+            x[0].nll_with(x[1], &CrossEntropy { reduction: Reduction::Sum, ..plain })
+        }),
+    ]);
+    for (shape, reduction) in [
+        (&[3usize, 2][..], Reduction::Mean),
+        (&[3, 2], Reduction::Sum),
+        (&[1], Reduction::None),
+        (&[0], Reduction::Sum),
+    ] {
+        rows.push(row("l1", pair(shape), move |x| x[0].l1(x[1], reduction)));
+        rows.push(row("huber", pair(shape), move |x| x[0].huber(x[1], 0.8, reduction)));
+        rows.push(row("kl_divergence", pair(shape).positive(), move |x| x[0].kl_divergence(x[1], reduction)));
+        rows.push(row("bce_with_logits_weighted", pair(shape), move |x| {
+            x[0].bce_with_logits_weighted(x[1], x[0].tape().scalar(2.5, x[0].dtype()), reduction)
+        }));
+    }
     for shape in [&[3usize, 2][..], &[1], &[]] {
         rows.push(row("mse", pair(shape), |x| x[0].mse(x[1])));
         rows.push(row("bce_with_logits", pair(shape), |x| x[0].bce_with_logits(x[1], Reduction::Mean)));
@@ -106,8 +148,43 @@ pub(super) fn pooling() -> Vec<Row> {
         rows.push(row("avg_pool2d", images(shape), move |x| x[0].avg_pool2d(&pool, true)));
         rows.push(row("avg_pool2d: of what is there", images(shape), move |x| x[0].avg_pool2d(&pool, false)));
     }
+    for (shape, windows) in [
+        ([2, 2, 4, 6], [2, 3]),
+        ([1, 2, 5, 3], [3, 2]),
+        ([1, 1, 2, 3], [3, 5]),
+        ([1, 1, 1, 1], [1, 1]),
+        ([0, 2, 3, 3], [2, 2]),
+    ] {
+        rows.push(row("adaptive_avg_pool2d", images(shape), move |x| x[0].adaptive_avg_pool2d(windows)));
+        rows.push(row("adaptive_max_pool2d", images(shape), move |x| x[0].adaptive_max_pool2d(windows)));
+    }
+    for (shape, [kernel, stride, padding]) in
+        [([2usize, 2, 6], [2, 2, 0]), ([1, 2, 5], [3, 1, 1]), ([1, 1, 1], [1, 1, 0]), ([0, 2, 4], [2, 2, 0])]
+    {
+        let signals = || Gradcheck::new([shape]);
+        rows.push(row("max_pool1d", signals(), move |x| x[0].max_pool1d(kernel, stride, padding)));
+        rows.push(row("avg_pool1d", signals(), move |x| x[0].avg_pool1d(kernel, stride, padding, false)));
+    }
     for shape in [[2, 3, 2, 3], [1, 1, 1, 1], [0, 2, 2, 2]] {
         rows.push(row("global_avg_pool", images(shape), |x| x[0].global_avg_pool()));
+    }
+    rows
+}
+
+pub(super) fn resizing() -> Vec<Row> {
+    let mut rows = vec![];
+    for (shape, extents) in [
+        ([2usize, 2, 3, 2], [6, 4]),
+        ([1, 2, 4, 5], [3, 7]),
+        ([1, 1, 3, 3], [3, 1]),
+        ([1, 1, 1, 1], [1, 1]),
+        ([1, 1, 1, 1], [2, 3]),
+        ([0, 2, 2, 2], [4, 3]),
+    ] {
+        let images = || Gradcheck::new([shape]);
+        rows.push(row("resize_nearest2d", images(), move |x| x[0].resize_nearest2d(extents)));
+        rows.push(row("resize_bilinear2d", images(), move |x| x[0].resize_bilinear2d(extents, false)));
+        rows.push(row("resize_bilinear2d: with corners", images(), move |x| x[0].resize_bilinear2d(extents, true)));
     }
     rows
 }

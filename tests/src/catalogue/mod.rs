@@ -38,7 +38,7 @@ fn row(name: &str, check: Gradcheck, f: impl for<'t> Fn(&[Tensor<'t>]) -> Tensor
 
 /// All rows.
 pub fn catalogue() -> Vec<Row> {
-    let parts: [fn() -> Vec<Row>; 13] = [
+    let parts: [fn() -> Vec<Row>; 15] = [
         elementwise::unary,
         elementwise::binary,
         reductions::reductions,
@@ -46,9 +46,11 @@ pub fn catalogue() -> Vec<Row> {
         indexing::indexing,
         products::products,
         products::convolutions,
+        products::einsum,
         layers::losses,
         layers::norms,
         layers::pooling,
+        layers::resizing,
         layers::attention,
         sequences::sequences,
         sequences::control,

@@ -2,7 +2,7 @@
 
 use super::{Row, row};
 use crate::Gradcheck;
-use wgrad::{Conv2d, Shape};
+use wgrad::{Conv2d, Shape, Tensor};
 
 pub(super) fn products() -> Vec<Row> {
     let pair = |a: &[usize], b: &[usize]| Gradcheck::new([Shape::from(a), Shape::from(b)]);
@@ -69,5 +69,66 @@ pub(super) fn convolutions() -> Vec<Row> {
         row("conv1d: of nothing", signals([0, 2, 3], [1, 2, 2]), |x| x[0].conv1d(x[1], 1, 0, 1, 1)),
         row("conv1d: with everything", signals([2, 4, 7], [2, 2, 2]), |x| x[0].conv1d(x[1], 2, 1, 3, 2)),
     ]);
+    let transposed: [(&str, Conv2d, [usize; 2], [usize; 4], [usize; 4]); 6] = [
+        ("conv_transpose2d", plain, [0, 0], [2, 3, 4, 3], [3, 2, 3, 2]),
+        ("conv_transpose2d: of one", plain, [0, 0], [1, 1, 1, 1], [1, 1, 1, 1]),
+        ("conv_transpose2d: of nothing", plain, [0, 0], [0, 2, 3, 3], [2, 2, 2, 2]),
+        (
+            "conv_transpose2d: that doubles",
+            Conv2d { stride: [2, 2], padding: [1, 1], ..plain },
+            [0, 0],
+            [1, 2, 3, 2],
+            [2, 3, 4, 4],
+        ),
+        (
+            "conv_transpose2d: padded",
+            Conv2d { stride: [3, 2], padding: [1, 0], ..plain },
+            [2, 1],
+            [1, 1, 2, 3],
+            [1, 2, 3, 3],
+        ),
+        (
+            "conv_transpose2d: with everything",
+            Conv2d { stride: [2, 1], padding: [1, 2], dilation: [2, 1], groups: 2 },
+            [1, 0],
+            [2, 2, 3, 5],
+            [2, 2, 2, 3],
+        ),
+    ];
+    for (name, conv, rest, x, w) in transposed {
+        rows.push(row(name, pair(x, w), move |x| x[0].conv_transpose2d(x[1], conv, rest)));
+    }
+    rows.extend([
+        row("conv_transpose1d", signals([2, 3, 5], [3, 2, 3]), |x| x[0].conv_transpose1d(x[1], 2, 1, 1, 1, 1)),
+        row("conv_transpose1d: of one", signals([1, 1, 1], [1, 1, 1]), |x| x[0].conv_transpose1d(x[1], 1, 0, 0, 1, 1)),
+        row("conv_transpose1d: of nothing", signals([0, 2, 3], [2, 1, 2]), |x| {
+            x[0].conv_transpose1d(x[1], 1, 0, 0, 1, 1)
+        }),
+        row("conv_transpose1d: with everything", signals([2, 4, 3], [4, 1, 2]), |x| {
+            x[0].conv_transpose1d(x[1], 2, 1, 1, 3, 2)
+        }),
+    ]);
     rows.into_iter().map(|row| Row { weighs: true, ..row }).collect()
+}
+
+pub(super) fn einsum() -> Vec<Row> {
+    let of = |shapes: &[&[usize]]| Gradcheck::new(shapes.iter().map(|&shape| Shape::from(shape)).collect::<Vec<_>>());
+    vec![
+        row("einsum", of(&[&[2, 3], &[3, 4]]), |x| Tensor::einsum("ij,jk->ik", x)),
+        row("einsum: of a batch", of(&[&[2, 3, 2, 2], &[2, 4, 2, 2]]), |x| Tensor::einsum("bqhd, bkhd -> bhqk", x)),
+        row("einsum: of three", of(&[&[2, 3], &[3], &[3, 2]]), |x| Tensor::einsum("ij,j,jk->ki", x)),
+        row("einsum: without a result", of(&[&[2, 3], &[3, 2]]), |x| Tensor::einsum("ij,jk", x)),
+        row("einsum: to a scalar", of(&[&[3], &[3]]), |x| Tensor::einsum("i,i->", x)),
+        row("einsum: outer", of(&[&[2], &[3]]), |x| Tensor::einsum("i,j->ji", x)),
+        row("einsum: elementwise", of(&[&[2, 3], &[3, 2]]), |x| Tensor::einsum("ij,ji->ij", x)),
+        row("einsum: of a diagonal", of(&[&[3, 2, 3]]), |x| Tensor::einsum("iji->ji", x)),
+        row("einsum: of a trace", of(&[&[3, 3]]), |x| Tensor::einsum("ii", x)),
+        row("einsum: with a sum on one side", of(&[&[2, 3], &[2, 2]]), |x| Tensor::einsum("ab,ac->a", x)),
+        row("einsum: of nothing", of(&[&[2, 0], &[0, 3]]), |x| Tensor::einsum("ij,jk->ik", x)),
+        row("einsum: of no diagonal", of(&[&[0, 0]]), |x| Tensor::einsum("ii->i", x)),
+        row("einsum: of one", of(&[&[1, 1], &[1, 1]]), |x| Tensor::einsum("ij,jk->ik", x)),
+    ]
+    .into_iter()
+    .map(|row| Row { weighs: true, ..row })
+    .collect()
 }

@@ -71,7 +71,10 @@ impl Observer {
         let Node { op, inputs, shape, dtype, site, .. } = self.program.node(id).clone();
         let float = |id: NodeId| self.program.node(id).dtype.is_float();
         match &op {
-            Op::Unary(Unary::IsFinite) | Op::Binary(Binary::Lt | Binary::Eq) | Op::ArgMax(_) => {
+            Op::Unary(Unary::Floor | Unary::Round | Unary::IsFinite)
+            | Op::Binary(Binary::Lt | Binary::Eq)
+            | Op::ArgMax(_)
+            | Op::ArgSort(..) => {
                 self.look(id, Look::Differs);
             }
             Op::Cast(to) if float(inputs[0]) && !to.is_float() => self.look(id, Look::Differs),
