@@ -12,7 +12,10 @@ use wgrad::{
 };
 use wgrad_nn::{
     Schedule,
-    optim::{Adam, AdamConfig, AdamW, AdamWConfig, Ema, EmaConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig},
+    optim::{
+        Adagrad, AdagradConfig, Adam, AdamConfig, AdamW, AdamWConfig, Ema, EmaConfig, Lion, LionConfig, Muon,
+        MuonConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig,
+    },
 };
 
 /// The parts of the update that is recorded after a tape. A failing case shrinks towards no parts.
@@ -66,7 +69,7 @@ pub enum Outcome {
 
 /// Injections into tapes of up to this many steps.
 pub fn injection(steps: usize, ungated: bool) -> impl Strategy<Value = Injection> {
-    let pipeline = (any::<[bool; 7]>(), 0..4u8).prop_map(move |(parts, optimizer)| {
+    let pipeline = (any::<[bool; 7]>(), 0..8u8).prop_map(move |(parts, optimizer)| {
         let [scaled, accumulated, normalised, noise, shaped, clipped, averaged] = parts;
         Pipeline { scaled, accumulated, normalised, noise, shaped, clipped, averaged, optimizer, ungated }
     });
@@ -120,10 +123,20 @@ impl Injection {
             0 => Box::new(Sgd::new(&mut store, &params, SgdConfig { lr, momentum: 0.9, ..SgdConfig::default() })),
             1 => Box::new(Adam::new(&mut store, &params, AdamConfig { lr, ..AdamConfig::default() })),
             2 => Box::new(AdamW::new(&mut store, &params, AdamWConfig { lr, ..AdamWConfig::default() })),
-            _ => {
+            3 => {
                 let config = RmsPropConfig { lr, momentum: 0.5, centered: true, ..RmsPropConfig::default() };
                 Box::new(RmsProp::new(&mut store, &params, config))
             }
+            4 => {
+                let config = AdamConfig { lr, amsgrad: true, ..AdamConfig::default() };
+                Box::new(Adam::new(&mut store, &params, config))
+            }
+            5 => {
+                let config = AdagradConfig { lr, lr_decay: 0.1, ..AdagradConfig::default() };
+                Box::new(Adagrad::new(&mut store, &params, config))
+            }
+            6 => Box::new(Lion::new(&mut store, &params, LionConfig { lr, ..LionConfig::default() })),
+            _ => Box::new(Muon::new(&mut store, &params, MuonConfig { lr, ..MuonConfig::default() })),
         };
         let scaler = match self.pipeline.scaled {
             true => LossScaler::dynamic(&mut store, DynamicScale { init: 1024.0, ..DynamicScale::default() }),

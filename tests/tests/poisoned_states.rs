@@ -8,7 +8,10 @@ use wgrad::{
 };
 use wgrad_nn::{
     Trainer, TrainerConfig,
-    optim::{Adam, AdamConfig, AdamW, AdamWConfig, Group, RmsProp, RmsPropConfig, Sgd, SgdConfig},
+    optim::{
+        Adagrad, AdagradConfig, Adam, AdamConfig, AdamW, AdamWConfig, Group, Lion, LionConfig, Muon, MuonConfig,
+        MuonOthers, RmsProp, RmsPropConfig, Sgd, SgdConfig,
+    },
 };
 use wgrad_tests::{Linear, Machine, gpu, named, same_bits};
 
@@ -22,8 +25,8 @@ fn scalar(value: f32) -> Array {
 
 type Make = fn(&mut Store, &ParamSet) -> Box<dyn Optimizer>;
 
-/// Optimizers that square gradients, and what the first step of rate 0.1 along a large one is.
-fn squaring() -> Vec<(&'static str, f64, Make)> {
+/// Optimizers whose step does not grow with the gradient, and what the first step of rate 0.1 along a large one is.
+fn bounded() -> Vec<(&'static str, f64, Make)> {
     vec![
         ("adam", -0.1, |store, params| {
             Box::new(Adam::new(store, params, AdamConfig { lr: 0.1.into(), ..AdamConfig::default() }))
@@ -43,6 +46,21 @@ fn squaring() -> Vec<(&'static str, f64, Make)> {
         ("rmsprop, centered", -0.1 / 0.0099f64.sqrt(), |store, params| {
             let config = RmsPropConfig { lr: 0.1.into(), centered: true, momentum: 0.5, ..RmsPropConfig::default() };
             Box::new(RmsProp::new(store, params, config))
+        }),
+        ("amsgrad", -0.1, |store, params| {
+            let config = AdamConfig { lr: 0.1.into(), amsgrad: true, ..AdamConfig::default() };
+            Box::new(Adam::new(store, params, config))
+        }),
+        ("adagrad", -0.1, |store, params| {
+            let config = AdagradConfig { lr: 0.1.into(), weight_decay: 0.5, ..AdagradConfig::default() };
+            Box::new(Adagrad::new(store, params, config))
+        }),
+        ("lion", -0.1, |store, params| {
+            Box::new(Lion::new(store, params, LionConfig { lr: 0.1.into(), ..LionConfig::default() }))
+        }),
+        ("muon", -0.1, |store, params| {
+            let others = MuonOthers { lr: 0.1.into(), weight_decay: 0.0, ..MuonOthers::default() };
+            Box::new(Muon::new(store, params, MuonConfig { others, ..MuonConfig::default() }))
         }),
     ]
 }
@@ -68,7 +86,7 @@ fn a_large_gradient_stops_no_parameter() {
         ("clipped by infinity", |g| g.clip_by_global_norm(ClipNorm::new(f64::INFINITY))),
         ("unchecked", |g| g),
     ];
-    for (name, first, make) in squaring() {
+    for (name, first, make) in bounded() {
         for (what, pipeline) in pipelines {
             for size in [1.0f32, 1e10, 1e19, -1e20, 1e25, -3e38] {
                 let mut store = Store::new();
@@ -96,7 +114,7 @@ fn a_large_gradient_stops_no_parameter() {
 #[test]
 fn large_gradients_in_a_row_are_one_constant_gradient() {
     for name in ["cpu", "gpu"] {
-        for (optimizer, _, make) in squaring() {
+        for (optimizer, _, make) in bounded() {
             let of_size = |size: f32| {
                 let mut store = Store::new();
                 let model = Linear::new(&mut store, &[f32s(&[0.0])]);

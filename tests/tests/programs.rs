@@ -10,7 +10,10 @@ use wgrad::{
     plan::Plan,
     testing::{Mode, recipe},
 };
-use wgrad_nn::optim::{Adam, AdamConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig};
+use wgrad_nn::optim::{
+    Adagrad, AdagradConfig, Adam, AdamConfig, Lion, LionConfig, Muon, MuonConfig, RmsProp, RmsPropConfig, Sgd,
+    SgdConfig,
+};
 use wgrad_tests::{Linear, Machine, MakeOptimizer, Mlp, proptest_config as config, same_bits};
 
 const F32: DType = DType::F32;
@@ -55,7 +58,7 @@ fn passes_are_listed_in_the_order_in_which_they_act() {
 
 #[test]
 fn an_optimizer_leaves_alone_what_the_loss_does_not_reach() {
-    let optimizers: [MakeOptimizer; 3] = [
+    let optimizers: [MakeOptimizer; 7] = [
         |store, params| {
             let config = SgdConfig { momentum: 0.9, weight_decay: 0.1, ..SgdConfig::default() };
             Box::new(Sgd::new(store, params, config))
@@ -65,6 +68,16 @@ fn an_optimizer_leaves_alone_what_the_loss_does_not_reach() {
             let config = RmsPropConfig { momentum: 0.9, centered: true, weight_decay: 0.1, ..RmsPropConfig::default() };
             Box::new(RmsProp::new(store, params, config))
         },
+        |store, params| {
+            let config = AdamConfig { weight_decay: 0.1, amsgrad: true, ..AdamConfig::default() };
+            Box::new(Adam::new(store, params, config))
+        },
+        |store, params| {
+            let config = AdagradConfig { weight_decay: 0.1, lr_decay: 0.1, ..AdagradConfig::default() };
+            Box::new(Adagrad::new(store, params, config))
+        },
+        |store, params| Box::new(Lion::new(store, params, LionConfig { weight_decay: 0.1, ..LionConfig::default() })),
+        |store, params| Box::new(Muon::new(store, params, MuonConfig::default())),
     ];
     for optimizer in optimizers {
         let mut store = Store::new();

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use wgrad::{Array, DType, Data, Flat, Optimizer, Program, Store, Tape, testing::central_difference};
 use wgrad_nn::{
     Builder, Cell, Recurrent, RecurrentInit,
-    optim::{AdamW, AdamWConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig},
+    optim::{
+        Adagrad, AdagradConfig, AdamW, AdamWConfig, Muon, MuonConfig, MuonOthers, RmsProp, RmsPropConfig, Sam, Sgd,
+        SgdConfig,
+    },
 };
 use wgrad_tests::{Mlp, reference};
 
@@ -20,6 +23,11 @@ impl Unrolled {
     /// Two updates on one batch, the loss after them, and its derivatives in the bound of the clip and in the parameters
     /// before the first update.
     fn new<O: Optimizer>(optimizer: impl Fn(&mut Store, &wgrad::ParamSet) -> O) -> Self {
+        Self::climbing(None, optimizer)
+    }
+
+    /// As `new`, with gradients from the end of a climb.
+    fn climbing<O: Optimizer>(sam: Option<Sam>, optimizer: impl Fn(&mut Store, &wgrad::ParamSet) -> O) -> Self {
         let mut store = Store::new();
         let model = Mlp::new(&mut store, DType::F64);
         let params = model.params();
@@ -29,7 +37,9 @@ impl Unrolled {
         let start = Flat::new(params.arenas(store.layout()).into_iter().map(|arena| (arena, t.state(arena))).collect());
         let (mut values, mut states) = (start.clone(), None);
         for _ in 0..2 {
-            let grads = t.with_params(&values, || model.loss(&t).grad(&params)).clip_by_global_norm(max_norm);
+            let grads = || model.loss(&t).grad(&params);
+            let grads = t.with_params(&values, || sam.map_or_else(grads, |sam| sam.grad(grads)));
+            let grads = grads.clip_by_global_norm(max_norm);
             let present = states.take().unwrap_or_else(|| optimizer.current(&t, grads.flat()));
             let (new, new_states) = optimizer.update(&values, &grads, &present);
             (values, states) = (new, Some(new_states));
@@ -111,6 +121,42 @@ fn two_steps_of_clip_and_adamw() {
 fn two_steps_of_clip_and_rmsprop() {
     Unrolled::new(|store, params| {
         RmsProp::new(store, params, RmsPropConfig { lr: 0.05.into(), eps: 0.1, ..RmsPropConfig::default() })
+    })
+    .check(0.3);
+}
+
+#[test]
+fn two_steps_of_clip_and_amsgrad() {
+    Unrolled::new(|store, params| {
+        let config = AdamWConfig { lr: 0.05.into(), eps: 0.1, amsgrad: true, ..AdamWConfig::default() };
+        AdamW::new(store, params, config)
+    })
+    .check(0.3);
+}
+
+#[test]
+fn two_steps_of_clip_and_adagrad() {
+    Unrolled::new(|store, params| {
+        let config = AdagradConfig { lr: 0.05.into(), eps: 0.1, lr_decay: 0.3, ..AdagradConfig::default() };
+        Adagrad::new(store, params, config)
+    })
+    .check(0.3);
+}
+
+/// The step of a matrix does not depend on the size of its gradient, but that of a vector does.
+#[test]
+fn two_steps_of_clip_and_muon() {
+    Unrolled::new(|store, params| {
+        let others = MuonOthers { lr: 0.05.into(), eps: 0.1, ..MuonOthers::default() };
+        Muon::new(store, params, MuonConfig { lr: 0.05.into(), others, ..MuonConfig::default() })
+    })
+    .check(0.3);
+}
+
+#[test]
+fn two_climbs_and_steps() {
+    Unrolled::climbing(Some(Sam::new(0.2)), |store, params| {
+        Sgd::new(store, params, SgdConfig { lr: 0.2.into(), momentum: 0.9, ..SgdConfig::default() })
     })
     .check(0.3);
 }

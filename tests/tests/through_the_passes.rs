@@ -11,7 +11,7 @@ use wgrad::{
 use wgrad_cpu::CpuBackend;
 use wgrad_nn::{
     Builder, Init, Linear,
-    optim::{Adam, AdamConfig, AdamW, AdamWConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig},
+    optim::{Adagrad, AdagradConfig, Adam, AdamConfig, AdamW, AdamWConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig},
 };
 
 const F64: DType = DType::F64;
@@ -24,6 +24,8 @@ enum Kind {
     Adam,
     AdamW,
     RmsProp,
+    AmsGrad,
+    Adagrad,
 }
 
 /// A model with its data, and what happens to its gradients.
@@ -45,7 +47,8 @@ struct Case {
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    let kind = select(vec![Kind::Momentum, Kind::Nesterov, Kind::Adam, Kind::AdamW, Kind::RmsProp]);
+    let kinds = [Kind::Momentum, Kind::Nesterov, Kind::Adam, Kind::AdamW, Kind::RmsProp, Kind::AmsGrad, Kind::Adagrad];
+    let kind = select(kinds.to_vec());
     let sizes = (prop::collection::vec(1..4usize, 2..4), 1..4usize, any::<u64>());
     (sizes, kind, any::<[bool; 4]>(), select(vec![0.3, 0.8, 0.999, 1.001, 1.3, 1e3])).prop_map(
         |((widths, rows, seed), kind, [scaled, accumulated, centralized, agc], bound)| Case {
@@ -95,6 +98,14 @@ impl Case {
             Kind::Adam => {
                 let config = AdamConfig { lr: rate, eps, weight_decay: 0.1, ..AdamConfig::default() };
                 Box::new(Adam::new(&mut store, &params, config))
+            }
+            Kind::AmsGrad => {
+                let config = AdamConfig { lr: rate, betas: (0.9, 0.5), eps, amsgrad: true, ..AdamConfig::default() };
+                Box::new(Adam::new(&mut store, &params, config))
+            }
+            Kind::Adagrad => {
+                let config = AdagradConfig { lr: rate, eps, weight_decay: 0.1, ..AdagradConfig::default() };
+                Box::new(Adagrad::new(&mut store, &params, config))
             }
             Kind::AdamW => {
                 Box::new(AdamW::new(&mut store, &params, AdamWConfig { lr: rate, eps, ..AdamWConfig::default() }))
@@ -230,7 +241,7 @@ impl Case {
         let check = Gradcheck::new().random_directions(2);
         // The root of a first squared gradient is its magnitude: a kink that no comparison shows, near which differences
         // are worse.
-        let magnitudes = matches!(self.kind, Kind::Adam | Kind::AdamW | Kind::RmsProp);
+        let magnitudes = !matches!(self.kind, Kind::Momentum | Kind::Nesterov);
         let check = if magnitudes { check.atol(2e-6).rtol(2e-6) } else { check };
         let checked = check.check_params(&mut session, &world.params, &inputs, |t, x| self.unrolled(t, x, &world));
         match checked {
@@ -272,7 +283,7 @@ fn two_updates_are_differentiated_by_all_that_they_depend_on() {
 #[test]
 fn a_hidden_bound_is_noticed() {
     let mut noticed = 0;
-    for kind in [Kind::Momentum, Kind::Adam, Kind::AdamW, Kind::RmsProp] {
+    for kind in [Kind::Momentum, Kind::Adam, Kind::AdamW, Kind::RmsProp, Kind::AmsGrad, Kind::Adagrad] {
         let (widths, rows) = (vec![2, 3, 2], 4);
         let plain = Case {
             widths,
@@ -292,5 +303,5 @@ fn a_hidden_bound_is_noticed() {
         assert!(mismatch && why.contains("input 0"), "{why}");
         noticed += 1;
     }
-    assert_eq!(noticed, 4);
+    assert_eq!(noticed, 6);
 }

@@ -236,6 +236,12 @@ pub enum OptimizerName {
     AdamW,
     /// RMSprop.
     RmsProp,
+    /// Adagrad.
+    Adagrad,
+    /// Lion.
+    Lion,
+    /// Muon for matrices, Adam with decoupled decay for everything else.
+    Muon,
 }
 
 /// The optimizer.
@@ -245,14 +251,18 @@ pub struct OptimizerConfig {
     pub kind: OptimizerName,
     /// The learning rate.
     pub lr: f64,
-    /// The momentum of SGD and RMSprop.
-    pub momentum: f64,
-    /// The decay rates of Adam's two moments.
-    pub betas: (f64, f64),
-    /// The number added to the divisor of Adam and RMSprop.
+    /// The momentum of SGD, RMSprop and Muon; `None` for the optimizer's usual value.
+    pub momentum: Option<f64>,
+    /// The decay rates of the moments of Adam and Lion; `None` for the optimizer's usual values.
+    pub betas: Option<(f64, f64)>,
+    /// The number added to the divisor of Adam, RMSprop and Adagrad.
     pub eps: f64,
     /// Weight decay.
     pub weight_decay: f64,
+    /// Whether Adam divides by the largest second moment so far.
+    pub amsgrad: bool,
+    /// Patterns of the matrices that Muon leaves to Adam.
+    pub exclude: Vec<String>,
     /// Factors of the learning rate by pattern.
     pub group_lr: Vec<(String, f64)>,
 }
@@ -292,6 +302,8 @@ pub struct TrainerSettings {
     pub centralize: bool,
     /// The standard deviation of the gradient noise.
     pub noise: Option<f64>,
+    /// The radius of sharpness-aware minimisation.
+    pub sam: Option<f64>,
     /// The weighting of micro-batches in an update.
     pub weighting: Weighting,
     /// The loss scale.

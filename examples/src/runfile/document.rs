@@ -352,12 +352,12 @@ impl<'d> Table<'d> {
         Ok(self.must(key, read))
     }
 
-    /// Two numbers in a list.
+    /// Two numbers in a list, if there are any.
     ///
     /// # Errors
     /// [`Error::RunFile`] if the value has another form, or a number is out of the range.
-    pub fn pair(&self, key: &'static str, range: Range) -> Result<(f64, f64)> {
-        let read = self.read(key, &format!("two numbers in a list, each {range}"), |value| match value {
+    pub fn optional_pair(&self, key: &'static str, range: Range) -> Result<Option<(f64, f64)>> {
+        self.read(key, &format!("two numbers in a list, each {range}"), |value| match value {
             Value::List(list) => match list[..] {
                 [Entry { value: Value::Number(a), .. }, Entry { value: Value::Number(b), .. }]
                     if range.has(a) && range.has(b) =>
@@ -367,8 +367,7 @@ impl<'d> Table<'d> {
                 _ => None,
             },
             _ => None,
-        })?;
-        Ok(self.must(key, read))
+        })
     }
 
     /// Numbers by pattern, from a table.

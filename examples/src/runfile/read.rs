@@ -2,8 +2,8 @@
 
 use super::{
     config::{
-        DataName, Decay, Inputs, LossConfig, MlpModel, Model, OptimizerConfig, ResNetModel, RnnModel, RunFile,
-        ScheduleConfig, TrainerSettings, TransformerModel, TwoTowerModel, Unguarded,
+        DataName, Decay, Inputs, LossConfig, MlpModel, Model, OptimizerConfig, OptimizerName, ResNetModel, RnnModel,
+        RunFile, ScheduleConfig, TrainerSettings, TransformerModel, TwoTowerModel, Unguarded,
     },
     document::{self, Entries, Entry, Range, Table, Value, listed},
     words,
@@ -320,13 +320,18 @@ impl LossConfig {
 
 impl OptimizerConfig {
     fn of(t: &Table<'_>) -> Result<Self> {
+        let kind = t.choice("kind", words::OPTIMIZERS)?;
+        // Muon's is the decay rate of a mean.
+        let momenta = if kind == OptimizerName::Muon { Range::BELOW_ONE } else { Range::NOT_NEGATIVE };
         Ok(Self {
-            kind: t.choice("kind", words::OPTIMIZERS)?,
+            kind,
             lr: t.number("lr", Range::NOT_NEGATIVE)?,
-            momentum: t.number("momentum", Range::NOT_NEGATIVE)?,
-            betas: t.pair("betas", Range::BELOW_ONE)?,
+            momentum: t.optional_number("momentum", momenta)?,
+            betas: t.optional_pair("betas", Range::BELOW_ONE)?,
             eps: t.number("eps", Range::POSITIVE_IN_F32)?,
             weight_decay: t.number("weight_decay", Range::NOT_NEGATIVE)?,
+            amsgrad: t.flag("amsgrad")?,
+            exclude: t.texts("exclude")?,
             group_lr: t.factors("group_lr", Range::NOT_NEGATIVE)?,
         })
     }
@@ -360,6 +365,7 @@ impl TrainerSettings {
             agc: t.optional_number("agc", Range::POSITIVE)?,
             centralize: t.flag("centralize")?,
             noise: t.optional_number("noise", Range::NOT_NEGATIVE)?,
+            sam: t.optional_number("sam", Range::POSITIVE)?,
             weighting: t.choice("weighting", words::WEIGHTINGS)?,
             loss_scale: t.choice_or_number("loss_scale", &scales, Range::POSITIVE, LossScale::Fixed)?,
         };
@@ -388,7 +394,7 @@ mod tests {
             let short = parse(&format!("model = {model:?}")).expect("sound");
             assert_eq!(parse(defaults(model).expect("known")).expect("sound"), short, "{model}");
             // A complete file has each optional key as a comment.
-            let optional = ["clip_norm", "clip_value", "agc", "noise", "over"];
+            let optional = ["clip_norm", "clip_value", "agc", "noise", "sam", "over"];
             let text = defaults(model).expect("known");
             assert!(optional.into_iter().all(|key| text.contains(&format!("# {key} = "))), "{model}");
             assert!(text.lines().all(|line| line.chars().count() <= 140), "{model}");
@@ -408,11 +414,11 @@ mod tests {
 
     #[test]
     fn optional_keys_are_read() {
-        let text = "model = \"mlp\"\n[trainer]\nclip_norm = 1\nclip_value = 2\nagc = 3\nnoise = 4\nloss_scale = 8\n\
+        let text = "model = \"mlp\"\n[trainer]\nclip_norm = 1\nclip_value = 2\nagc = 3\nnoise = 4\nsam = 5\nloss_scale = 8\n\
                     [schedule]\ndecay = \"linear\"\nover = 5\n[optimizer]\ngroup_lr = { \"head\" = 0.1 }";
         let RunFile { trainer, schedule, optimizer, .. } = parse(text).expect("sound");
-        let TrainerSettings { clip_norm, clip_value, agc, noise, loss_scale, .. } = trainer;
-        assert_eq!([clip_norm, clip_value, agc, noise], [1.0, 2.0, 3.0, 4.0].map(Some));
+        let TrainerSettings { clip_norm, clip_value, agc, noise, sam, loss_scale, .. } = trainer;
+        assert_eq!([clip_norm, clip_value, agc, noise, sam], [1.0, 2.0, 3.0, 4.0, 5.0].map(Some));
         assert_eq!((loss_scale, schedule.over), (LossScale::Fixed(8.0), 5));
         assert_eq!(optimizer.group_lr, [("head".to_string(), 0.1)]);
     }
@@ -457,6 +463,10 @@ mod tests {
                 "line 3: optimizer.betas is a list: expected two numbers in a list",
             ),
             ("model = \"mlp\"\n[optimizer]\neps = 1e-60", "line 3: optimizer.eps is "),
+            (
+                "model = \"mlp\"\n[optimizer]\nkind = \"muon\"\nmomentum = 1",
+                "line 4: optimizer.momentum is 1: expected ",
+            ),
             (
                 "model = \"mlp\"\n[schedule]\nwarmup = 400\ndecay = \"linear\"",
                 "line 3: schedule.warmup is 400: the rate has fallen after 300 steps",

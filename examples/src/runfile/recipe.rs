@@ -20,7 +20,10 @@ use wgrad_nn::{
     ResNet, ResNetConfig, Schedule, TrainerConfig, TwoTower, TwoTowerConfig,
     data::{Adding, Batch, Dataset, Digits, Friedman, ImageData, Spirals, Split, Task, TemporalOrder, Text},
     diagnosis::Setup,
-    optim::{Adam, AdamConfig, AdamW, AdamWConfig, Group, RmsProp, RmsPropConfig, Sgd, SgdConfig},
+    optim::{
+        Adagrad, AdagradConfig, Adam, AdamConfig, AdamW, AdamWConfig, Group, Lion, LionConfig, Muon, MuonConfig,
+        MuonOthers, MuonScale, RmsProp, RmsPropConfig, Sam, Sgd, SgdConfig,
+    },
     paths,
     track::Setting,
 };
@@ -97,7 +100,8 @@ impl RunFile {
     }
 
     fn optimizer(&self, store: &mut Store, params: &ParamSet) -> Result<Box<dyn Optimizer>> {
-        let OptimizerConfig { kind, lr, momentum, betas, eps, weight_decay, group_lr } = self.optimizer.clone();
+        let OptimizerConfig { kind, lr, momentum, betas, eps, weight_decay, amsgrad, exclude, group_lr } =
+            self.optimizer.clone();
         let mut groups = vec![];
         let mut taken = ParamSet::default();
         for (pattern, factor) in group_lr {
@@ -106,7 +110,15 @@ impl RunFile {
             taken = taken.iter().chain(of.iter()).collect();
             groups.push(Group { params: of, lr: Some(self.schedule.rate(lr * factor).into()), weight_decay: None });
         }
+        let excluded = exclude
+            .iter()
+            .map(|pattern| self.select(store.layout(), "optimizer", pattern))
+            .collect::<Result<Vec<_>>>()?;
+        let exclude: ParamSet = excluded.iter().flat_map(ParamSet::iter).collect();
         let lr = self.schedule.rate(lr).into();
+        let of_adam = betas.unwrap_or(AdamConfig::default().betas);
+        let of_muon = momentum.unwrap_or(MuonConfig::default().momentum);
+        let momentum = momentum.unwrap_or(0.0);
         Ok(match kind {
             OptimizerName::Sgd => Box::new(Sgd::new(
                 store,
@@ -116,18 +128,36 @@ impl RunFile {
             OptimizerName::Adam => Box::new(Adam::new(
                 store,
                 params,
-                AdamConfig { lr, betas, eps, weight_decay, groups, ..AdamConfig::default() },
+                AdamConfig { lr, betas: of_adam, eps, weight_decay, amsgrad, groups, ..AdamConfig::default() },
             )),
             OptimizerName::AdamW => Box::new(AdamW::new(
                 store,
                 params,
-                AdamWConfig { lr, betas, eps, weight_decay, groups, ..AdamWConfig::default() },
+                AdamWConfig { lr, betas: of_adam, eps, weight_decay, amsgrad, groups, ..AdamWConfig::default() },
             )),
             OptimizerName::RmsProp => Box::new(RmsProp::new(
                 store,
                 params,
                 RmsPropConfig { lr, eps, momentum, weight_decay, groups, ..RmsPropConfig::default() },
             )),
+            OptimizerName::Adagrad => Box::new(Adagrad::new(
+                store,
+                params,
+                AdagradConfig { lr, eps, weight_decay, groups, ..AdagradConfig::default() },
+            )),
+            OptimizerName::Lion => {
+                let base = LionConfig::default();
+                let betas = betas.unwrap_or(base.betas);
+                Box::new(Lion::new(store, params, LionConfig { lr, betas, weight_decay, groups, ..base }))
+            }
+            OptimizerName::Muon => {
+                let others = MuonOthers { lr, betas: of_adam, eps, weight_decay };
+                // Steps of the size of AdamW's: one rate and one decay are for both.
+                let (scale, momentum) = (MuonScale::MatchAdamW, of_muon);
+                let config =
+                    MuonConfig { lr, momentum, scale, weight_decay, exclude, others, groups, ..MuonConfig::default() };
+                Box::new(Muon::new(store, params, config))
+            }
         })
     }
 
@@ -138,6 +168,7 @@ impl RunFile {
             weighting: t.weighting,
             loss_scale: t.loss_scale.clone(),
             noise: t.noise.map(|sigma| Noise::Fixed { sigma }),
+            sam: t.sam.map(Sam::new),
             centralize: t.centralize,
             agc: t.agc,
             clip_norm: t.clip_norm,

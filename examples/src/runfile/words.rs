@@ -109,6 +109,9 @@ pub const OPTIMIZERS: Words<OptimizerName> = &[
     ("adam", OptimizerName::Adam),
     ("adamw", OptimizerName::AdamW),
     ("rmsprop", OptimizerName::RmsProp),
+    ("adagrad", OptimizerName::Adagrad),
+    ("lion", OptimizerName::Lion),
+    ("muon", OptimizerName::Muon),
 ];
 
 /// `decay` of a schedule.

@@ -1,4 +1,4 @@
-//! Adam, and AdamW with decoupled weight decay.
+//! Adam, and AdamW with decoupled weight decay; both with AMSGrad, if asked for.
 
 use super::{
     again, check_eps, check_rate, divisors,
@@ -22,6 +22,8 @@ pub struct AdamConfig {
     pub eps: f64,
     /// L2 decay, added to the gradient, so that the step's scaling applies to it. For decoupled decay take [`AdamW`].
     pub weight_decay: f64,
+    /// True to divide by the largest second moment so far (AMSGrad, Reddi et al. 2018).
+    pub amsgrad: bool,
     /// Parameters with settings of their own.
     pub groups: Vec<Group>,
 }
@@ -29,7 +31,8 @@ pub struct AdamConfig {
 impl Default for AdamConfig {
     fn default() -> Self {
         let (lr, groups) = (1e-3.into(), vec![]);
-        Self { name: "adam".into(), lr, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0, groups }
+        let betas = (0.9, 0.999);
+        Self { name: "adam".into(), lr, betas, eps: 1e-8, weight_decay: 0.0, amsgrad: false, groups }
     }
 }
 
@@ -46,6 +49,8 @@ pub struct AdamWConfig {
     pub eps: f64,
     /// Decoupled decay: each step first multiplies a parameter by `1 - lr * weight_decay`.
     pub weight_decay: f64,
+    /// True to divide by the largest second moment so far (AMSGrad, Reddi et al. 2018).
+    pub amsgrad: bool,
     /// Parameters with settings of their own.
     pub groups: Vec<Group>,
 }
@@ -53,7 +58,8 @@ pub struct AdamWConfig {
 impl Default for AdamWConfig {
     fn default() -> Self {
         let (lr, groups) = (1e-3.into(), vec![]);
-        Self { name: "adamw".into(), lr, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.01, groups }
+        let betas = (0.9, 0.999);
+        Self { name: "adamw".into(), lr, betas, eps: 1e-8, weight_decay: 0.01, amsgrad: false, groups }
     }
 }
 
@@ -63,13 +69,17 @@ impl Default for AdamWConfig {
 /// g += weight_decay * p
 /// m  = b1 * m + (1 - b1) * g
 /// v  = b2 * v + (1 - b2) * g^2
-/// p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
+/// w  = max(w, v) with `amsgrad`, else v
+/// p -= lr / (1 - b1^t) * m / (sqrt(w) / sqrt(1 - b2^t) + eps)
 /// ```
 ///
 /// `t` counts the steps of each parameter: a parameter without a gradient stays as it is. An element of `g` whose
 /// square overflows (in f32, beyond 1.8e19), such as an unchecked infinity, counts as the largest whose square does
 /// not. In PyTorch it makes `v` infinite, and stops its parameter for good. An element whose square underflows counts
 /// as 0 in `v`, as in PyTorch: its step is then divided by `eps` alone.
+///
+/// With `amsgrad` (Reddi, Kale & Kumar 2018) the divisor never falls, but for the correction of its first steps. The
+/// maximum is of the uncorrected moments, as in PyTorch.
 #[derive(Clone, Debug)]
 pub struct Adam {
     config: AdamConfig,
@@ -84,27 +94,36 @@ pub struct AdamW {
     states: OptimizerStates,
 }
 
-/// The states of both optimizers, in order: the moments, and `1 - b^t` per segment. As all states, they are 0 at first.
-const FLAT: [&str; 2] = ["m", "v"];
-const SEGMENTAL: [&str; 2] = ["correction_m", "correction_v"];
+/// The states of both optimizers, in order: the moments, the largest second moment if AMSGrad needs it, and `1 - b^t`
+/// per segment. As all states, they are 0 at first.
+pub(super) const FLAT: [&str; 3] = ["m", "v", "v_max"];
+pub(super) const SEGMENTAL: [&str; 2] = ["correction_m", "correction_v"];
+
+/// The number of flat states.
+fn flat_states(amsgrad: bool) -> usize {
+    if amsgrad { 3 } else { 2 }
+}
 
 #[track_caller]
-fn check(name: &str, betas: (f64, f64), eps: f64) {
+pub(super) fn check(name: &str, betas: (f64, f64), eps: f64) {
     check_rate(name, "betas.0", betas.0);
     check_rate(name, "betas.1", betas.1);
     check_eps(name, eps);
 }
 
-/// The differences to subtract from the parameters, and the new states.
+/// The differences to subtract from the parameters, and the new states. A state of the largest second moment, if there
+/// is one, makes it AMSGrad.
 #[track_caller]
-fn step<'t>(
+pub(super) fn step<'t>(
     rule: &Rule<'t>,
     g: Tensor<'t>,
     lr: Tensor<'t>,
     (betas, eps): ((f64, f64), f64),
 ) -> (Tensor<'t>, Vec<Tensor<'t>>) {
-    let [m, v, correction_m, correction_v] = rule.states[..] else {
-        panic!("adam: its states are {FLAT:?} and {SEGMENTAL:?}")
+    let (m, v, largest, correction_m, correction_v) = match rule.states[..] {
+        [m, v, correction_m, correction_v] => (m, v, None, correction_m, correction_v),
+        [m, v, largest, correction_m, correction_v] => (m, v, Some(largest), correction_m, correction_v),
+        _ => panic!("adam: its states are {FLAT:?} and {SEGMENTAL:?}"),
     };
     let mean = |old: Tensor<'t>, new: Tensor<'t>, beta: f64| old * beta + new * (1.0 - beta);
     let m = mean(m, g, betas.0);
@@ -115,8 +134,10 @@ fn step<'t>(
     // Take reciprocals per segment: a division by the broadcast values would be 0 / 0 in the padding.
     let rate = (lr / correction_m).segment_broadcast(&rule.segments);
     let scale = correction_v.sqrt().recip().segment_broadcast(&rule.segments);
-    let change = rate * m / (v.guarded_sqrt() * scale + eps);
-    (change, vec![m, v, correction_m, correction_v])
+    let largest = largest.map(|largest| largest.maximum(v));
+    let change = rate * m / (largest.unwrap_or(v).guarded_sqrt() * scale + eps);
+    let flat = [m, v].into_iter().chain(largest);
+    (change, flat.chain([correction_m, correction_v]).collect())
 }
 
 impl Adam {
@@ -127,7 +148,8 @@ impl Adam {
     #[track_caller]
     pub fn new(store: &mut Store, params: &ParamSet, config: AdamConfig) -> Self {
         check("adam", config.betas, config.eps);
-        let states = OptimizerStates::declare(store, params, &config.name, &FLAT, &SEGMENTAL);
+        let states =
+            OptimizerStates::declare(store, params, &config.name, &FLAT[..flat_states(config.amsgrad)], &SEGMENTAL);
         let adam = Self { config, states };
         adam.settings().check(store.layout(), params);
         adam
@@ -147,7 +169,8 @@ impl AdamW {
     #[track_caller]
     pub fn new(store: &mut Store, params: &ParamSet, config: AdamWConfig) -> Self {
         check("adamw", config.betas, config.eps);
-        let states = OptimizerStates::declare(store, params, &config.name, &FLAT, &SEGMENTAL);
+        let states =
+            OptimizerStates::declare(store, params, &config.name, &FLAT[..flat_states(config.amsgrad)], &SEGMENTAL);
         let adam = Self { config, states };
         adam.settings().check(store.layout(), params);
         adam
@@ -176,7 +199,8 @@ macro_rules! common {
 
         fn parameters(&self) -> Vec<(&'static str, String)> {
             let c = &self.config;
-            let own = [("betas", format!("{:?}", c.betas)), ("eps", c.eps.to_string())];
+            let own =
+                [("betas", format!("{:?}", c.betas)), ("eps", c.eps.to_string()), ("amsgrad", c.amsgrad.to_string())];
             self.settings().printed(&own)
         }
 
@@ -187,7 +211,8 @@ macro_rules! common {
         fn preconditioner<'t>(&self, tape: &'t Tape) -> Option<Preconditioner<'t>> {
             let c = &self.config;
             let divisor = |arena: StateId, states: &[StateId]| {
-                let [v, correction] = [1, 3].map(|at| tape.state(states[at]));
+                let flat = flat_states(c.amsgrad);
+                let [v, correction] = [flat - 1, flat + 1].map(|at| tape.state(states[at]));
                 let scale = correction.sqrt().recip().segment_broadcast(&tape.layout().segments(arena));
                 v.sqrt() * scale + c.eps
             };

@@ -197,12 +197,16 @@ impl Settings<'_> {
         self.weight_decay(rule).map_or(rule.grads, |decay| rule.grads + rule.params * flat(rule, decay))
     }
 
+    /// A bound of [`Settings::decayed`], as [`Rule::largest`] is one of the gradients: weight decay is added to bounded
+    /// gradients, so their bound no longer holds.
+    pub fn largest(&self, rule: &Rule<'_>) -> f64 {
+        if self.decays() { f64::INFINITY } else { rule.largest }
+    }
+
     /// As [`Settings::decayed`], for an optimizer that squares the gradient.
     #[track_caller]
     pub fn moments_of<'t>(&self, rule: &Rule<'t>) -> Tensor<'t> {
-        // Weight decay is added to bounded gradients, so their bound no longer holds.
-        let largest = if self.decays() { f64::INFINITY } else { rule.largest };
-        squarable(self.decayed(rule), largest)
+        squarable(self.decayed(rule), self.largest(rule))
     }
 
     /// Lints of these settings.

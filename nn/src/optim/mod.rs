@@ -1,18 +1,27 @@
-//! Optimizers: pure rules over whole arenas, with PyTorch's formulas and defaults.
+//! Optimizers: pure rules over whole arenas, with PyTorch's formulas and defaults, or those of their papers.
 
 pub mod schedule;
 
+mod adagrad;
 mod adam;
 mod ema;
 mod groups;
+mod lion;
+mod muon;
+mod newton_schulz;
 mod range;
 mod rmsprop;
+pub(crate) mod sam;
 mod sgd;
 
+pub use adagrad::{Adagrad, AdagradConfig};
 pub use adam::{Adam, AdamConfig, AdamW, AdamWConfig};
 pub use ema::{Ema, EmaConfig};
 pub use groups::{Group, Rate};
+pub use lion::{Lion, LionConfig};
+pub use muon::{Muon, MuonConfig, MuonOthers, MuonScale};
 pub use rmsprop::{RmsProp, RmsPropConfig};
+pub use sam::Sam;
 pub use schedule::Schedule;
 pub use sgd::{Sgd, SgdConfig};
 

@@ -30,6 +30,16 @@ pub(super) fn squarable(g: Tensor<'_>, bound: f64) -> Tensor<'_> {
     if bound <= root { g } else { kept(g, root) }
 }
 
+/// As [`squarable`], for squares that are summed over all steps: clamped to the largest magnitude whose squares no
+/// number of steps makes infinite, because a sum that is 2^24 times its terms, or in f64 2^53 times, takes in no more
+/// of them.
+#[track_caller]
+pub(super) fn summable(g: Tensor<'_>, bound: f64) -> Tensor<'_> {
+    let (_, root) = largest(g.dtype());
+    let most = root / if g.dtype() == DType::F64 { 2f64.powi(27) } else { 2f64.powi(13) };
+    if bound <= most { g } else { kept(g, most) }
+}
+
 /// Clamps a sum of gradients, or a parameter moved by such a sum, to the largest finite number, from which training can
 /// recover. No element of the gradients exceeds `bound`; a small bound makes the clamp unnecessary.
 #[track_caller]

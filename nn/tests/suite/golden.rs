@@ -17,7 +17,7 @@ fn folder() -> PathBuf {
 fn tensors() -> &'static HashMap<String, Array> {
     static TENSORS: OnceLock<HashMap<String, Array>> = OnceLock::new();
     TENSORS.get_or_init(|| {
-        let files = ["optim.safetensors", "ops_rnn.safetensors", "schedules.safetensors"];
+        let files = ["optim.safetensors", "optimizers.safetensors", "ops_rnn.safetensors", "schedules.safetensors"];
         let read = |file: &str| fs::read(folder().join(file)).expect("a golden file");
         files.iter().flat_map(|file| decode(&read(file))).collect()
     })
@@ -68,6 +68,24 @@ impl Case {
         &self.0["attrs"][name]
     }
 
+    /// All attributes.
+    pub fn attrs(&self) -> &Value {
+        &self.0["attrs"]
+    }
+
+    /// The same case with another attribute.
+    pub fn with(&self, name: &str, value: Value) -> Self {
+        let mut changed = Self(self.0.clone());
+        changed.0["attrs"][name] = value;
+        changed
+    }
+
+    /// The rest of the names of inputs that begin with `prefix`.
+    pub fn inputs(&self, prefix: &str) -> Vec<&str> {
+        let names = self.0["inputs"].as_array().expect("a list").iter().map(|name| name.as_str().expect("text"));
+        names.filter_map(|name| name.strip_prefix(prefix)).collect()
+    }
+
     /// A number among the attributes, or what stands for its absence.
     pub fn number(&self, name: &str, default: f64) -> f64 {
         self.attr(name).as_f64().unwrap_or(default)
@@ -90,14 +108,23 @@ impl Case {
     /// Compares a value with the expected one.
     #[track_caller]
     pub fn check(&self, name: &str, have: &Array) {
+        if let Some(miss) = self.misses(name, have) {
+            panic!("{miss}");
+        }
+    }
+
+    /// The first element that is not the expected one.
+    #[track_caller]
+    pub fn misses(&self, name: &str, have: &Array) -> Option<String> {
         let want = self.tensor(name);
         assert_eq!((have.shape(), have.dtype()), (want.shape(), want.dtype()), "{}/{name}", self.id());
         let tolerance = |kind: &str| self.0["expect"][name][kind].as_f64().expect("a tolerance");
         let (rtol, atol) = (tolerance("rtol"), tolerance("atol"));
-        for (i, (have, want)) in have.to_f64().into_iter().zip(want.to_f64()).enumerate() {
+        let pairs = have.to_f64().into_iter().zip(want.to_f64());
+        pairs.enumerate().find_map(|(i, (have, want))| {
             let fits = abs_diff_eq!(have, want, epsilon = atol + rtol * want.abs());
-            assert!(fits, "{}/{name}[{i}]: {have} for {want}", self.id());
-        }
+            (!fits).then(|| format!("{}/{name}[{i}]: {have} for {want}", self.id()))
+        })
     }
 }
 

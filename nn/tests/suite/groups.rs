@@ -5,7 +5,10 @@ use approx::{abs_diff_eq, relative_eq};
 use wgrad::{Array, Optimizer, Param, ParamSet, Store, Tape, Tensor};
 use wgrad_nn::{
     Schedule,
-    optim::{Adam, AdamConfig, AdamW, AdamWConfig, Ema, EmaConfig, Group, RmsProp, RmsPropConfig, Sgd, SgdConfig},
+    optim::{
+        Adagrad, AdagradConfig, Adam, AdamConfig, AdamW, AdamWConfig, Ema, EmaConfig, Group, Lion, LionConfig, Muon,
+        MuonConfig, MuonOthers, RmsProp, RmsPropConfig, Sgd, SgdConfig,
+    },
 };
 
 /// The gradient of parameter `i` at step `t`.
@@ -13,12 +16,17 @@ fn gradient(i: usize, t: usize) -> f64 {
     ((i * 7 + t * 3 + 1) as f64).sin() + 0.1
 }
 
+/// The number of kinds of optimizers.
+const KINDS: usize = 8;
+
 /// One element's way under a rule with constant betas 0.9 and 0.99, eps 1e-3 and momentum 0.9.
 fn path(kind: usize, (i, mut p): (usize, f64), decay: f64, lr: impl Fn(usize) -> f64, steps: usize) -> f64 {
-    let (mut m, mut v) = (0.0, 0.0);
+    let (mut m, mut v, mut largest) = (0.0, 0.0, 0.0f64);
+    let decoupled = [2, 6, 7].contains(&kind);
     for t in 0..steps {
         let (g, lr) = (gradient(i, t), lr(t));
-        let g = if kind == 2 { g } else { g + decay * p };
+        let g = if decoupled { g } else { g + decay * p };
+        p *= if decoupled { 1.0 - lr * decay } else { 1.0 };
         match kind {
             0 => {
                 m = 0.9 * m + g;
@@ -28,12 +36,21 @@ fn path(kind: usize, (i, mut p): (usize, f64), decay: f64, lr: impl Fn(usize) ->
                 v = 0.99 * v + 0.01 * g * g;
                 p -= lr * g / (v.sqrt() + 1e-3);
             }
+            5 => {
+                v += g * g;
+                p -= lr * g / (v.sqrt() + 1e-3);
+            }
+            6 => {
+                p -= lr * (0.9 * m + 0.1 * g).signum();
+                m = 0.99 * m + 0.01 * g;
+            }
             _ => {
-                p *= if kind == 2 { 1.0 - lr * decay } else { 1.0 };
                 m = 0.9 * m + 0.1 * g;
                 v = 0.99 * v + 0.01 * g * g;
+                largest = largest.max(v);
                 let corrections = [0.9f64, 0.99].map(|b| 1.0 - b.powi(t as i32 + 1));
-                p -= lr * (m / corrections[0]) / ((v / corrections[1]).sqrt() + 1e-3);
+                let divisor = if kind == 4 { largest } else { v };
+                p -= lr * (m / corrections[0]) / ((divisor / corrections[1]).sqrt() + 1e-3);
             }
         }
     }
@@ -48,17 +65,31 @@ fn optimizer(kind: usize, store: &mut Store, params: &ParamSet, groups: Vec<Grou
             let base = SgdConfig { momentum: 0.9, ..SgdConfig::default() };
             Box::new(Sgd::new(store, params, SgdConfig { lr, weight_decay, groups, ..base }))
         }
-        1 => {
-            let base = AdamConfig::default();
+        1 | 4 => {
+            let base = AdamConfig { amsgrad: kind == 4, ..AdamConfig::default() };
             Box::new(Adam::new(store, params, AdamConfig { lr, betas, eps, weight_decay, groups, ..base }))
         }
         2 => {
             let base = AdamWConfig::default();
             Box::new(AdamW::new(store, params, AdamWConfig { lr, betas, eps, weight_decay, groups, ..base }))
         }
-        _ => {
+        3 => {
             let base = RmsPropConfig::default();
             Box::new(RmsProp::new(store, params, RmsPropConfig { lr, eps, weight_decay, groups, ..base }))
+        }
+        5 => {
+            let base = AdagradConfig::default();
+            Box::new(Adagrad::new(store, params, AdagradConfig { lr, eps, weight_decay, groups, ..base }))
+        }
+        6 => {
+            let base = LionConfig::default();
+            Box::new(Lion::new(store, params, LionConfig { lr, betas, weight_decay, groups, ..base }))
+        }
+        _ => {
+            // Vectors are stepped by AdamW, with rates and decays of its own.
+            let others = MuonOthers { lr, betas, eps, weight_decay };
+            let base = MuonConfig { lr: 7.0.into(), weight_decay: 0.9, ..MuonConfig::default() };
+            Box::new(Muon::new(store, params, MuonConfig { others, groups, ..base }))
         }
     }
 }
@@ -75,7 +106,7 @@ fn number(value: f64) -> Array {
 
 #[test]
 fn each_group_has_its_own_rate_and_decay() {
-    for kind in 0..4 {
+    for kind in 0..KINDS {
         let mut store = Store::new();
         let starts = [1.0, -0.5, 2.0, 0.7];
         let params = [0, 1, 2, 3].map(|i| store.param(&format!("p{i}"), &number(starts[i])));
@@ -117,7 +148,7 @@ fn each_group_has_its_own_rate_and_decay() {
 
 #[test]
 fn the_gradient_reaches_a_rate_that_is_a_state() {
-    for kind in 0..4 {
+    for kind in 0..KINDS {
         // (p after two updates)^2 by the learning rate.
         let run = |rate: f64| {
             let mut store = Store::new();
@@ -150,6 +181,47 @@ fn the_gradient_reaches_a_rate_that_is_a_state() {
             "{kind}: {slope} for {difference}"
         );
     }
+}
+
+/// A group of Muon's may hold matrices and others: a setting that is missing is that of each kind.
+#[test]
+fn a_group_of_muon_parts_into_matrices_and_others() {
+    let mut store = Store::new();
+    let names = ["plain/w", "plain/b", "rate/w", "rate/b", "decay/w", "decay/b"];
+    let params = names.map(|name| {
+        let shape: &[usize] = if name.ends_with('w') { &[1, 1] } else { &[1] };
+        store.param(name, &Array::new(shape, vec![1.0]))
+    });
+    let of = |prefix: &str| store.params_where(|path| path.starts_with(prefix));
+    let groups = vec![
+        Group { params: of("rate/"), lr: Some(0.01.into()), weight_decay: None },
+        Group { params: of("decay/"), lr: None, weight_decay: Some(0.5) },
+    ];
+    let others = MuonOthers { lr: 0.1.into(), betas: (0.0, 0.0), eps: 1e-12, weight_decay: 0.2 };
+    let config = MuonConfig { lr: 0.3.into(), weight_decay: 0.4, others, groups, ..MuonConfig::default() };
+    let all = store.params();
+    let muon = Muon::new(&mut store, &all, config);
+    let mut session = open(store);
+    let record =
+        |t: &Tape| muon.step(params.iter().map(|p| t.param(*p).sum()).reduce(|a, b| a + b).expect("some").grad(&all));
+    let step = session.record(record).expect("compiles");
+    session.run(&step, &[]).expect("runs");
+    // Five Newton-Schulz steps from 1; both kinds step by their rate.
+    let x = (0..5).fold(1.0, |x: f64, _| 3.4445 * x - 4.7750 * x.powi(3) + 2.0315 * x.powi(5));
+    let want = |lr: f64, decay: f64, step: f64| 1.0 - lr * decay - lr * step;
+    let wants = [
+        want(0.3, 0.4, x),
+        want(0.1, 0.2, 1.0),
+        want(0.01, 0.4, x),
+        want(0.01, 0.2, 1.0),
+        want(0.3, 0.5, x),
+        want(0.1, 0.5, 1.0),
+    ];
+    for ((name, param), want) in names.iter().zip(params).zip(wants) {
+        let have = session.read_param(param).expect("readable").item(0);
+        assert!(abs_diff_eq!(have, want, epsilon = 1e-10), "{name}: {have} for {want}");
+    }
+    assert_padding_is_zero(&mut session);
 }
 
 #[test]

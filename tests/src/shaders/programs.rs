@@ -13,7 +13,10 @@ use wgrad::{
 };
 use wgrad_nn::{
     Builder, Cell, Init, Linear, Recurrent, RecurrentInit,
-    optim::{Adam, AdamConfig, AdamW, AdamWConfig, RmsProp, RmsPropConfig, Sgd, SgdConfig},
+    optim::{
+        Adagrad, AdagradConfig, Adam, AdamConfig, AdamW, AdamWConfig, Lion, LionConfig, Muon, MuonConfig, RmsProp,
+        RmsPropConfig, Sgd, SgdConfig,
+    },
 };
 
 /// A function that gets each program, with its name and the options of the planner.
@@ -313,7 +316,7 @@ const PASSES: [(&str, Pass); 13] = [
     ("guard", |g, (.., guard)| g.check_finite().skip_if_not_finite(guard)),
 ];
 
-const OPTIMIZERS: [(&str, crate::MakeOptimizer); 4] = [
+const OPTIMIZERS: [(&str, crate::MakeOptimizer); 8] = [
     ("sgd", |store, params| {
         Box::new(Sgd::new(
             store,
@@ -324,6 +327,12 @@ const OPTIMIZERS: [(&str, crate::MakeOptimizer); 4] = [
     ("adam", |store, params| Box::new(Adam::new(store, params, AdamConfig::default()))),
     ("adamw", |store, params| Box::new(AdamW::new(store, params, AdamWConfig::default()))),
     ("rmsprop", |store, params| Box::new(RmsProp::new(store, params, RmsPropConfig::default()))),
+    ("amsgrad", |store, params| {
+        Box::new(Adam::new(store, params, AdamConfig { amsgrad: true, ..AdamConfig::default() }))
+    }),
+    ("adagrad", |store, params| Box::new(Adagrad::new(store, params, AdagradConfig::default()))),
+    ("lion", |store, params| Box::new(Lion::new(store, params, LionConfig::default()))),
+    ("muon", |store, params| Box::new(Muon::new(store, params, MuonConfig::default()))),
 ];
 
 /// Networks with their training steps.

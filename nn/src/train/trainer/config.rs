@@ -1,6 +1,6 @@
 //! The settings of a trainer.
 
-use crate::{monitor::MonitorConfig, train::Edit};
+use crate::{monitor::MonitorConfig, optim::Sam, train::Edit};
 use wgrad::{DynamicScale, Noise, ParamSet, Weighting};
 
 /// The precision of contractions.
@@ -42,6 +42,9 @@ pub struct TrainerConfig {
     pub precision: Precision,
     /// The factor of the loss.
     pub loss_scale: LossScale,
+    /// The climb after which the gradient of each micro-batch is taken: sharpness-aware minimisation, for twice the
+    /// work. The loss is recorded twice; updates report its value before the climb.
+    pub sam: Option<Sam>,
     /// The factors of some parameters' gradients, before any other pass.
     pub scale_grad: Vec<(ParamSet, f64)>,
     /// Noise added to the gradient, drawn from `seed`.
@@ -82,6 +85,7 @@ impl Default for TrainerConfig {
             weighting: Weighting::Mean,
             precision: Precision::F32,
             loss_scale: LossScale::Auto,
+            sam: None,
             scale_grad: vec![],
             noise: None,
             centralize: false,

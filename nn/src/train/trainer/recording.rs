@@ -1,7 +1,7 @@
 //! The programs that a trainer records: the loss of a micro-batch, its gradient, and the update with all passes.
 
 use super::{Inputs, Loss, Precision, Trainer};
-use crate::{layers::buffers::Remembered, monitor::Recorder, train::edit::recorded};
+use crate::{layers::buffers::Remembered, monitor::Recorder, optim::sam, train::edit::recorded};
 use wgrad::{Accumulator, Agc, Array, Centralize, DType, Grads, Scaled, Tape, Tensor, Weighting};
 
 impl Trainer {
@@ -17,7 +17,7 @@ impl Trainer {
 
     /// Records a micro-batch, with measurements if a recorder is given.
     #[track_caller]
-    pub(super) fn record_loss(&self, mut inputs: Inputs<'_>, watched: Option<&Recorder>) {
+    pub(super) fn record_loss<'t>(&self, mut inputs: Inputs<'t>, watched: Option<&Recorder>) {
         let tape = inputs.tape;
         let before = self.buffers.remember(tape);
         if let Some(recorder) = watched {
@@ -38,9 +38,21 @@ impl Trainer {
             None => record(),
             Some(recorder) => tape.with_probe(move |path, x| recorder.site(path, x), record),
         };
+        let gradient = |loss: Loss<'t>| {
+            let _call = tape.at(self.site);
+            self.scaler.scale(loss.or_nothing()).grad(&self.params)
+        };
+        let mut grads = gradient(loss);
+        if let Some(sam) = self.config.sam {
+            let above = {
+                let _call = tape.at(self.site);
+                sam.above(&grads)
+            };
+            grads = sam::at(tape, &above, || gradient(record()));
+        }
         {
             let _call = tape.at(self.site);
-            self.record_gradient(loss, before.moved(tape), watched);
+            self.record_treatment(loss, grads, before.moved(tape), watched);
         }
         if let Some(after) = &self.after {
             after(&inputs);
@@ -48,12 +60,17 @@ impl Trainer {
         self.asked.borrow_mut().extend(inputs.asked.into_inner());
     }
 
-    /// Records the steps from a micro-batch's loss to the window or to the parameters. `moved` are the buffers that it
-    /// has updated.
+    /// Records the steps from a micro-batch's gradient to the window or to the parameters. `moved` are the buffers that
+    /// its loss has updated.
     #[track_caller]
-    fn record_gradient<'t>(&self, loss: Loss<'t>, moved: Remembered<'t>, watched: Option<&Recorder>) {
+    fn record_treatment<'t>(
+        &self,
+        loss: Loss<'t>,
+        mut grads: Grads<'t, Scaled>,
+        moved: Remembered<'t>,
+        watched: Option<&Recorder>,
+    ) {
         let (value, tape) = (loss.or_nothing(), loss.value.tape());
-        let mut grads = self.scaler.scale(value).grad(&self.params);
         if self.config.check_loss {
             grads = grads.check_loss();
         }

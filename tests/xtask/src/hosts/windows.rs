@@ -60,14 +60,14 @@ pub fn run(root: &Path) -> Result<()> {
         copy(&toolchain.built(root, "release").join(program), &wine.desk.join(program))?;
     }
     wine.run("wgrad", &["--version"])?;
-    wine.verify("cpu", 628)?;
+    wine.verify("cpu", 652)?;
     // Colours are for terminals.
     if wine.said("wgrad", &["--quiet", "--device", "cpu"])?.contains('\u{1b}') {
         return Err(Error::Failed("the tour writes colours into a pipe".into()));
     }
     wine.saves_and_goes_on()?;
     wine.stops_at_ctrl_c()?;
-    for (interface, count) in [("vulkan", 342), ("dx12", 342)] {
+    for (interface, count) in [("vulkan", 354), ("dx12", 354)] {
         let device = wine.device(interface)?;
         wine.run("wgrad", &["doctor", "--device", &device])?;
         wine.verify(&device, count)?;
