@@ -1,11 +1,13 @@
 //! The parts of a training script around `wgrad`: modules, initial values, optimizers, schedules, data and checkpoints.
 //!
 //! - [`Builder`] declares parameters in a `wgrad::Store`; modules are small structs of parameter handles whose
-//!   `forward` records onto the tape of its argument: [`Linear`], [`Conv2d`], [`ConvTranspose2d`], [`Upsample`], [`Embedding`], [`Recurrent`],
-//!   [`MultiHeadAttention`], [`FeedForward`], [`Scale`], [`Dropout`], the norms [`LayerNorm`], [`RmsNorm`],
-//!   [`GroupNorm`] and [`BatchNorm`].
+//!   `forward` records onto the tape of its argument: [`Linear`], [`Conv2d`], [`ConvTranspose2d`],
+//!   [`Upsample`], [`Embedding`], [`Recurrent`], [`RecurrentStack`], [`MultiHeadAttention`], [`CrossAttention`], [`Rotary`], [`FeedForward`], [`Scale`],
+//!   [`Dropout`], the norms [`LayerNorm`], [`RmsNorm`], [`GroupNorm`], [`InstanceNorm`], [`BatchNorm`] and
+//!   [`BatchNorm1d`].
 //! - [`Gpt`], [`ResNet`], [`TwoTower`] and [`Mlp`] are whole models. Pooling has no parameters: see
 //!   `wgrad::Tensor::max_pool2d`.
+//! - [`KvCache`] keeps keys and values while a [`Gpt`] writes a text: see [`Gpt::forward_cached`].
 //! - [`paths`] selects parameters by pattern, to freeze them or to group them; [`Summary`] prints them; [`probe`] has
 //!   statistics of activations.
 //! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates.
@@ -58,10 +60,11 @@ mod train;
 pub use diagnosis::{Forecast, LrFinder, LrPoint, LrRange, Sign, Warning};
 pub use error::{Error, Result};
 pub use layers::{
-    Activation, AttentionConfig, BatchNorm, BlockConfig, Buffers, Builder, Conv2d, ConvTranspose2d, Dropout, Embedding,
-    Fan, FeedForward, GroupNorm, Init, Interpolation, LayerNorm, Linear, MultiHeadAttention, Norm, NormKind, NormPlace,
-    Outputs, Recurrent, RecurrentInit, Remembered, RmsNorm, Row, Scale, Summary, TransformerBlock, Upsample, init,
-    omega, paths,
+    Activation, AttentionConfig, BatchNorm, BatchNorm1d, BlockConfig, Buffers, Builder, Conv2d, ConvTranspose2d,
+    CrossAttention, Dropout, Embedding, Fan, FeedForward, GroupNorm, Init, InstanceNorm, Interpolation, KeysValues,
+    KvCache, LayerNorm, Linear, MultiHeadAttention, Norm, NormKind, NormPlace, Outputs, Recurrent, RecurrentInit,
+    RecurrentStack, Remembered, RmsNorm, Rotary, RotaryPairs, Row, Scale, StackConfig, StackOutputs, Summary,
+    TransformerBlock, Upsample, init, omega, paths,
 };
 pub use models::{
     BlockKind, Bridge, Gpt, GptConfig, Mlp, MlpConfig, MlpLayer, ResNet, ResNetBlock, ResNetConfig, Stem, TwoTower,

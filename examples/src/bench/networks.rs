@@ -71,7 +71,7 @@ impl Training for Decoder {
         let (draw, residual) = (Draw::Normal(0.0, std), Draw::Normal(0.0, std / (2.0 * self.layers as f64).sqrt()));
         let mut weights = vec![
             Weight::plain("wte", model.tokens.weight, &[VOCABULARY, width], draw),
-            Weight::plain("wpe", model.positions.weight, &[context, width], draw),
+            Weight::plain("wpe", model.positions.as_ref().expect("they are learnt").weight, &[context, width], draw),
         ];
         for (i, block) in model.blocks.iter().enumerate() {
             let name = |part: &str| format!("h{i}.{part}");

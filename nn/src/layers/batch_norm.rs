@@ -70,3 +70,55 @@ impl BatchNorm {
         normed.y
     }
 }
+
+/// [`BatchNorm`] of features or of sequences, and of nothing else, as PyTorch's `BatchNorm1d`: images that lack a
+/// dimension are refused instead of being taken for sequences.
+///
+/// ```
+/// use wgrad::{DType, Store, Tape};
+/// use wgrad_nn::{BatchNorm1d, Builder};
+/// let mut store = Store::new();
+/// let norm = BatchNorm1d::new(Builder::new(&mut store, 0).at("norm"), 3);
+/// let t = Tape::new(store.into_parts().0);
+/// let y = norm.forward(t.input("x", [8, 3, 20], DType::F32), true);
+/// assert_eq!(y.shape(), [8, 3, 20].into());
+/// ```
+#[derive(Clone, Debug)]
+pub struct BatchNorm1d {
+    /// The normalisation. Its parameters and its buffer have the paths of a [`BatchNorm`].
+    pub norm: BatchNorm,
+}
+
+impl BatchNorm1d {
+    /// Declares what [`BatchNorm::new`] declares.
+    #[track_caller]
+    pub fn new(b: Builder<'_>, channels: usize) -> Self {
+        Self { norm: BatchNorm::new(b, channels) }
+    }
+
+    /// The same with another momentum, in (0, 1].
+    ///
+    /// # Panics
+    /// If the momentum is outside its range.
+    #[must_use]
+    #[track_caller]
+    pub fn with_momentum(self, momentum: f64) -> Self {
+        Self { norm: self.norm.with_momentum(momentum) }
+    }
+
+    /// Normalises `[batch, channels]` or `[batch, channels, length]` as [`BatchNorm::forward`] does.
+    ///
+    /// # Panics
+    /// If `x` has another number of dimensions, or of channels; in training, if a channel has fewer than two elements.
+    #[track_caller]
+    pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
+        let shape = x.shape();
+        assert!(
+            matches!(shape.rank(), 2 | 3),
+            "batch_norm_1d of {}{shape}: needs [batch, channels] or [batch, channels, length]",
+            x.dtype()
+        );
+        let _call = x.tape().call("batch_norm_1d", &[x]);
+        self.norm.forward(x, training)
+    }
+}

@@ -124,6 +124,12 @@ impl<'s> Builder<'s> {
         self.store.state(&format!("{}{}", buffers::PREFIX, self.join(name)), &array)
     }
 
+    /// Declares a state, named `cache/<path>/<name>`, that keeps what sampling has computed.
+    #[track_caller]
+    pub(crate) fn cache(&mut self, name: &str, value: &Array) -> StateId {
+        self.store.state(&format!("cache/{}", self.join(name)), value)
+    }
+
     fn join(&self, name: &str) -> String {
         if self.path.is_empty() { name.into() } else { format!("{}/{name}", self.path) }
     }

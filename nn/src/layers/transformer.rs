@@ -1,6 +1,8 @@
 //! The block of a transformer: attention and a feed-forward network, each with a residual connection and a norm.
 
-use super::{Activation, AttentionConfig, Builder, Dropout, Init, LayerNorm, Linear, MultiHeadAttention};
+use super::{
+    Activation, AttentionConfig, Builder, Dropout, Init, KvCache, LayerNorm, Linear, MultiHeadAttention, kv_cache::Past,
+};
 use wgrad::Tensor;
 
 /// Two linear layers with an activation between them, position by position.
@@ -110,14 +112,30 @@ impl TransformerBlock {
     /// If `x` has another shape or type.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>, training: bool) -> Tensor<'t> {
+        self.run(x, training, None)
+    }
+
+    /// As [`TransformerBlock::forward`] in evaluation, for new positions after those in a cache: see
+    /// [`MultiHeadAttention::forward_cached`].
+    ///
+    /// # Panics
+    /// As [`MultiHeadAttention::forward_cached`].
+    #[track_caller]
+    pub fn forward_cached<'t>(&self, x: Tensor<'t>, cache: &KvCache, layer: usize) -> Tensor<'t> {
+        let time = x.shape().get(1).copied().unwrap_or(0);
+        self.run(x, false, Some(cache.past(x.tape(), layer, time)))
+    }
+
+    #[track_caller]
+    fn run<'t>(&self, x: Tensor<'t>, training: bool, past: Option<Past<'t>>) -> Tensor<'t> {
         let _call = x.tape().call("transformer_block", &[x]);
         match self.place {
             NormPlace::Pre => {
-                let x = x + self.attention.forward(self.norm1.forward(x), training);
+                let x = x + self.attention.run(self.norm1.forward(x), training, past);
                 x + self.ffn.forward(self.norm2.forward(x), training)
             }
             NormPlace::Post => {
-                let x = self.norm1.forward(x + self.attention.forward(x, training));
+                let x = self.norm1.forward(x + self.attention.run(x, training, past));
                 self.norm2.forward(x + self.ffn.forward(x, training))
             }
         }

@@ -3,9 +3,10 @@
 use crate::{declared, numbers};
 use wgrad::{Array, ParamSet, Pool2d, Shape, Tensor, testing::Gradcheck};
 use wgrad_nn::{
-    Activation, AttentionConfig, BatchNorm, BlockConfig, BlockKind, Builder, Conv2d, Embedding, Fan, FeedForward, Gpt,
-    GptConfig, GroupNorm, Init, LayerNorm, Linear, Mlp, MlpConfig, MultiHeadAttention, NormKind, NormPlace, ResNet,
-    ResNetConfig, RmsNorm, Scale, Stem, TransformerBlock,
+    Activation, AttentionConfig, BatchNorm, BatchNorm1d, BlockConfig, BlockKind, Builder, Cell, Conv2d, CrossAttention,
+    Embedding, Fan, FeedForward, Gpt, GptConfig, GroupNorm, Init, InstanceNorm, LayerNorm, Linear, Mlp, MlpConfig,
+    MultiHeadAttention, NormKind, NormPlace, RecurrentInit, RecurrentStack, ResNet, ResNetConfig, RmsNorm, Rotary,
+    RotaryPairs, Scale, StackConfig, Stem, TransformerBlock,
 };
 
 const INIT: Init = Init::Normal(0.5);
@@ -60,14 +61,66 @@ fn of_norms() {
     check(images([2, 4, 2, 2]), |b| GroupNorm::new(b, 2, 4), |m, x| m.forward(x).sin());
     for training in [true, false] {
         check(images([3, 2, 2, 2]), |b| BatchNorm::new(b, 2), |m, x| m.forward(x, training).sin());
+        check(numbers([3, 2, 4], 0), |b| BatchNorm1d::new(b, 2), |m, x| m.forward(x, training).sin());
+    }
+    check(images([2, 3, 2, 2]), |b| InstanceNorm::affine(b, 3), |m, x| m.forward(x).sin());
+    check(numbers([2, 3, 4], 0), |_| InstanceNorm::new(3), |m, x| m.forward(x).sin());
+}
+
+#[test]
+fn of_rotary_positions() {
+    for pairs in [RotaryPairs::Neighbours, RotaryPairs::Halves] {
+        let rotary = Rotary { pairs, ..Rotary::default() };
+        check(numbers([2, 3, 4], 0), |_| rotary, |rotary, x| rotary.forward(x).sin());
+    }
+}
+
+#[test]
+fn of_stacks_of_recurrent_layers() {
+    let config = StackConfig { layers: 2, bidirectional: true, dropout: None };
+    for cell in [Cell::Tanh, Cell::Lstm, Cell::Gru] {
+        let init = RecurrentInit::normal(0.5);
+        check(
+            numbers([3, 2, 3], 0),
+            |b| RecurrentStack::new(b, cell, 3, 2, &init, &config),
+            |m, x| {
+                let out = m.forward(x, true);
+                out.memory.into_iter().fold(out.hidden.sin().sum() + out.last.cos().sum(), |y, c| y + c.sin().sum())
+            },
+        );
     }
 }
 
 #[test]
 fn of_attention() {
-    for (causal, qk_norm) in [(true, false), (false, false), (true, true)] {
-        let config = AttentionConfig { width: 6, heads: 2, causal, qk_norm, temperature: 1.5, dropout: None };
-        check(numbers([2, 3, 6], 0), |b| MultiHeadAttention::new(b, &config, &INIT, &INIT), |m, x| m.forward(x, true));
+    let rotary = Some(Rotary::default());
+    for (causal, qk_norm, kv_heads, rotary) in [
+        (true, false, None, None),
+        (false, false, None, None),
+        (true, true, None, None),
+        (true, false, Some(1), None),
+        (false, true, Some(1), rotary),
+    ] {
+        let (width, heads, temperature, dropout) = (8, 2, 1.5, None);
+        let config = AttentionConfig { width, heads, kv_heads, causal, qk_norm, rotary, temperature, dropout };
+        check(numbers([2, 3, 8], 0), |b| MultiHeadAttention::new(b, &config, &INIT, &INIT), |m, x| m.forward(x, true));
+    }
+}
+
+/// By a source of the same sequence, of another width: the second half of each row.
+#[test]
+fn of_attention_to_another_sequence() {
+    for (qk_norm, kv_heads) in [(false, None), (true, Some(1))] {
+        let config =
+            AttentionConfig { width: 4, heads: 2, kv_heads, causal: false, qk_norm, ..AttentionConfig::default() };
+        check(
+            numbers([2, 3, 7], 0),
+            |b| CrossAttention::new(b, &config, 3, &INIT, &INIT),
+            |m, x| {
+                let present = x.tape().iota(3).less_equal(1.0).broadcast_to([2, 3]);
+                m.forward(x.slice(2, 0, 4), x.slice(2, 4, 3), Some(present), true)
+            },
+        );
     }
 }
 
@@ -84,8 +137,14 @@ fn of_transformers() {
         let config = BlockConfig { attention, hidden: 6, activation: Activation::Gelu, place, init, residual_init };
         check(numbers([2, 3, 4], 0), |b| TransformerBlock::new(b, &config), |m, x| m.forward(x, true).sin());
     }
-    for (tied, place) in [(true, NormPlace::Pre), (false, NormPlace::Post)] {
+    for (tied, place, kv_heads, rotary) in [
+        (true, NormPlace::Pre, None, None),
+        (false, NormPlace::Post, None, None),
+        (false, NormPlace::Pre, Some(1), Some(Rotary::default())),
+    ] {
         let config = GptConfig {
+            kv_heads,
+            rotary,
             context: 4,
             width: 4,
             layers: 2,

@@ -1,6 +1,11 @@
 //! Modules: what they compute, that their gradients are right, and what they refuse.
 
+mod attention;
+mod channel_norms;
 mod gradients;
+mod kv_cache;
+mod recurrent_stack;
+mod rotary;
 mod statistics;
 mod towers;
 mod training;
@@ -28,6 +33,19 @@ fn numbers(shape: impl Into<Shape>, turn: usize) -> Array {
     let shape = shape.into();
     let number = |i: usize| 1.5 * ((i * i + 3 * i + 1) as f64 * 0.7 + turn as f64).sin();
     Array::new(&shape, (0..shape.numel()).map(number).collect::<Vec<f64>>())
+}
+
+/// Replaces the parameter at a path.
+fn write(session: &mut Session, path: &str, values: &[f64]) {
+    let found = session.layout().params().find(|(_, p)| p.path == path).map(|(id, p)| (id, p.shape.clone()));
+    let (id, shape) = found.expect("declared");
+    session.write_param(id, &Array::new(shape, values.to_vec())).expect("of its shape");
+}
+
+/// The values of the parameter at a path.
+fn read(session: &mut Session, path: &str) -> Vec<f64> {
+    let found = session.layout().params().find(|(_, p)| p.path == path).map(|(id, _)| id);
+    session.read_param(found.expect("declared")).expect("readable").to_f64()
 }
 
 /// What a function gives.

@@ -1,25 +1,12 @@
 //! What modules compute, against formulas written out.
 
-use crate::{assert_close, declared, eval, numbers, session};
+use crate::{assert_close, declared, eval, numbers, read, session, write};
 use approx::abs_diff_eq;
 use wgrad::{Array, DType, Rng, Session, Store, Tape};
 use wgrad_nn::{
     AttentionConfig, BlockKind, Builder, Conv2d, Dropout, Gpt, GptConfig, GroupNorm, Init, LayerNorm,
     MultiHeadAttention, NormKind, NormPlace, ResNet, ResNetConfig, RmsNorm, Scale, Summary, probe,
 };
-
-/// Replaces the parameter at a path.
-fn write(session: &mut Session, path: &str, values: &[f64]) {
-    let found = session.layout().params().find(|(_, p)| p.path == path).map(|(id, p)| (id, p.shape.clone()));
-    let (id, shape) = found.expect("declared");
-    session.write_param(id, &Array::new(shape, values.to_vec())).expect("of its shape");
-}
-
-/// The first values of the parameter at a path.
-fn read(session: &mut Session, path: &str) -> Vec<f64> {
-    let found = session.layout().params().find(|(_, p)| p.path == path).map(|(id, _)| id);
-    session.read_param(found.expect("declared")).expect("readable").to_f64()
-}
 
 #[test]
 fn a_convolution_adds_a_bias_to_each_channel() {

@@ -3,9 +3,10 @@
 use super::{refusal, refused_as};
 use wgrad::{Cell, DType, Store, Tensor};
 use wgrad_nn::{
-    Activation, AttentionConfig, BatchNorm, BlockConfig, BlockKind, Builder, Conv2d, Embedding, FeedForward, Gpt,
-    GptConfig, GroupNorm, Init, LayerNorm, Linear, Mlp, MlpConfig, MultiHeadAttention, Recurrent, RecurrentInit,
-    ResNet, ResNetConfig, RmsNorm, Scale, TransformerBlock,
+    Activation, AttentionConfig, BatchNorm, BatchNorm1d, BlockConfig, BlockKind, Builder, Conv2d, Embedding,
+    FeedForward, Gpt, GptConfig, GroupNorm, Init, InstanceNorm, LayerNorm, Linear, Mlp, MlpConfig, MultiHeadAttention,
+    Recurrent, RecurrentInit, RecurrentStack, ResNet, ResNetConfig, RmsNorm, Rotary, Scale, StackConfig,
+    TransformerBlock,
 };
 
 /// Runs a layer, declared in a store of its own, on a tensor of the shape and type.
@@ -24,6 +25,16 @@ const LAYERS: &[(&str, Layer, &[usize], DType)] = &[
     ("batch_norm", |b| run(BatchNorm::new(b, 3), |l, x| _ = l.forward(x, true)), &[3], DType::F32),
     ("batch_norm", |b| run(BatchNorm::new(b, 3), |l, x| _ = l.forward(x, true)), &[2, 4, 2, 2], DType::F32),
     ("batch_norm_eval", |b| run(BatchNorm::new(b, 3), |l, x| _ = l.forward(x, false)), &[2, 4, 2, 2], DType::F32),
+    ("batch_norm_1d", |b| run(BatchNorm1d::new(b, 3), |l, x| _ = l.forward(x, true)), &[2, 3, 2, 2], DType::F32),
+    ("batch_norm_1d", |b| run(BatchNorm1d::new(b, 3), |l, x| _ = l.forward(x, true)), &[2, 4], DType::F32),
+    ("batch_norm_1d", |b| run(BatchNorm1d::new(b, 3), |l, x| _ = l.forward(x, false)), &[2, 4, 5], DType::F32),
+    ("batch_norm_1d", |b| run(BatchNorm1d::new(b, 3), |l, x| _ = l.forward(x, true)), &[1, 3], DType::F32),
+    ("instance_norm", |_| run(InstanceNorm::new(3), |l, x| _ = l.forward(x)), &[2, 3], DType::F32),
+    ("instance_norm", |_| run(InstanceNorm::new(3), |l, x| _ = l.forward(x)), &[2, 4, 5], DType::F32),
+    ("instance_norm", |b| run(InstanceNorm::affine(b, 3), |l, x| _ = l.forward(x)), &[2, 3, 1, 1], DType::F32),
+    ("instance_norm", |b| run(InstanceNorm::affine(b, 3), |l, x| _ = l.forward(x)), &[2, 3, 4], DType::F64),
+    ("rotary", |_| run(Rotary::default(), |l, x| _ = l.forward(x)), &[2, 3], DType::F32),
+    ("rotary", |_| run(Rotary::default(), |l, x| _ = l.forward(x)), &[2, 4], DType::U32),
     ("scale", |b| run(Scale::new(b, 1.0), |l, x| _ = l.forward(x)), &[2], DType::F64),
     (
         "conv2d",
@@ -35,6 +46,12 @@ const LAYERS: &[(&str, Layer, &[usize], DType)] = &[
     ("lstm", |b| run(recurrent(b), |l, x| _ = l.forward(x)), &[2, 5], DType::F32),
     ("lstm", |b| run(recurrent(b), |l, x| _ = l.forward(x)), &[2, 2, 5], DType::F32),
     ("lstm", |b| run(recurrent(b), |l, x| _ = l.unrolled(x)), &[2, 2, 5], DType::F32),
+    ("recurrent_stack", |b| run(stack(b), |l, x| _ = l.forward(x, true)), &[2, 3], DType::F32),
+    ("recurrent_stack", |b| run(stack(b), |l, x| _ = l.forward(x, true)), &[0, 2, 3], DType::F32),
+    ("recurrent_stack", |b| run(stack(b), |l, x| _ = l.forward(x, true)), &[2, 2, 5], DType::F32),
+    ("recurrent_stack", |b| run(stack(b), |l, x| _ = l.forward(x, true)), &[2, 2, 3], DType::F64),
+    ("recurrent_stack", |b| run(stack(b), |l, x| _ = l.forward_from(x, x, None, true)), &[2, 2, 3], DType::F32),
+    ("recurrent_stack", |b| run(stack(b), |l, x| _ = l.forward_from(x, x, Some(x), true)), &[2, 2, 3], DType::F32),
     ("attention", |b| run(attention(b), |l, x| _ = l.forward(x, true)), &[2, 2, 5], DType::F32),
     ("attention", |b| run(attention(b), |l, x| _ = l.forward(x, true)), &[2, 2, 4], DType::F64),
     ("feed_forward", |b| run(feed_forward(b), |l, x| _ = l.forward(x, true)), &[2, 5], DType::F32),
@@ -54,6 +71,11 @@ fn mlp() -> MlpConfig {
 
 fn recurrent(b: Builder<'_>) -> Recurrent {
     Recurrent::new(b, Cell::Lstm, 3, 4, &RecurrentInit::default())
+}
+
+fn stack(b: Builder<'_>) -> RecurrentStack {
+    let config = StackConfig { layers: 2, bidirectional: true, dropout: None };
+    RecurrentStack::new(b, Cell::Lstm, 3, 4, &RecurrentInit::default(), &config)
 }
 
 fn config() -> AttentionConfig {
@@ -102,12 +124,13 @@ fn the_nodes_of_a_layer_name_the_line_that_calls_it() {
     let mut store = Store::new();
     let mut b = Builder::new(&mut store, 0);
     let (attention, gpt) = (attention(b.at("attention")), gpt(b.at("gpt")));
-    let (resnet, lstm) = (resnet(b.at("resnet")), recurrent(b.at("lstm")));
+    let (resnet, lstm, stack) = (resnet(b.at("resnet")), recurrent(b.at("lstm")), stack(b.at("stack")));
     let t = super::tape(store.layout());
     attention.forward(t.input("a", [2, 3, 4], DType::F32), false);
     gpt.forward(t.input("g", [2, 3], DType::U32), false);
     resnet.forward(t.input("r", [2, 3, 8, 8], DType::F32), true);
     lstm.forward(t.input("l", [3, 2, 3], DType::F32));
+    stack.forward(t.input("s", [3, 2, 3], DType::F32), true);
     let program = t.finish();
     let elsewhere = program.nodes().iter().find(|node| node.site.file() != file!());
     assert!(elsewhere.is_none(), "{elsewhere:?}");

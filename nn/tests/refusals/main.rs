@@ -1,5 +1,6 @@
 //! Refusals: whatever is misused is refused in the name of the function that the user called, at the user's line.
 
+mod attention;
 mod functions;
 mod handles;
 mod layers;
