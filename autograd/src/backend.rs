@@ -7,6 +7,7 @@ use crate::{
     op::{Op, Typed},
     plan::{Grouping, Plan},
 };
+use std::ops::Range;
 
 /// Names a buffer of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -77,6 +78,26 @@ pub trait Backend: Send {
     /// # Errors
     /// If the device is lost, or a run so far has failed.
     fn read(&mut self, buffer: BufferId) -> Result<Data>;
+
+    /// Overwrites the elements of a buffer from `start` on; the data has its type and ends within it. By default the
+    /// whole buffer travels to the host and back: a device overrides this, so that the cost is that of the data.
+    ///
+    /// # Errors
+    /// If the device is lost, or a run so far has failed.
+    fn write_part(&mut self, buffer: BufferId, start: usize, data: &Data) -> Result<()> {
+        let mut whole = self.read(buffer)?;
+        whole.overwrite(start, data);
+        self.write(buffer, &whole)
+    }
+
+    /// Copies some elements of a buffer to the host, after all runs so far. By default the whole buffer travels: a device
+    /// overrides this, so that the cost is that of the elements.
+    ///
+    /// # Errors
+    /// If the device is lost, or a run so far has failed.
+    fn read_part(&mut self, buffer: BufferId, range: Range<usize>) -> Result<Data> {
+        Ok(self.read(buffer)?.slice(range))
+    }
 
     /// Copies buffers within the device's memory, as they are after all runs so far. It need not wait for the runs.
     ///

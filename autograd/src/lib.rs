@@ -6,6 +6,7 @@
 //!
 //! - [`op`], `vjp.rs` and `grad.rs` are the whole of automatic differentiation.
 //! - [`Tape`] and [`Tensor`] record a [`Program`]; its [`plan::Plan`] is compiled by a device.
+//! - [`jvp`], [`fn@vjp`], [`jacobian`], [`hessian`] and [`hvp`] differentiate a function over tensors, in any order.
 //! - [`Store`] declares the states that outlive a step; [`Session`] runs programs over them on a [`Backend`].
 //! - [`random`] numbers are a function of seed and position; an [`Rng`] keeps the seed and a counter in the store.
 //! - [`Grads`] carries gradients through the passes to an [`Optimizer`]; [`PassState`] refuses known mistakes, by
@@ -27,6 +28,7 @@ mod alarm;
 mod array;
 mod coefficient;
 mod compose;
+mod derivatives;
 mod dot;
 mod dtype;
 mod error;
@@ -39,6 +41,7 @@ mod in_process;
 mod lints;
 mod lower;
 mod node;
+mod operand;
 mod optimizer;
 mod origin;
 mod parting;
@@ -65,6 +68,7 @@ pub use array::{Array, Data};
 pub use backend::Backend;
 pub use collective::Collective;
 pub use compose::{Attention, BatchNormed, CrossEntropy, Pool2d, Reduction};
+pub use derivatives::{Arguments, hessian, hvp, jacobian, jvp, vjp};
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use grads::{Grads, Scaled, Unscaled};
@@ -74,6 +78,7 @@ pub use lints::Lint;
 pub use node::{Node, NodeId, Scope, ScopeId};
 pub use op::conv::Conv2d;
 pub use op::fused::{Cell, Form, Named, Recurrence, Scores};
+pub use operand::Operand;
 pub use optimizer::{Optimizer, OptimizerStates, Preconditioner, Rule, Tuning};
 pub use origin::{Grown, Growth, NodePlace, Origin, Phase, Probe, Sizes, ValueRange};
 pub use parting::{Judge, Parting, PartingOf};
@@ -90,4 +95,4 @@ pub use site::Site;
 pub use store::{ALIGN, Flat, Layout, Param, ParamDecl, ParamSet, StateDecl, StateId, Store};
 pub use stored::StoredProgram;
 pub use tape::{Call, Entered, Tape, Vjp};
-pub use tensor::{Operand, Tensor};
+pub use tensor::Tensor;

@@ -158,8 +158,9 @@ fn action(pass: &Pass) -> Option<Action> {
     }
 }
 
+/// A pass of the caller's own may be a clip.
 fn clips(pass: &Pass) -> bool {
-    matches!(action(pass), Some(Action::ClipNorm | Action::Agc | Action::ClipValue))
+    matches!(action(pass), Some(Action::ClipNorm | Action::Agc | Action::ClipValue | Action::Own))
 }
 
 /// A finished program, and the findings in it.
@@ -267,7 +268,7 @@ fn value_alone(walk: &mut Walk<'_>) {
     for step in walk.steps() {
         let (passes, _) = walk.history(&step.inputs);
         let by = |wanted| passes.iter().find(|pass| action(pass) == Some(wanted));
-        if let (Some(clip), None) = (by(Action::ClipValue), by(Action::ClipNorm)) {
+        if let (Some(clip), None) = (by(Action::ClipValue), by(Action::ClipNorm).or(by(Action::Own))) {
             let text =
                 "gradients are clipped by value alone, which turns them; clip by norm, which keeps the direction";
             walk.report(Pitfall::ClipByValueAlone, clip.site, text.into());

@@ -58,6 +58,8 @@ pub enum Action {
     ClipNorm,
     /// Clips each element.
     ClipValue,
+    /// Changes gradients in a way that is not known: a pass of the caller's own.
+    Own,
     /// Takes a window's gradients out of their accumulator, which leaves it empty.
     Take {
         /// True if the window may be short: the data has ended, or the length of windows is not specified.
@@ -260,7 +262,9 @@ impl PassState {
                 }
             }
             Action::Centralize => drop(self.usable()),
-            Action::Noise { .. } | Action::Agc | Action::ClipNorm | Action::ClipValue => self.nonlinear(action),
+            Action::Noise { .. } | Action::Agc | Action::ClipNorm | Action::ClipValue | Action::Own => {
+                self.nonlinear(action)
+            }
             Action::Take { short } => self.take(short),
             Action::Step | Action::RawStep | Action::Skip => self.step(action),
             Action::ScalerUpdate => {
@@ -380,7 +384,8 @@ impl PassState {
                 self.tags.clamped = true;
                 self.value_clips += 1;
             }
-            Action::ClipNorm => {
+            // A pass that is not known may be a clip by norm: it is taken for one.
+            Action::ClipNorm | Action::Own => {
                 self.tags.clipped = true;
                 self.norm_clips += 1;
             }

@@ -72,6 +72,8 @@ pub enum PassKind {
     ClipValue,
     /// Scales the gradients of some parameters.
     ScaleGroup,
+    /// A pass of the caller's own, which may change gradients in any way.
+    Own,
     /// Shows gradients, and changes none.
     Probe,
     /// Any other region with a name.
@@ -88,6 +90,7 @@ impl PassKind {
             Self::Agc => Action::Agc,
             Self::ClipGlobalNorm | Self::ClipGroupNorm => Action::ClipNorm,
             Self::ClipValue => Action::ClipValue,
+            Self::Own => Action::Own,
             _ => return None,
         })
     }

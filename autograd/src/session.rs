@@ -1,12 +1,13 @@
 //! A session: a device, the values of a store on it, and the programs compiled for it.
 
+mod now;
 mod snapshot;
 mod states;
 
 pub use snapshot::Snapshot;
 
 use crate::{
-    Array, Data, Pitfall, Shape, Site, Tensor,
+    Array, Data, Pitfall, Shape, Site,
     backend::{Backend, BufferId, ExecutableId},
     collective::{Alone, Collective, Counted, agree, calls},
     error::{Error, Result},
@@ -541,46 +542,6 @@ impl Session {
         self.collect_taps()?;
         self.late()?;
         Ok(self.taps.drain(..).collect())
-    }
-
-    /// Computes one value, once: records, compiles, runs and forgets a program.
-    ///
-    /// # Errors
-    /// As [`Session::record`] and [`Session::run`].
-    pub fn eval(&mut self, inputs: &[(&str, &Array)], f: impl FnOnce(&Tape) -> Tensor<'_>) -> Result<Array> {
-        const RESULT: &str = "eval/result";
-        let step = self.record(|t| {
-            let result = f(t);
-            t.tap(RESULT, result);
-        })?;
-        let taps = self.run_now(&step, inputs)?;
-        drop(step);
-        self.forget_dropped();
-        Ok(taps.get(RESULT).expect("tapped above").clone())
-    }
-
-    /// Runs a program without commits outside the sequence of runs: its taps are taken at once, and errors of earlier runs stay until
-    /// the next call reports them.
-    pub(crate) fn run_aside(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<Taps> {
-        // Faults that are known stay in front of those that this run may show.
-        self.backend.wait()?;
-        self.collect_taps()?;
-        let late = std::mem::take(&mut self.late);
-        let taps = self.run_now(step, inputs);
-        self.late = late;
-        taps
-    }
-
-    /// Runs a program, waits for it, and takes its taps. The taps of other runs stay until they are fetched.
-    ///
-    /// # Errors
-    /// As [`Session::run`] and [`Session::wait`].
-    pub fn run_now(&mut self, step: &Step, inputs: &[(&str, &Array)]) -> Result<Taps> {
-        let run = self.run(step, inputs)?;
-        self.wait()?;
-        let position =
-            self.taps.iter().position(|taps| taps.run == run).expect("a run that has finished has delivered");
-        Ok(self.taps.remove(position).expect("found above"))
     }
 }
 

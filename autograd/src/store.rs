@@ -75,6 +75,8 @@ pub struct Layout {
     store: Option<StoreId>,
     states: Vec<(StateId, StateDecl)>,
     params: Vec<(Param, ParamDecl)>,
+    /// The states of [`Store::like_arenas`] and [`Store::like_segments`].
+    per_param: Vec<StateId>,
 }
 
 impl Layout {
@@ -149,6 +151,12 @@ impl Layout {
     /// True if a state is an arena of parameters.
     pub fn is_arena(&self, state: StateId) -> bool {
         self.params.iter().any(|(_, p)| p.arena == state)
+    }
+
+    /// True if a state has elements for each parameter of an arena, in the arena's order: it was declared by
+    /// [`Store::like_arenas`] or [`Store::like_segments`].
+    pub fn is_per_param(&self, state: StateId) -> bool {
+        self.per_param.contains(&state)
     }
 
     /// The segments of an arena, in the order of its parameters.
@@ -377,7 +385,9 @@ impl Store {
         for arena in params.arenas(&self.layout) {
             let dtype = self.layout.state(arena).dtype;
             let zeros = Array::zeros([len(&self.layout, arena)], dtype);
-            declared.push((arena, self.state(&format!("{name}/{dtype}"), &zeros)));
+            let state = self.state(&format!("{name}/{dtype}"), &zeros);
+            self.layout.per_param.push(state);
+            declared.push((arena, state));
         }
         declared
     }

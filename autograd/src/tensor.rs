@@ -1,10 +1,10 @@
-//! The user's vocabulary: primitive operations as methods and operators of [`Tensor`].
+//! The user's vocabulary: primitive operations as methods of [`Tensor`].
 //!
 //! Shapes broadcast as in NumPy; types never convert by themselves. Every method panics at the caller's line when the
 //! shapes or types do not fit, naming the op.
 
 use crate::{
-    DType, Shape, f16,
+    DType, Operand, Shape,
     grad::sweep,
     grads::{Grads, Unscaled},
     node::NodeId,
@@ -13,65 +13,13 @@ use crate::{
     tape::versions::Paths,
     tape::{Call, Tape},
 };
-use std::{fmt, ops, sync::Arc};
+use std::{fmt, sync::Arc};
 
 /// A value of a tape: a handle to one node, free to copy.
 #[derive(Clone, Copy)]
 pub struct Tensor<'t> {
     pub(crate) tape: &'t Tape,
     pub(crate) id: NodeId,
-}
-
-/// The other side of an operation: a tensor, or a number that takes the tensor's type.
-#[derive(Clone, Copy, Debug)]
-pub enum Operand<'t> {
-    /// A number, rounded to the float type it meets; an integer type must hold it exactly. Arithmetic of f16 with a
-    /// number that f16 cannot hold is computed in f32, and its result is rounded.
-    Value(f64),
-    /// A tensor.
-    Tensor(Tensor<'t>),
-}
-
-impl<'t> Operand<'t> {
-    /// The operand as a tensor, a number taking the type of `like`.
-    #[track_caller]
-    pub fn like(self, like: Tensor<'t>) -> Tensor<'t> {
-        match self {
-            Operand::Value(value) => like.tape.scalar(value, like.dtype()),
-            Operand::Tensor(tensor) => tensor,
-        }
-    }
-
-    /// True if it is a number that f16 cannot hold.
-    fn is_no_half(self) -> bool {
-        self.value().is_some_and(|value| value.is_finite() && f16::from_f64(value).to_f64() != value)
-    }
-
-    /// The number, if it is one.
-    pub fn value(self) -> Option<f64> {
-        if let Operand::Value(value) = self { Some(value) } else { None }
-    }
-}
-
-impl fmt::Display for Operand<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Operand::Value(value) => write!(f, "{value}"),
-            Operand::Tensor(tensor) => write!(f, "{}", tensor.id),
-        }
-    }
-}
-
-impl From<f64> for Operand<'_> {
-    fn from(value: f64) -> Self {
-        Operand::Value(value)
-    }
-}
-
-impl<'t> From<Tensor<'t>> for Operand<'t> {
-    fn from(tensor: Tensor<'t>) -> Self {
-        Operand::Tensor(tensor)
-    }
 }
 
 impl fmt::Debug for Tensor<'_> {
@@ -297,7 +245,7 @@ impl<'t> Tensor<'t> {
 
     /// Arithmetic with a tensor or a number, which is the left operand if `swapped`.
     #[track_caller]
-    fn arithmetic(self, name: &'static str, op: Binary, other: Operand<'t>, swapped: bool) -> Self {
+    pub(crate) fn arithmetic(self, name: &'static str, op: Binary, other: Operand<'t>, swapped: bool) -> Self {
         let _call = self.call_on(name, other);
         if self.dtype() == DType::F16 && other.is_no_half() {
             return self.cast(DType::F32).arithmetic(name, op, other, swapped).cast(DType::F16);
@@ -600,44 +548,5 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub(crate) fn matmul_with(self, other: Tensor<'t>, ta: bool, tb: bool) -> Self {
         self.tape.push(Op::MatMul { ta, tb }, &[self, other])
-    }
-}
-
-/// Implements an operator between tensors, and between tensors and numbers.
-macro_rules! operators {
-    ($($trait:ident $method:ident $op:ident),* $(,)?) => { $(
-        impl<'t, R: Into<Operand<'t>>> ops::$trait<R> for Tensor<'t> {
-            type Output = Tensor<'t>;
-            #[track_caller]
-            fn $method(self, other: R) -> Tensor<'t> {
-                self.arithmetic(stringify!($method), Binary::$op, other.into(), false)
-            }
-        }
-        impl<'t> ops::$trait<Tensor<'t>> for f64 {
-            type Output = Tensor<'t>;
-            #[track_caller]
-            fn $method(self, other: Tensor<'t>) -> Tensor<'t> {
-                other.arithmetic(stringify!($method), Binary::$op, self.into(), true)
-            }
-        }
-    )* };
-}
-operators!(Add add Add, Sub sub Sub, Mul mul Mul, Div div Div);
-
-impl ops::Neg for Tensor<'_> {
-    type Output = Self;
-    #[track_caller]
-    fn neg(self) -> Self {
-        self.tape.push(Op::Unary(Unary::Neg), &[self])
-    }
-}
-
-/// Logical not, of a bool tensor.
-impl ops::Not for Tensor<'_> {
-    type Output = Self;
-    #[track_caller]
-    fn not(self) -> Self {
-        self.tape.require(self.dtype() == DType::Bool, "not", &[self], || "needs bools".into());
-        self.equals(0.0)
     }
 }

@@ -317,15 +317,26 @@ impl Backend for CpuBackend {
     }
 
     fn write(&mut self, buffer: BufferId, data: &Data) -> Result<()> {
-        let (start, len) = self.extents[buffer.0];
-        let to = &mut self.buffers[buffer.0];
-        with_type!(data.dtype(), T => T::slice_mut(to)[start..][..len].copy_from_slice(T::slice(data)));
-        Ok(())
+        self.write_part(buffer, 0, data)
     }
 
     fn read(&mut self, buffer: BufferId) -> Result<Data> {
-        let (start, len) = self.extents[buffer.0];
-        Ok(self.buffers[buffer.0].slice(start..start + len))
+        let (_, len) = self.extents[buffer.0];
+        self.read_part(buffer, 0..len)
+    }
+
+    fn write_part(&mut self, buffer: BufferId, start: usize, data: &Data) -> Result<()> {
+        let (first, len) = self.extents[buffer.0];
+        let to = &mut self.buffers[buffer.0];
+        with_type!(data.dtype(), T => {
+            T::slice_mut(to)[first..][..len][start..][..data.len()].copy_from_slice(T::slice(data));
+        });
+        Ok(())
+    }
+
+    fn read_part(&mut self, buffer: BufferId, range: Range<usize>) -> Result<Data> {
+        let (first, _) = self.extents[buffer.0];
+        Ok(self.buffers[buffer.0].slice(first + range.start..first + range.end))
     }
 
     fn keep(&mut self, buffers: &[BufferId]) -> Result<SnapshotId> {

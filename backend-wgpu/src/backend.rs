@@ -3,12 +3,12 @@
 use crate::{
     device::{Arrival, Choice, Gpu, Options},
     error::{Error, Result},
-    executor::{Executable, Place, Shown, StateBuffer, World, write},
+    executor::{Executable, Place, Shown, StateBuffer, World, state_place, write},
     lower::claims,
     memory::{Arena, Buffer, Form, WORD, bytes, from_words},
     schedule::{SMALL, Stretch, planned},
 };
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 use wgrad::{
     Backend, Collective, DType, Data,
     backend::{BufferId, Delivery, ExecutableId, SnapshotId},
@@ -144,6 +144,13 @@ impl WgpuBackend {
             Place::Arena(start) => (&self.arena.buffer.raw, *start, state),
             Place::Alone(buffer) => (&buffer.raw, 0, state),
         }
+    }
+
+    /// Some elements of a state, and the buffer that they are in.
+    fn stretch(&self, buffer: BufferId, range: Range<usize>) -> (wgpu::Buffer, Stretch) {
+        let (memory, first) = state_place(&self.states, buffer.0);
+        let (raw, _, state) = self.state(buffer);
+        (raw.clone(), Stretch { memory, start: first + range.start, len: range.len(), dtype: state.dtype })
     }
 
     /// Copies between states and a snapshot's buffers, after all runs so far.
@@ -448,10 +455,22 @@ impl Backend for WgpuBackend {
     }
 
     fn read(&mut self, buffer: BufferId) -> wgrad::Result<Data> {
+        self.read_part(buffer, 0..self.states[buffer.0].len)
+    }
+
+    fn write_part(&mut self, buffer: BufferId, start: usize, data: &Data) -> wgrad::Result<()> {
+        self.gpu.inner.check()?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let (to, stretch) = self.stretch(buffer, start..start + data.len());
+        Ok(self.put(&to, &stretch, data)?)
+    }
+
+    fn read_part(&mut self, buffer: BufferId, range: Range<usize>) -> wgrad::Result<Data> {
         self.wait()?;
-        let (from, start, state) = self.state(buffer);
-        let (from, dtype, form, len) = (from.clone(), state.dtype, state.form(), state.len);
-        Ok(from_words(dtype, form, len, &self.fetch(&from, start, form.words(len))?))
+        let (from, stretch) = self.stretch(buffer, range);
+        Ok(self.elements(&from, &stretch)?)
     }
 
     fn keep(&mut self, buffers: &[BufferId]) -> wgrad::Result<SnapshotId> {

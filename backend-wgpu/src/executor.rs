@@ -455,7 +455,7 @@ pub(crate) fn write(
 }
 
 /// The memory of a state, and its first word.
-fn state_place(states: &[StateBuffer], buffer: usize) -> (Memory, usize) {
+pub(crate) fn state_place(states: &[StateBuffer], buffer: usize) -> (Memory, usize) {
     match states[buffer].place {
         Place::Arena(start) => (Memory::Arena, start),
         Place::Alone(_) if states[buffer].form() == Form::F16 => (Memory::StateF16(buffer), 0),

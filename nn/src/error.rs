@@ -90,6 +90,30 @@ pub enum Error {
         /// The tensor.
         tensor: String,
     },
+    /// A pattern that matches no tensor that both a checkpoint and the program have.
+    #[error(
+        "{}: nothing to load by the pattern {pattern:?}: it matches {in_file} of the file's tensors and {in_program} of this program's, and none that both have", path.display()
+    )]
+    NoMatch {
+        /// The file.
+        path: PathBuf,
+        /// The pattern.
+        pattern: String,
+        /// The number of the file's tensors that it matches.
+        in_file: usize,
+        /// The number of the program's tensors that it matches.
+        in_program: usize,
+    },
+    /// A state with elements for each parameter, in a checkpoint of other parameters, or of another order.
+    #[error(
+        "{}: the tensor {tensor:?} has elements for each parameter, and this program has other parameters, or the same in another order; load the parameters without it", path.display()
+    )]
+    OtherParams {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
     /// Two tensors of a file that stand for one parameter.
     #[error("{}: the tensors {first:?} and {second:?} are both mapped to the parameter {param:?}", path.display())]
     Ambiguous {

@@ -2,7 +2,9 @@
 //! leaves every state as it was.
 
 use std::{cell::RefCell, panic, sync::Once};
-use wgrad::{Array, Cell, DType, Error, Recurrence, Store, Tape, Tensor};
+use wgrad::{
+    Array, Cell, DType, Error, Recurrence, Store, Tape, Tensor, hessian, hvp, jacobian, jvp, vjp,
+};
 use wgrad_tests::{Machine, reference};
 
 const F32: DType = DType::F32;
@@ -101,6 +103,21 @@ fn misuse_panics_at_the_callers_line_with_op_and_shapes() {
     refused!(index.on_grad(|g| g), "on_grad", "u32");
     refused!(x.vjp(y, &[x]), "vjp", "[2, 3]", "[4]");
     refused!(t.input("x", [3], F32), "\"x\"", "f32[3]", "an input of this name exists already");
+    refused!(jvp(|x| x, x, y), "jvp of f32[2, 3]", "the tangent of argument 0 is f32[4]", "the argument is f32[2, 3]");
+    refused!(jvp(|[x, _]| x, [x, y], [x, x]), "jvp of f32[2, 3] and f32[4]", "the tangent of argument 1 is f32[2, 3]");
+    refused!(jvp(|x| x[0], vec![x, y], vec![x]), "jvp of f32[2, 3] and f32[4]", "1 tangents for 2 arguments");
+    refused!(jvp(|x| x, index, index), "jvp of u32[2, 3]", "argument 0 is not of floats");
+    refused!(vjp(|x| x.sum(), x, x), "vjp of f32[2, 3]", "the cotangent is f32[2, 3], and the value is f32[]");
+    refused!(vjp(|_| index, x, x), "vjp of f32[2, 3]", "the function gives u32[2, 3], which has no derivative");
+    refused!(vjp(|x| x, x, wide), "vjp of f32[2, 3]", "the cotangent is f64[2, 3]");
+    refused!(jacobian(|_: [Tensor<'_>; 0]| x, []), "jacobian", "a function of no arguments");
+    refused!(jacobian(|x| x, mask), "jacobian of bool[2, 3]", "argument 0 is not of floats");
+    refused!(hessian(|x| x, x), "hessian of f32[2, 3]", "the function gives f32[2, 3], and must give a scalar");
+    refused!(hvp(|x| x.sum(), x, y), "hvp of f32[2, 3]", "the vector of argument 0 is f32[4]");
+    refused!(hvp(|x| x, x, x), "hvp of f32[2, 3]", "must give a scalar");
+    refused!(jvp(|x| x, x, Tape::default().input("z", [2, 3], F32)), "jvp", "another tape");
+    let other = Tape::default();
+    refused!(jacobian(|_| other.scalar(1.0, F32), x), "jacobian", "another tape");
     refused!(x + Tape::default().input("z", [2, 3], F32), "add", "another tape");
     refused!(Tape::default().node(x.id()), "node %0", "the tape has 0 nodes");
     refused!(Tape::default().tensor(x.id()), "tensor %0", "the tape has 0 nodes");

@@ -14,6 +14,7 @@ mod finite;
 mod groups;
 mod noise;
 mod norm;
+mod own;
 mod probe;
 mod reduce;
 mod units;

@@ -21,7 +21,7 @@ impl Session {
         Ok(Array::new(&decl.shape, self.backend.read(self.buffers[state.index()])?))
     }
 
-    /// Waits for the device and copies a parameter to the host.
+    /// Waits for the device and copies a parameter to the host, and nothing else of its arena.
     ///
     /// # Errors
     /// If the device is lost, or a run has failed.
@@ -30,9 +30,9 @@ impl Session {
     /// If the parameter is another store's.
     #[track_caller]
     pub fn read_param(&mut self, param: Param) -> Result<Array> {
-        let decl = self.layout.param(param).clone();
-        let arena = self.read(decl.arena)?;
-        Ok(Array::new(&decl.shape, arena.data().slice(decl.offset..decl.offset + decl.shape.numel())))
+        let decl = self.layout.param(param);
+        let range = decl.offset..decl.offset + decl.shape.numel();
+        Ok(Array::new(&decl.shape, self.backend.read_part(self.buffers[decl.arena.index()], range)?))
     }
 
     /// Replaces a state's value.
@@ -50,7 +50,8 @@ impl Session {
         self.backend.write(self.buffers[state.index()], value.data())
     }
 
-    /// Replaces a parameter's value.
+    /// Replaces a parameter's value, and moves nothing else of its arena. It waits for no run: those before it keep the
+    /// old value.
     ///
     /// # Errors
     /// If the shape or type differs, which leaves the parameter as it was; if the device is lost.
@@ -59,11 +60,9 @@ impl Session {
     /// If the parameter is another store's.
     #[track_caller]
     pub fn write_param(&mut self, param: Param, value: &Array) -> Result<()> {
-        let decl = self.layout.param(param).clone();
+        let decl = self.layout.param(param);
         let dtype = self.layout.state(decl.arena).dtype;
         check(|| format!("parameter {:?}", decl.path), (&decl.shape, dtype), value, None)?;
-        let mut arena = self.backend.read(self.buffers[decl.arena.index()])?;
-        arena.overwrite(decl.offset, value.data());
-        self.backend.write(self.buffers[decl.arena.index()], &arena)
+        self.backend.write_part(self.buffers[decl.arena.index()], decl.offset, value.data())
     }
 }

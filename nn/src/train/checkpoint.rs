@@ -6,13 +6,16 @@
 //! content makes the same bytes.
 
 use super::SaveFile;
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    layers::paths::matches,
+};
 use safetensors::{
     Dtype, SafeTensors,
     tensor::{Metadata as Header, TensorInfo, TensorView},
 };
 use std::{borrow::Cow, collections::BTreeMap, fs, path::Path};
-use wgrad::{Array, DType, Data, Layout, Session, Shape, StateId, f16};
+use wgrad::{Array, DType, Data, Layout, Param, Session, Shape, StateId, f16};
 
 /// The version of the format.
 const FORMAT: &str = "1";
@@ -189,9 +192,96 @@ pub fn load_with_arrays(session: &mut Session, path: impl AsRef<Path>) -> Result
         let view = file.tensor(&want.key).expect("checked above");
         decode(view.dtype(), view.data()).expect("checked above")
     };
-    write(session, &layout, wanted.iter().map(|want| (want, data(want))))?;
+    write(session, wanted.iter().map(|want| (want, data(want))))?;
     metadata.retain(|key, _| !key.starts_with(RESERVED));
     Ok((metadata, arrays))
+}
+
+/// The result of [`load_where`]. Tensors are named as in the file, sorted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Loaded {
+    /// The caller's metadata.
+    pub metadata: Metadata,
+    /// The tensors that were loaded.
+    pub loaded: Vec<String>,
+    /// The tensors of the session that keep their values: no pattern matches them, or the file lacks them.
+    pub kept: Vec<String>,
+    /// The tensors of the file that were not loaded: no pattern matches them, or the session lacks them.
+    pub unused: Vec<String>,
+}
+
+/// Restores those parameters and states of a session that a pattern matches and the file has. All others keep their
+/// values: a new head on a trained body, or the weights of a run without its optimizer.
+///
+/// Patterns are those of [`crate::paths`]. They match a parameter by its path, and any other state by `state:` and its
+/// name: `**` matches all, `encoder/**` the parameters of a module, `state:adam/**` the states of an optimizer. Unlike
+/// [`load_params`] this reads checkpoints only, and converts no types.
+///
+/// ```
+/// # use wgrad::{Array, Session, Store};
+/// # use wgrad_nn::checkpoint;
+/// # fn fine_tune(session: &mut Session) -> Result<(), wgrad_nn::Error> {
+/// let done = checkpoint::load_where(session, "pretrained.safetensors", &["encoder/**", "state:rng/**"])?;
+/// println!("new: {:?}", done.kept);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The whole file is checked before anything is written: on an error, the session stays as it was.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::Malformed`], [`Error::Foreign`] and [`Error::Version`] if it is not a checkpoint that can be
+/// read; [`Error::NoMatch`] if a pattern matches no tensor that both have; [`Error::Mismatch`] if a tensor that is
+/// matched has another shape or type; [`Error::OtherParams`] if a state is matched that has elements for each parameter,
+/// and the parameters are not the same ones in the same order; [`Error::Session`] if the device is lost.
+pub fn load_where(session: &mut Session, path: impl AsRef<Path>, patterns: &[&str]) -> Result<Loaded> {
+    let path = path.as_ref();
+    let bytes = read(path)?;
+    let file = parse(path, &bytes)?;
+    let mut metadata = header(path, &bytes)?;
+    let layout = session.layout().clone();
+    let wanted = wanted(&layout);
+    let mut unused: Vec<String> = file.names().into_iter().map(String::from).collect();
+    for pattern in patterns {
+        let in_file = unused.iter().filter(|name| matches(pattern, name));
+        if !in_file.clone().any(|name| wanted.iter().any(|want| want.key == *name)) {
+            let in_program = wanted.iter().filter(|want| matches(pattern, &want.key)).count();
+            let (path, pattern, in_file) = (path.into(), pattern.to_string(), in_file.count());
+            return Err(Error::NoMatch { path, pattern, in_file, in_program });
+        }
+    }
+    let chosen = |want: &Wanted| unused.contains(&want.key) && patterns.iter().any(|p| matches(p, &want.key));
+    let (chosen, others): (Vec<Wanted>, Vec<Wanted>) = wanted.into_iter().partition(chosen);
+    let mut tensors = vec![];
+    for want in &chosen {
+        let view = file.tensor(&want.key).expect("named by the file");
+        want.check(path, &want.key, &view, view.dtype() == stored(want.dtype))?;
+        if matches!(want.place, Place::State(state) if layout.is_per_param(state))
+            && !has_same_params(&file, &layout, metadata.get(ORDER_KEY))
+        {
+            return Err(Error::OtherParams { path: path.into(), tensor: want.key.clone() });
+        }
+        tensors.push((want, decode(view.dtype(), view.data()).expect("of a native type, as checked")));
+    }
+    write(session, tensors.into_iter())?;
+    let names = |wanted: Vec<Wanted>| {
+        let mut names: Vec<String> = wanted.into_iter().map(|want| want.key).collect();
+        names.sort_unstable();
+        names
+    };
+    let (loaded, kept) = (names(chosen), names(others));
+    unused.retain(|name| loaded.binary_search(name).is_err());
+    unused.sort_unstable();
+    metadata.retain(|key, _| !key.starts_with(RESERVED));
+    Ok(Loaded { metadata, loaded, kept, unused })
+}
+
+/// True if a checkpoint is of the same parameters: of the same paths and shapes, in the same order.
+fn has_same_params(file: &SafeTensors<'_>, layout: &Layout, stored: Option<&String>) -> bool {
+    let have: Option<Vec<String>> = stored.and_then(|text| serde_json::from_str(text).ok());
+    let shape = |path: &str| file.tensor(path).ok().map(|view| view.shape().to_vec());
+    have.is_some_and(|have| have == order(layout))
+        && layout.params().all(|(_, decl)| shape(&decl.path).is_some_and(|shape| shape == decl.shape[..]))
 }
 
 /// The caller's metadata of a checkpoint, which can be read before there is a session for it.
@@ -225,7 +315,8 @@ pub fn load_params(
     let bytes = read(path)?;
     let file = parse(path, &bytes)?;
     let layout = session.layout().clone();
-    let wanted: Vec<Wanted> = wanted(&layout).into_iter().filter(|want| want.arena_offset.is_some()).collect();
+    let wanted: Vec<Wanted> =
+        wanted(&layout).into_iter().filter(|want| matches!(want.place, Place::Param(_))).collect();
     let mut names = file.names();
     names.sort_unstable();
     let (mut chosen, mut left_out): (BTreeMap<String, &str>, Vec<String>) = Default::default();
@@ -250,7 +341,7 @@ pub fn load_params(
         let view = file.tensor(chosen[&want.key]).expect("checked above");
         Data::from_f64(want.dtype, &decode(view.dtype(), view.data()).expect("checked above").to_f64())
     };
-    write(session, &layout, wanted.iter().map(|want| (want, data(want))))?;
+    write(session, wanted.iter().map(|want| (want, data(want))))?;
     Ok(left_out)
 }
 
@@ -259,10 +350,14 @@ struct Wanted {
     key: String,
     shape: Shape,
     dtype: DType,
-    /// The state that holds it.
-    state: StateId,
-    /// Its start, if that state is an arena.
-    arena_offset: Option<usize>,
+    place: Place,
+}
+
+/// The place of a tensor in a session.
+#[derive(Clone, Copy)]
+enum Place {
+    Param(Param),
+    State(StateId),
 }
 
 impl Wanted {
@@ -282,19 +377,17 @@ impl Wanted {
 
 /// All tensors that a layout declares: parameters, and states that are not arenas.
 fn wanted(layout: &Layout) -> Vec<Wanted> {
-    let params = layout.params().map(|(_, decl)| Wanted {
+    let params = layout.params().map(|(param, decl)| Wanted {
         key: decl.path.clone(),
         shape: decl.shape.clone(),
         dtype: layout.state(decl.arena).dtype,
-        state: decl.arena,
-        arena_offset: Some(decl.offset),
+        place: Place::Param(param),
     });
     let states = layout.states().filter(|(id, _)| !layout.is_arena(*id)).map(|(state, decl)| Wanted {
         key: state_key(&decl.name),
         shape: decl.shape.clone(),
         dtype: decl.dtype,
-        state,
-        arena_offset: None,
+        place: Place::State(state),
     });
     params.chain(states).collect()
 }
@@ -303,21 +396,14 @@ fn state_key(name: &str) -> String {
     format!("state:{name}")
 }
 
-/// Writes tensors to a session, each state once.
-fn write<'a>(session: &mut Session, layout: &Layout, tensors: impl Iterator<Item = (&'a Wanted, Data)>) -> Result<()> {
-    let mut arenas: BTreeMap<StateId, Vec<f64>> = BTreeMap::new();
+/// Writes tensors to a session.
+fn write<'a>(session: &mut Session, tensors: impl Iterator<Item = (&'a Wanted, Data)>) -> Result<()> {
     for (want, data) in tensors {
-        let Some(offset) = want.arena_offset else {
-            session.write(want.state, &Array::new(&want.shape, data))?;
-            continue;
-        };
-        let len = layout.state(want.state).shape.numel();
-        let arena = arenas.entry(want.state).or_insert_with(|| vec![0.0; len]);
-        arena[offset..offset + data.len()].copy_from_slice(&data.to_f64());
-    }
-    for (state, values) in arenas {
-        let decl = layout.state(state);
-        session.write(state, &Array::new(&decl.shape, Data::from_f64(decl.dtype, &values)))?;
+        let array = Array::new(&want.shape, data);
+        match want.place {
+            Place::Param(param) => session.write_param(param, &array)?,
+            Place::State(state) => session.write(state, &array)?,
+        }
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ mod dropout;
 mod golden;
 mod groups;
 mod landscape;
+mod load_where;
 mod lr_finder;
 mod monitor;
 mod muon;
