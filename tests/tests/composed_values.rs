@@ -2,6 +2,7 @@
 //! composition, and this holds the composition to what it is named after.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use wgrad::{Array, Conv2d, CrossEntropy, DType, Reduction, Rng, Shape, Store, Tape, Tensor};
 use wgrad_tests::{Machine, Tolerance, compare};
 
@@ -301,7 +302,7 @@ fn losses_are_their_formulas() {
 fn random_integers_are_spread_evenly() {
     let mut store = Store::new();
     let rng = Rng::new(&mut store, "dice", 3);
-    let t = Tape::new(store.layout().clone());
+    let t = Tape::new(Arc::new(store.layout().clone()));
     t.tap("dice", rng.integers(&t, 6, [60_000]));
     rng.advance(&t);
     let program = t.finish();

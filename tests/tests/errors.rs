@@ -2,9 +2,7 @@
 //! leaves every state as it was.
 
 use std::{cell::RefCell, panic, sync::Once};
-use wgrad::{
-    Array, Cell, DType, Error, Recurrence, Store, Tape, Tensor, hessian, hvp, jacobian, jvp, vjp,
-};
+use wgrad::{Array, Cell, DType, Error, Recurrence, Store, Tape, Tensor, hessian, hvp, jacobian, jvp, vjp};
 use wgrad_tests::{Machine, reference};
 
 const F32: DType = DType::F32;

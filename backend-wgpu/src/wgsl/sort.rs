@@ -3,7 +3,6 @@
 
 use super::{
     Memory, Scratch, Source, Tables, View,
-    body::WIDTH,
     index::{MOST_STEPS, points, positions, without_axis},
     launch::Launch,
     load, position, store, type_name,

@@ -42,18 +42,18 @@ pub(super) fn losses() -> Vec<Row> {
             x[0].sum() * x[0].accuracy(x[1]).cast(x[0].dtype())
         }),
     ];
-    let weighted = |x: &[Tensor<'_>], reduction, smoothing| {
+    fn weighted<'t>(x: &[Tensor<'t>], reduction: Reduction, label_smoothing: f64) -> Tensor<'t> {
         // Weights are constants, so what the check moves must not reach them.
         let weights = x[0].tape().iota(4).cast(x[0].dtype()) * 0.5 + 0.25;
         let options = CrossEntropy {
             class_weights: Some(weights),
-            label_smoothing: smoothing,
+            label_smoothing,
             ignore_index: Some(-100),
             reduction,
             ..CrossEntropy::default()
         };
         x[0].cross_entropy_with(x[1], &options)
-    };
+    }
     rows.extend([
         row("cross_entropy_with: weighted", matrix(signed(&[3], &[3, -100, 2])), move |x| {
             weighted(x, Reduction::Mean, 0.0)

@@ -26,6 +26,7 @@ fn reduction(attrs: Attributes<'_>) -> Attempt<Reduction> {
 fn cross_entropy<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (x, attrs) = (call.input("x")?, call.attrs);
     let options = CrossEntropy {
+        class_weights: call.optional("weight"),
         class_axis: if attrs.get("class_dim").is_some() { attrs.axis("class_dim", x.rank())? } else { 1 },
         reduction: reduction(attrs)?,
         ignore_index: attrs.integer("ignore_index")?,
