@@ -69,7 +69,7 @@ pub(crate) fn values(row: &Row, dtype: DType, order: usize) -> Program {
         for (i, g) in scalar.grad_wrt(&x).into_iter().enumerate() {
             let Some(g) = g else { continue };
             t.tap(&format!("d{k}x{i}"), g);
-            slope = slope + (g * weights(g)).sum();
+            slope += (g * weights(g)).sum();
         }
         scalar = slope;
     }

@@ -174,7 +174,7 @@ impl Gradcheck {
         for (i, g) in gradients.iter().enumerate() {
             if let Some(g) = g {
                 t.tap(&format!("dx{i}"), *g);
-                slope = slope + (*g * t.input(&format!("v{i}"), g.shape(), DType::F64)).sum();
+                slope += (*g * t.input(&format!("v{i}"), g.shape(), DType::F64)).sum();
             }
         }
         if self.second {

@@ -162,7 +162,7 @@ impl Injection {
         let mut running = None;
         if self.pipeline.normalised {
             let normed = (t.input("batch", [3, 2], self.dtype()) * width).batch_norm(None, None, 1e-5);
-            loss = loss + normed.y.sin().sum();
+            loss += normed.y.sin().sum();
             running = Some(normed.running(t.state(statistics[0]), t.state(statistics[1]), 0.1));
         }
         let losses = if self.pipeline.accumulated { vec![loss, loss * 0.5] } else { vec![loss] };

@@ -94,7 +94,7 @@ impl Case {
             for (name, g) in ["dq", "dk", "dv"].into_iter().zip(scalar.grad_wrt(&[x0, x1, x2])) {
                 let Some(g) = g else { continue };
                 t.tap_each(name, g);
-                slope = slope + (g * weights(g)).sum();
+                slope += (g * weights(g)).sum();
             }
             scalar = slope;
         }

@@ -53,7 +53,7 @@ impl Case {
         t.tap("o", o);
         let mut loss = (o * o.sin()).cast(DType::F64).sum();
         if self.hindrance == Some(Hindrance::Other) {
-            loss = loss + x.slice(2, start, more).square().cast(DType::F64).sum();
+            loss += x.slice(2, start, more).square().cast(DType::F64).sum();
         }
         let mut of = vec![input];
         of.extend((self.hindrance == Some(Hindrance::Tapped)).then_some(k));

@@ -153,7 +153,7 @@ impl Windows {
                 let w = t.param(*w);
                 let mut loss = (w * w * *a).sum();
                 if with_other.contains(&k) {
-                    loss = loss + t.param(*other).sum();
+                    loss += t.param(*other).sum();
                 }
                 acc.add(loss.grad(params));
             }

@@ -23,7 +23,7 @@ fn devices() -> Vec<Box<dyn Backend>> {
 /// Numbers that are different in every element and every round.
 fn elements(dtype: DType, len: usize, round: usize) -> Data {
     let value = |i: usize| match dtype {
-        DType::Bool => ((i * 7 + round) % 3 == 0) as u8 as f64,
+        DType::Bool => (i * 7 + round).is_multiple_of(3) as u8 as f64,
         DType::U32 => (i * 31 + round * 1009) as f64,
         _ => (i as f64 * 17.0 + round as f64 * 5.0) % 1021.0 - 400.0,
     };

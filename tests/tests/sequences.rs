@@ -80,7 +80,7 @@ fn program(cell: Cell, time: usize, batch: usize, unrolled: bool, checkpoint: bo
     for (x, g) in x.iter().zip(loss.grad_wrt(&x)) {
         let g = g.unwrap_or_else(|| x.zeros_like());
         t.tap_each("gradient", g);
-        norm = norm + g.square().sum();
+        norm += g.square().sum();
     }
     t.tap("norm", norm);
     for (x, g) in x.iter().zip(norm.grad_wrt(&x)) {

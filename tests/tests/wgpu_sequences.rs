@@ -48,7 +48,7 @@ fn program(cell: Cell, extents: [usize; 3], in_order: bool, memories: bool) -> P
     let mut loss = (h * h.sin()).sum();
     if let Some(c) = c.filter(|_| memories) {
         t.tap("c", c);
-        loss = loss + c.sin().sum();
+        loss += c.sin().sum();
     }
     for g in loss.grad_wrt(&x) {
         t.tap_each("gradient", g.expect("the loss depends on it"));

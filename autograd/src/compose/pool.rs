@@ -88,7 +88,7 @@ impl<'t> Tensor<'t> {
         let windows = self.windows(pool, 0.0, self.wide(), "avg_pool2d");
         let mut sum = windows[0];
         for &x in &windows[1..] {
-            sum = sum + x;
+            sum += x;
         }
         if count_include_pad || pool.padding == [0, 0] {
             return (sum / (pool.kernel[0] * pool.kernel[1]) as f64).cast(self.dtype());

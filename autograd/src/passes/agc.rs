@@ -149,7 +149,7 @@ impl<'t> Grads<'t, Unscaled> {
                     let table = units.table(|param, _| f64::from(excluded(param)));
                     c = self.tape.table(&table, DType::Bool).select(c.ones_like(), c);
                 }
-                count = count + c.less(1.0).cast(DType::U32).sum();
+                count += c.less(1.0).cast(DType::U32).sum();
                 g * c.segment_broadcast(&units.segments)
             });
             (clipped, vec![count])
@@ -189,7 +189,7 @@ impl<'t> Grads<'t, Unscaled> {
                 let [n, w] = [g, w].map(|x| x.segment_norm(&units.segments));
                 let w = if param_eps > 0.0 { w.maximum(param_eps) } else { w };
                 let c = coefficient(w * factor.like(w).cast(w.dtype()), n, eps);
-                count = count + c.less(1.0).cast(DType::U32).sum();
+                count += c.less(1.0).cast(DType::U32).sum();
                 g * c.segment_broadcast(&units.segments)
             });
             (clipped, vec![count])

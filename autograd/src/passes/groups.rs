@@ -194,7 +194,7 @@ impl<'t> Grads<'t, Unscaled> {
                     let roots = self.tape.table(&units.table(|_, len| (len as f64).sqrt()), g.dtype());
                     let rms = g.segment_norm(&units.segments) / roots;
                     let c = (rms / threshold.like(g).cast(g.dtype())).maximum(1.0).recip();
-                    count = count + c.less(1.0).cast(DType::U32).sum();
+                    count += c.less(1.0).cast(DType::U32).sum();
                     g * c.segment_broadcast(&units.segments)
                 });
                 (clipped, vec![count])

@@ -25,7 +25,7 @@ impl<'t> Grads<'t, Unscaled> {
         let (flat, clamped) = self.pass(PassKind::ClipValue, NAME, &[("bound", bound.to_string())], |flat| {
             let mut count = self.tape.scalar(0.0, DType::U32);
             let clamped = flat.map_mut(|_, g| {
-                count = count + g.abs().greater(bound).cast(DType::U32).sum();
+                count += g.abs().greater(bound).cast(DType::U32).sum();
                 g.clamp(-bound, bound)
             });
             (clamped, vec![count])

@@ -108,7 +108,7 @@ impl Network for Judged {
             }
             if let (Unguarded::Sqrt, Outputs::Mlp(mlp)) = (self.loss.unguarded, &self.model) {
                 let bias = tape.param(mlp.head.bias.expect("a head has one"));
-                loss = loss + bias.square().sum().sqrt();
+                loss += bias.square().sum().sqrt();
             }
             if self.loss.weight == 1.0 { loss } else { loss * self.loss.weight }
         })

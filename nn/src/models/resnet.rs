@@ -224,7 +224,7 @@ impl ResNetBlock {
             let _scope = x.tape().enter_turn("unit", i);
             let mut z = unit.forward(h, training);
             if self.residual && i + 1 == self.units.len() {
-                z = z + if let Some(unit) = &self.shortcut { unit.forward(x, training) } else { x };
+                z += if let Some(unit) = &self.shortcut { unit.forward(x, training) } else { x };
             }
             h = self.activation.probed(z);
         }

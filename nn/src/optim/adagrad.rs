@@ -143,7 +143,7 @@ impl Optimizer for Adagrad {
         let v = rule.states[0] + g.square();
         let mut states = vec![v];
         if let Some(&steps) = rule.states.get(1) {
-            lr = lr / (steps * c.lr_decay + 1.0);
+            lr /= steps * c.lr_decay + 1.0;
             states.push(steps + 1.0);
         }
         let change = flat(&rule, lr) * g / ((v + c.initial_accumulator).guarded_sqrt() + c.eps);

@@ -102,7 +102,7 @@ impl<'a, F: for<'t> Fn(&'t Tape, &[Tensor<'t>]) -> Tensor<'t>> Subject<'a, F> {
         let mut slope = tape.scalar(0.0, DType::F64);
         for (i, g) in value.grad_wrt(&leaves).into_iter().enumerate() {
             if let Some(g) = g {
-                slope = slope + (g * generic(tape, &g.shape(), i as f64)).sum();
+                slope += (g * generic(tape, &g.shape(), i as f64)).sum();
             }
         }
         // Hooks may have tapped values, too.
