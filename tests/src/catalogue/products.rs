@@ -69,33 +69,17 @@ pub(super) fn convolutions() -> Vec<Row> {
         row("conv1d: of nothing", signals([0, 2, 3], [1, 2, 2]), |x| x[0].conv1d(x[1], 1, 0, 1, 1)),
         row("conv1d: with everything", signals([2, 4, 7], [2, 2, 2]), |x| x[0].conv1d(x[1], 2, 1, 3, 2)),
     ]);
-    let transposed: [(&str, Conv2d, [usize; 2], [usize; 4], [usize; 4]); 6] = [
+    let doubles = Conv2d { stride: [2, 2], padding: [1, 1], ..plain };
+    let padded = Conv2d { stride: [3, 2], padding: [1, 0], ..plain };
+    let everything = Conv2d { stride: [2, 1], padding: [1, 2], dilation: [2, 1], groups: 2 };
+    for (name, conv, rest, x, w) in [
         ("conv_transpose2d", plain, [0, 0], [2, 3, 4, 3], [3, 2, 3, 2]),
         ("conv_transpose2d: of one", plain, [0, 0], [1, 1, 1, 1], [1, 1, 1, 1]),
         ("conv_transpose2d: of nothing", plain, [0, 0], [0, 2, 3, 3], [2, 2, 2, 2]),
-        (
-            "conv_transpose2d: that doubles",
-            Conv2d { stride: [2, 2], padding: [1, 1], ..plain },
-            [0, 0],
-            [1, 2, 3, 2],
-            [2, 3, 4, 4],
-        ),
-        (
-            "conv_transpose2d: padded",
-            Conv2d { stride: [3, 2], padding: [1, 0], ..plain },
-            [2, 1],
-            [1, 1, 2, 3],
-            [1, 2, 3, 3],
-        ),
-        (
-            "conv_transpose2d: with everything",
-            Conv2d { stride: [2, 1], padding: [1, 2], dilation: [2, 1], groups: 2 },
-            [1, 0],
-            [2, 2, 3, 5],
-            [2, 2, 2, 3],
-        ),
-    ];
-    for (name, conv, rest, x, w) in transposed {
+        ("conv_transpose2d: that doubles", doubles, [0, 0], [1, 2, 3, 2], [2, 3, 4, 4]),
+        ("conv_transpose2d: padded", padded, [2, 1], [1, 1, 2, 3], [1, 2, 3, 3]),
+        ("conv_transpose2d: with everything", everything, [1, 0], [2, 2, 3, 5], [2, 2, 2, 3]),
+    ] {
         rows.push(row(name, pair(x, w), move |x| x[0].conv_transpose2d(x[1], conv, rest)));
     }
     rows.extend([
