@@ -51,7 +51,9 @@ fn assert_padding_is_zero(session: &mut Session) {
     for (arena, decl) in layout.states().filter(|(id, _)| layout.is_arena(*id)) {
         let segments = layout.segments(arena);
         let padding = |i: &usize| !segments.ranges.iter().any(|(start, len)| (*start..start + len).contains(i));
-        for (name, value) in snapshot(session).iter().filter(|(_, v)| v.shape() == &decl.shape) {
+        for (name, value) in
+            snapshot(session).iter().filter(|(_, v)| (v.shape(), v.dtype()) == (&decl.shape, decl.dtype))
+        {
             let dirty = (0..value.shape().numel()).filter(padding).find(|&i| value.item(i) != 0.0);
             assert!(dirty.is_none(), "{name}: padding at {dirty:?}");
         }

@@ -15,6 +15,13 @@ impl Trainer {
         self.record_loss(Inputs::declare(tape, inputs), self.recorder(true));
     }
 
+    /// The gradient of a scaled loss.
+    #[track_caller]
+    fn gradient<'t>(&self, tape: &'t Tape, loss: Loss<'t>) -> Grads<'t, Scaled> {
+        let _call = tape.at(self.site);
+        self.scaler.scale(loss.or_nothing()).grad(&self.params)
+    }
+
     /// Records a micro-batch, with measurements if a recorder is given.
     #[track_caller]
     pub(super) fn record_loss<'t>(&self, mut inputs: Inputs<'t>, watched: Option<&Recorder>) {
@@ -38,17 +45,13 @@ impl Trainer {
             None => record(),
             Some(recorder) => tape.with_probe(move |path, x| recorder.site(path, x), record),
         };
-        let gradient = |loss: Loss<'t>| {
-            let _call = tape.at(self.site);
-            self.scaler.scale(loss.or_nothing()).grad(&self.params)
-        };
-        let mut grads = gradient(loss);
+        let mut grads = self.gradient(tape, loss);
         if let Some(sam) = self.config.sam {
             let above = {
                 let _call = tape.at(self.site);
                 sam.above(&grads)
             };
-            grads = sam::at(tape, &above, || gradient(record()));
+            grads = sam::at(tape, &above, || self.gradient(tape, record()));
         }
         {
             let _call = tape.at(self.site);
