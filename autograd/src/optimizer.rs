@@ -154,7 +154,8 @@ pub trait Optimizer {
         None
     }
 
-    /// The learning rates that only a run can judge: scalars that are states.
+    /// The learning rates that only a run can judge: scalars that are states, or that depend on states in a way that only
+    /// the tape knows.
     fn rates<'t>(&self, _tape: &'t Tape) -> Vec<Tensor<'t>> {
         vec![]
     }

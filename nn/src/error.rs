@@ -2,6 +2,9 @@
 
 use std::{io, path::PathBuf};
 
+/// The error of a data set: of any type.
+pub type DataError = Box<dyn std::error::Error + Send + Sync>;
+
 /// An error of a checkpoint, a data set, or a setting that a user gives.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -138,6 +141,16 @@ pub enum Error {
         /// The type and shape in the file.
         have: String,
     },
+    /// A tensor of a type that cannot be loaded.
+    #[error("{}: the tensor {tensor:?} is of type {dtype}, which cannot be loaded: f64, f32, f16, bf16, u32, i32 and bool can", path.display())]
+    Type {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its type, such as `i64`.
+        dtype: String,
+    },
     /// The same parameters in another order of declaration, which the flat optimizer states depend on.
     #[error("{}: its parameters were declared in another order: {have:?} stands where this program has {want:?}", path.display())]
     Order {
@@ -218,6 +231,18 @@ pub enum Error {
         /// The fault.
         why: String,
     },
+    /// A batch that its data set cannot prepare.
+    #[error("cannot prepare the batch at {epoch}:{sample} (epoch {epoch}, {}): {source}", few(samples))]
+    Batch {
+        /// The number of whole epochs before the batch.
+        epoch: u64,
+        /// The number of samples of this epoch before the batch.
+        sample: u64,
+        /// The samples of the batch.
+        samples: Vec<usize>,
+        /// The data set's error.
+        source: DataError,
+    },
     /// A thread that cannot be started.
     #[error("cannot start a thread to prepare data: {source}")]
     Thread {
@@ -239,3 +264,12 @@ pub enum Error {
 
 /// The result of reading or writing data.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// Some samples, the first ones by their numbers.
+fn few(samples: &[usize]) -> String {
+    const FEW: usize = 8;
+    let named: Vec<String> = samples.iter().take(FEW).map(usize::to_string).collect();
+    let rest = samples.len() - named.len();
+    let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+    format!("samples {}{more}", named.join(", "))
+}

@@ -10,7 +10,8 @@
 //! - [`KvCache`] keeps keys and values while a [`Gpt`] writes a text: see [`Gpt::forward_cached`].
 //! - [`paths`] selects parameters by pattern, to freeze them or to group them; [`Summary`] prints them; [`probe`] has
 //!   statistics of activations.
-//! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates.
+//! - [`init`] has the published initial values, [`optim`] the optimizers, [`schedule`] the learning rates;
+//!   [`Rate::function`] takes a curve of one's own.
 //! - [`diagnosis`] finds the faults of a run, and proves remedies by replay.
 //! - [`FlightRecorder`] replays the last steps of a run that broke, and names the first non-finite value.
 //! - [`Capsule`] keeps a step of a run in a file, to run it again on another device.
@@ -20,8 +21,9 @@
 //! - [`LossWatch`] watches a loss; [`compare`] compares two runs; [`suggest_max_norm`] gives a bound for a clip.
 //! - [`track`] hands the records of a run to sinks, such as a file of JSON lines.
 //! - [`ClipWatch`] reports a clip that acts on nearly every update, or on none.
-//! - [`data`] has tasks, readers of images and texts, and a loader that resumes anywhere. [`checkpoint`] saves a
-//!   session to a [`SaveFile`], which no other run can save to meanwhile, and restores it.
+//! - [`data`] has tasks, readers of images and texts, and a loader that resumes anywhere, also after an error of the
+//!   data set. [`checkpoint`] saves a session to a [`SaveFile`], which no other run can save to meanwhile, and restores
+//!   it.
 //!
 //! Losses and metrics are methods of `wgrad::Tensor`: `cross_entropy`, `mse`, `accuracy`. This crate depends on no
 //! backend.
@@ -75,7 +77,7 @@ pub use monitor::{
     LossWatch, Measurement, MonitorConfig, ParamMeasure, Profile, RunHistory, ScoreMeasure, SiteMeasure, UnitMeasure,
     Update, ValueMeasure, compare, probe, suggest_max_norm,
 };
-pub use optim::{Schedule, schedule};
+pub use optim::{Rate, Schedule, schedule};
 pub use train::{
     Capsule, Edit, Eigenvalue, Estimate, Failure, FlightConfig, FlightMemory, FlightRecorder, Inputs, Landscape, Loss,
     LossScale, NoiseScale, Part, Precision, Replay, SaveFile, Spike, Spot, Stability, Trainer, TrainerConfig,

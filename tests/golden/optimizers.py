@@ -12,23 +12,19 @@ PyTorch computes AMSGrad, Adagrad and Muon, with one change to Muon: its Newton-
 gradient, not in bf16.  Lion and SAM are not in PyTorch: they are written here from their papers, with PyTorch's SGD and
 AdamW as SAM's base.
 """
-import hashlib, inspect, json, math, os
+import inspect, math, sys
 import numpy as np
 import torch
 import torch.optim._muon as muon_source
-from safetensors.numpy import save_file
+
+sys.dont_write_bytecode = True
+from vectors import NUMPY, draw, tolerance_f32, write
 
 torch.set_num_threads(1)
 FILE, STEPS = "optimizers.safetensors", 10
-NUMPY = {"f64": np.float64, "f32": np.float32}
 SHAPES = {"w": (3, 4), "b": (4,), "s": (), "e": (0,)}
 # Wide, tall, one batch of a matrix and the shape of its transpose, a convolution.
 MATRICES = {"w": (3, 4), "v": (4, 3), "t": (5, 2), "k": (2, 3, 2, 2), "h": (2, 3), "b": (4,), "s": (), "e": (0,), "n": (2, 0)}
-
-
-def draw(key, *shape):
-    seed = hashlib.sha256(("optimizers:" + key).encode()).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(seed[:8], "little"))).standard_normal(shape)
 
 
 # PyTorch's own steps, without the rounding to bf16.
@@ -132,21 +128,16 @@ def trajectory(rule, attrs, start, rows, absent, dtype):
 
 
 def tolerance(dtype, expected, f32):
-    if dtype == "f64":
-        return {"rtol": 1e-10, "atol": 1e-12}
-    error = float(np.abs(expected - f32).max()) if expected.size else 0.0
-    size = max(float(np.abs(expected).max()) if expected.size else 0.0, 0.05)
-    return {"rtol": 1e-5, "atol": float(f"{max(2e-6 * size, 16 * error):.2g}")}
+    return {"rtol": 1e-10, "atol": 1e-12} if dtype == "f64" else tolerance_f32(expected, f32)
 
 
 def main():
-    here = os.path.dirname(os.path.abspath(__file__))
     tensors, cases = {}, []
     for name, op, rule, attrs, absent in VECTORS:
         shapes = MATRICES if op == "Muon" else SHAPES
         for dtype in ("f64", "f32"):
-            start = {k: draw(f"{name}/p/{k}", *s).astype(NUMPY[dtype]) for k, s in shapes.items()}
-            rows = {k: draw(f"{name}/g/{k}", STEPS, *s).astype(NUMPY[dtype]) for k, s in shapes.items()}
+            start = {k: draw(f"optimizers:{name}/p/{k}", *s).astype(NUMPY[dtype]) for k, s in shapes.items()}
+            rows = {k: draw(f"optimizers:{name}/g/{k}", STEPS, *s).astype(NUMPY[dtype]) for k, s in shapes.items()}
             expected = trajectory(rule, attrs, start, rows, absent, torch.float64)
             f32 = trajectory(rule, attrs, start, rows, absent, torch.float32)
             own = {f"in/p0_{k}": v for k, v in start.items()} | {f"in/grad_{k}": v for k, v in rows.items()}
@@ -158,15 +149,7 @@ def main():
                 "note": NOTE + (SAM_NOTE if op == "SAM" else ""), "file": FILE, "inputs": sorted(own),
                 "expect": {f"out/param_{k}": tolerance(dtype, expected[k], f32[k]) for k in shapes},
             })
-    save_file(tensors, os.path.join(here, FILE))
-    os.chmod(os.path.join(here, FILE), 0o644)
-    path = os.path.join(here, "index.json")
-    with open(path) as file:
-        index = json.load(file)
-    index["cases"] = [case for case in index["cases"] if case["file"] != FILE] + cases
-    with open(path, "w") as file:
-        json.dump(index, file, separators=(",", ":"), allow_nan=False)
-        file.write("\n")
+    write(FILE, tensors, cases)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ mod model;
 mod optimizer;
 pub mod precision;
 mod properties;
+#[path = "../programs/mod.rs"]
+pub mod research;
 mod run;
 pub mod shaders;
 mod sound;
@@ -39,3 +41,8 @@ mod readme {}
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/testing.md")]
 mod testing {}
+
+/// Compiles and runs the programs in docs/research.md.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/research.md")]
+mod research_page {}

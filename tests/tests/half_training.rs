@@ -52,7 +52,8 @@ impl Mlp {
 /// The batch of a step.
 fn batch(digits: &Digits, step: usize) -> [(String, Array); 2] {
     let batch = digits.train(BATCH, step as u64);
-    [("x".into(), batch.x), ("y".into(), batch.y)]
+    let [x, y] = batch.take(["x", "y"]);
+    [("x".into(), x), ("y".into(), y)]
 }
 
 // What is lost.

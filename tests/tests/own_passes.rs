@@ -5,61 +5,21 @@ use std::{
     sync::Arc,
 };
 use wgrad::{
-    Accumulator, Array, DType, Flat, Grads, Optimizer, Param, ParamSet, PassKind, Pitfall, StateId, Store, Tape,
-    Tensor, Unscaled, Weighting,
+    Accumulator, Array, DType, Flat, Grads, Optimizer, Param, ParamSet, PassKind, Pitfall, Store, Tape, Tensor,
+    Unscaled, Weighting,
 };
 use wgrad_nn::optim::{Sgd, SgdConfig};
-use wgrad_tests::{Machine, Outputs, Tolerance, compare, gpu};
+use wgrad_tests::{Machine, Outputs, Tolerance, compare, gpu, research::zclip::ZClip};
 
 const F64: DType = DType::F64;
 
-/// ZClip (Kumar et al. 2025, arXiv 2504.02507): a norm that lies more than `threshold` standard deviations above the
-/// mean of the norms so far is clipped to `mean + threshold^2 / z * deviation`. Mean and variance are moving averages of
-/// the norms after the clip. The first `warmup` steps are not clipped, and averaged with equal weights.
-#[derive(Clone, Copy)]
-struct ZClip {
-    steps: StateId,
-    mean: StateId,
-    variance: StateId,
-}
-
-const WARMUP: i32 = 4;
-const DECAY: f64 = 0.9;
-const THRESHOLD: f64 = 2.5;
-
-impl ZClip {
-    fn new(store: &mut Store, dtype: DType) -> Self {
-        let mut declare = |name| store.state(&format!("zclip/{name}"), &Array::zeros([], dtype));
-        Self { steps: declare("steps"), mean: declare("mean"), variance: declare("variance") }
-    }
-
-    fn apply<'t>(&self, g: Grads<'t>) -> Grads<'t> {
-        let (t, norm) = (g.tape(), g.norm());
-        let [steps, mean, variance] = [self.steps, self.mean, self.variance].map(|state| t.state(state));
-        let deviation = variance.sqrt() + 1e-6;
-        let z = (norm - mean) / deviation;
-        let spike = z.greater(THRESHOLD).and(steps.greater_equal(WARMUP));
-        let clipped = spike.select(mean + deviation * THRESHOLD * THRESHOLD / z.maximum(THRESHOLD), norm);
-        let weight = (1 / (steps + 1)).maximum(1.0 - DECAY);
-        let new_mean = mean + (clipped - mean) * weight;
-        let new_variance = variance * (1 - weight) + (clipped - mean) * (clipped - new_mean) * weight;
-        t.tap("zclip/norm", norm);
-        t.tap("zclip/clipped", clipped);
-        g.map("zclip", |flat| flat.map(|_, g| g * spike.select(clipped / norm, norm.ones_like()).cast(g.dtype())))
-            .assign(self.steps, steps + 1)
-            .assign(self.mean, new_mean)
-            .assign(self.variance, new_variance)
-            .skip_unless(norm.is_finite())
-    }
-}
-
-/// The same on the host: the norm after the clip, and the new averages.
+/// ZClip on the host: the norm after the clip, and the new averages.
 fn zclip(norm: f64, [steps, mean, variance]: [f64; 3]) -> (f64, [f64; 3]) {
     let deviation = variance.sqrt() + 1e-6;
     let z = (norm - mean) / deviation;
-    let spike = z > THRESHOLD && steps >= f64::from(WARMUP);
-    let clipped = if spike { mean + THRESHOLD * THRESHOLD / z * deviation } else { norm };
-    let weight = f64::max(1.0 / (steps + 1.0), 1.0 - DECAY);
+    let spike = z > ZClip::THRESHOLD && steps >= f64::from(ZClip::WARMUP);
+    let clipped = if spike { mean + ZClip::THRESHOLD * ZClip::THRESHOLD / z * deviation } else { norm };
+    let weight = f64::max(1.0 / (steps + 1.0), 1.0 - ZClip::DECAY);
     let new = mean + (clipped - mean) * weight;
     (clipped, [steps + 1.0, new, (1.0 - weight) * variance + weight * (clipped - mean) * (clipped - new)])
 }

@@ -93,7 +93,7 @@ pub fn run(training: &impl Training, bench: &Bench<'_>, mut source: Source) -> R
     let batches = training.batches(&mut source, bench.batch.unwrap_or(training.batch()))?;
     let start = Instant::now();
     let step = session.record(|t| {
-        let (x, y) = (t.input_like("x", &batches[0].x), t.input_like("y", &batches[0].y));
+        let (x, y) = (t.input_like("x", &batches[0]["x"]), t.input_like("y", &batches[0]["y"]));
         let loss = training.loss(&model, x, y);
         t.tap("loss", loss);
         let grads = loss.grad(&params);
@@ -101,8 +101,7 @@ pub fn run(training: &impl Training, bench: &Bench<'_>, mut source: Source) -> R
     })?;
     let prepared = start.elapsed();
     let make = |session: &mut Session, i: usize| {
-        let Batch { x, y } = &batches[i % BATCHES];
-        session.run(&step, &[("x", x), ("y", y)])?;
+        session.run(&step, &batches[i % BATCHES].inputs())?;
         session.wait()?;
         let taps = session.taps()?;
         Ok(taps.last().and_then(|taps| taps.scalar("loss")).expect("tapped by the step"))
@@ -127,5 +126,5 @@ fn load(session: &mut Session, source: &mut Source, weights: &[Weight]) -> Resul
 
 /// Batches from arrays whose first axis counts them.
 pub fn zip(x: &Array, y: &Array) -> Vec<Batch> {
-    split(x).into_iter().zip(split(y)).map(|(x, y)| Batch { x, y }).collect()
+    split(x).into_iter().zip(split(y)).map(|(x, y)| Batch::new(x, y)).collect()
 }

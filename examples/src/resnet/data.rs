@@ -31,7 +31,7 @@ impl Data {
         let augment = Some((Augment { padding: height / 8, flip: photographs }, seed));
         let test = ImageData::plain(split.test, moments.clone());
         let all: Vec<usize> = (0..test.len()).collect();
-        let held_out = all.chunks(HELD_OUT).map(|samples| test.batch(samples, 0)).collect();
+        let held_out = all.chunks(HELD_OUT).map(|samples| test.pick(samples, 0)).collect();
         Ok(Self { train: ImageData { images: split.train, moments, augment }, held_out })
     }
 }

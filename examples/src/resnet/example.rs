@@ -45,7 +45,7 @@ impl Classifier {
     /// Describes the share of dead units in each stage: units at 0 for every image of a batch, at every position.
     fn dead(&self, session: &mut Session, batch: &Batch) -> Result<String> {
         let activation = self.model.config.activation;
-        let inputs = [("x", &batch.x)];
+        let inputs = [("x", &batch["x"])];
         let step = session.record(|t| {
             let show_dead = move |path: &str, z: Tensor<'_>| {
                 // The activation rises with its input, so its largest value is at the largest input.
@@ -59,7 +59,7 @@ impl Classifier {
                     }
                     z
                 },
-                || self.model.forward(t.input_like("x", &batch.x), false),
+                || self.model.forward(t.input_like("x", &batch["x"]), false),
             );
         })?;
         session.run(&step, &inputs)?;
@@ -75,7 +75,7 @@ impl Classifier {
             format!("{:.0} % in {name}", 100.0 * sum / count as f64)
         };
         let shares: Vec<String> = stages.into_iter().map(&mut share).collect();
-        Ok(format!("Dead units, at 0 for all of {} held-out images: {}", batch.x.shape()[0], shares.join(", ")))
+        Ok(format!("Dead units, at 0 for all of {} held-out images: {}", batch["x"].shape()[0], shares.join(", ")))
     }
 }
 

@@ -59,7 +59,7 @@ const POSITION: &str = "position";
 
 impl<O: Fn(Position) -> wgrad_nn::Result<Loader>> Feed for Loaded<O> {
     fn next(&mut self) -> Result<Batch> {
-        Ok(self.loader.next().expect("a loader has no end"))
+        Ok(self.loader.next().expect("a loader has no end")?)
     }
 
     fn axis(&self) -> usize {
@@ -115,14 +115,20 @@ impl Feed for Drawn {
     }
 }
 
-/// Splits a batch into `count` parts of equal size, along dimension `axis` of the inputs and the first dimension of the
-/// targets.
+/// Splits a batch into `count` parts of equal size, along dimension `axis` of the inputs `x` and the first dimension of
+/// all other arrays.
 ///
 /// # Panics
 /// If `count` does not divide the number of samples.
 pub fn split(batch: &Batch, axis: usize, count: usize) -> Vec<Batch> {
-    let (x, y) = (cut(&batch.x, axis, count), cut(&batch.y, 0, count));
-    x.into_iter().zip(y).map(|(x, y)| Batch { x, y }).collect()
+    let mut parts = vec![Batch::default(); count];
+    for (name, array) in batch.inputs() {
+        let axis = if name == "x" { axis } else { 0 };
+        for (part, of_part) in parts.iter_mut().zip(cut(array, axis, count)) {
+            *part = std::mem::take(part).with(name, of_part);
+        }
+    }
+    parts
 }
 
 fn cut(array: &Array, axis: usize, count: usize) -> Vec<Array> {
@@ -144,14 +150,45 @@ fn cut(array: &Array, axis: usize, count: usize) -> Vec<Array> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wgrad_nn::data::DataError;
+
+    /// Samples of which the last is unreadable.
+    #[derive(Clone)]
+    struct Broken;
+
+    impl Dataset for Broken {
+        fn len(&self) -> usize {
+            4
+        }
+
+        fn batch(&self, samples: &[usize], _epoch: u64) -> std::result::Result<Batch, DataError> {
+            if samples.contains(&3) {
+                return Err("the disk is away".into());
+            }
+            Ok(Batch::new(Array::new([1], vec![0f32]), Array::new([1], vec![0u32])))
+        }
+    }
+
+    #[test]
+    fn a_batch_that_cannot_be_prepared_is_an_error_of_the_run() {
+        let mut feed = Broken.feed(1, 0).expect("it has batches");
+        let (at, error) = loop {
+            let at = feed.position();
+            if let Err(error) = feed.next() {
+                break (at, error.to_string());
+            }
+        };
+        assert!(error.contains("samples 3): the disk is away"), "{error}");
+        assert_eq!(feed.position(), at, "a resumed run tries the batch again");
+    }
 
     #[test]
     fn parts_are_samples_side_by_side() {
         let x = Array::new([2, 4, 1], (0..8).map(|v| v as f32).collect::<Vec<_>>());
         let y = Array::new([4], vec![0u32, 1, 2, 3]);
-        let parts = split(&Batch { x: x.clone(), y: y.clone() }, 1, 2);
-        assert_eq!(parts[1].x, Array::new([2, 2, 1], vec![2f32, 3.0, 6.0, 7.0]));
-        assert_eq!(parts[1].y, Array::new([2], vec![2u32, 3]));
-        assert_eq!(split(&Batch { x: x.clone(), y: y.clone() }, 1, 1), [Batch { x, y }]);
+        let parts = split(&Batch::new(x.clone(), y.clone()), 1, 2);
+        assert_eq!(parts[1]["x"], Array::new([2, 2, 1], vec![2f32, 3.0, 6.0, 7.0]));
+        assert_eq!(parts[1]["y"], Array::new([2], vec![2u32, 3]));
+        assert_eq!(split(&Batch::new(x.clone(), y.clone()), 1, 1), [Batch::new(x, y)]);
     }
 }

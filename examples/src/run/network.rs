@@ -153,7 +153,7 @@ fn first(feed: &mut dyn Feed, accumulate: usize) -> Result<Batch> {
 /// Records a micro-batch. If an update takes several micro-batches, the update is recorded after it.
 fn record(store: &Store, trainer: &Trainer, micro: &Batch) -> Program {
     let tape = Tape::new(store.layout().clone().into());
-    trainer.record_micro_batch(&tape, &[("x", &micro.x), ("y", &micro.y)]);
+    trainer.record_micro_batch(&tape, &micro.inputs());
     if trainer.config().accumulate > 1 {
         trainer.record_update(&tape, false);
     }
@@ -181,7 +181,7 @@ pub fn open<N: Network, D: Data>(
     let recorded = record(&store, &trainer, &micro);
     feed.resume(&Metadata::new(), 0)?;
     let plain = Tape::new(store.layout().clone().into());
-    trainer.record_plain(&plain, &[("x", &micro.x), ("y", &micro.y)]);
+    trainer.record_plain(&plain, &micro.inputs());
     let reached: Vec<Param> = params.iter().filter(|param| !recorded.unreached().contains(param)).collect();
     let (weights, weight_names) = weights(store.layout(), &reached);
     let names = Names { flow: flows(&trainer, &recorded), weights: weight_names };
@@ -215,15 +215,16 @@ fn flow(measured: &Measurement, share: f64) -> Vec<f64> {
 
 /// The metric on held-out data.
 fn evaluate<N: Network>(network: &N, held_out: &[Batch], session: &mut Session) -> Result<f64> {
-    for Batch { x, y } in held_out {
-        session.run_cached("evaluation", &[("x", x), ("y", y)], |t| {
-            t.tap("metric", network.metric(t.input_like("x", x), t.input_like("y", y)));
+    for batch in held_out {
+        session.run_cached("evaluation", &batch.inputs(), |t| {
+            let input = |name: &str| t.input_like(name, &batch[name]);
+            t.tap("metric", network.metric(input("x"), input("y")));
         })?;
     }
     session.wait()?;
     let means = session.taps()?;
     let of = means.iter().filter_map(|taps| taps.scalar("metric")).zip(held_out);
-    let sized = of.map(|(mean, batch)| (mean, batch.y.shape()[0] as f64));
+    let sized = of.map(|(mean, batch)| (mean, batch["y"].shape()[0] as f64));
     let (sum, count) = sized.fold((0.0, 0.0), |(sum, count), (mean, size)| (sum + mean * size, count + size));
     Ok(sum / count)
 }
@@ -244,7 +245,7 @@ impl<N: Network> Example for Trained<N> {
     fn step(&mut self, session: &mut Session) -> Result<()> {
         let batch = self.feed.next()?;
         for micro in split(&batch, self.feed.axis(), self.accumulate) {
-            self.trainer.step(session, &[("x", &micro.x), ("y", &micro.y)])?;
+            self.trainer.step(session, &micro.inputs())?;
             self.last = Some(micro);
         }
         Ok(())
@@ -288,8 +289,7 @@ impl<N: Network> Example for Trained<N> {
         let Self { trainer, mut feed, accumulate, network, held_out, .. } = *self;
         let batches = move || {
             let batch = feed.next()?;
-            let named = |Batch { x, y }| vec![("x".to_string(), x), ("y".to_string(), y)];
-            Ok(split(&batch, feed.axis(), accumulate).into_iter().map(named).collect())
+            Ok(split(&batch, feed.axis(), accumulate).into_iter().map(|micro| micro.into_iter().collect()).collect())
         };
         let judge = move |session: &mut Session| evaluate(&network, &held_out, session);
         Opened { trainer, session, batches: Box::new(batches), judge: Some(Box::new(judge)) }
@@ -300,8 +300,8 @@ impl<N: Network> Example for Trained<N> {
     }
 
     fn measured(&self, session: &mut Session, moment: &str) -> Result<Option<Recorded>> {
-        let Some(Batch { x, y }) = &self.last else { return Ok(None) };
-        Ok(Some(measured(session, &self.program, &[("x", x), ("y", y)], moment, &self.place)?))
+        let Some(batch) = &self.last else { return Ok(None) };
+        Ok(Some(measured(session, &self.program, &batch.inputs(), moment, &self.place)?))
     }
 
     fn lints(&self) -> Vec<Lint> {

@@ -63,8 +63,8 @@ impl Feed for TreatedFeed {
 
 impl Inputs {
     /// A training batch as the model gets it at a step.
-    fn training(&self, Batch { x, y }: Batch, seed: u64, step: usize) -> Batch {
-        let mut x = self.held_out(Batch { x, y: y.clone() }).x;
+    fn training(&self, batch: Batch, seed: u64, step: usize) -> Batch {
+        let [mut x, y] = self.held_out(batch).take(["x", "y"]);
         if self.outlier_at == Some(step) {
             x = map(&x, |value| value * self.outlier_scale);
         }
@@ -74,12 +74,13 @@ impl Inputs {
             values[middle] = f64::NAN;
             x = of(&x, &values);
         }
-        Batch { x, y: self.labels(y, seed, step) }
+        Batch::new(x, self.labels(y, seed, step))
     }
 
     /// A held-out batch as the model gets it. Its inputs change as those of training do, except for the changes at a
     /// single step; its targets stay.
-    pub fn held_out(&self, Batch { x, y }: Batch) -> Batch {
+    pub fn held_out(&self, batch: Batch) -> Batch {
+        let x = batch["x"].clone();
         let x = match (self.constant, x.dtype()) {
             (true, DType::U32) => map(&x, |_| 0.0),
             (true, _) => map(&x, |_| f64::from(SAME)),
@@ -87,7 +88,7 @@ impl Inputs {
         };
         let unchanged = self.scale == 1.0 && self.shift == 0.0;
         let x = if unchanged { x } else { map(&x, |value| value * self.scale + self.shift) };
-        Batch { x, y }
+        batch.with("x", x)
     }
 
     fn labels(&self, y: Array, seed: u64, step: usize) -> Array {
@@ -163,12 +164,13 @@ impl Feed for RowFeed {
 }
 
 /// Transposes inputs from `[time, batch, inputs]` to `[batch, time * inputs]`.
-fn rows(Batch { x, y }: &Batch) -> Batch {
+fn rows(task: &Batch) -> Batch {
+    let (x, y) = (&task["x"], &task["y"]);
     let [time, batch, inputs] = x.shape()[..] else { panic!("a task's inputs of {}", x.shape()) };
     let values = x.to_f64();
     let row = |sample: usize| (0..time).flat_map(move |t| (0..inputs).map(move |i| (t * batch + sample) * inputs + i));
     let turned: Vec<f32> = (0..batch).flat_map(row).map(|at| values[at] as f32).collect();
-    Batch { x: Array::new([batch, time * inputs], turned), y: y.clone() }
+    Batch::new(Array::new([batch, time * inputs], turned), y.clone())
 }
 
 #[cfg(test)]
@@ -201,9 +203,9 @@ mod tests {
         let task = Adding::new(4, 1);
         let batch = task.train(3, 0);
         let turned = rows(&batch);
-        assert_eq!(**turned.x.shape(), [3, 8]);
+        assert_eq!(**turned["x"].shape(), [3, 8]);
         for (sample, t, i) in [(0, 0, 0), (2, 3, 1), (1, 2, 0)] {
-            assert_eq!(turned.x.item(sample * 8 + t * 2 + i), batch.x.item((t * 3 + sample) * 2 + i));
+            assert_eq!(turned["x"].item(sample * 8 + t * 2 + i), batch["x"].item((t * 3 + sample) * 2 + i));
         }
         assert_eq!(Rows(Box::new(task)).features(), 8);
     }
@@ -213,38 +215,38 @@ mod tests {
         let plain = batches(PLAIN, 4);
         let odd = batches(Inputs { nan_at: Some(1), outlier_at: Some(2), ..PLAIN }, 4);
         assert_eq!((&plain[0], &plain[3]), (&odd[0], &odd[3]));
-        let nans = odd[1].x.to_f64().iter().filter(|value| value.is_nan()).count();
+        let nans = odd[1]["x"].to_f64().iter().filter(|value| value.is_nan()).count();
         assert_eq!(nans, 1);
-        let tenfold: Vec<f64> = plain[2].x.to_f64().iter().map(|value| value * 10.0).collect();
-        assert_eq!(odd[2].x.to_f64(), tenfold);
-        assert!(plain.iter().zip(&odd).all(|(plain, odd)| plain.y == odd.y));
+        let tenfold: Vec<f64> = plain[2]["x"].to_f64().iter().map(|value| value * 10.0).collect();
+        assert_eq!(odd[2]["x"].to_f64(), tenfold);
+        assert!(plain.iter().zip(&odd).all(|(plain, odd)| plain["y"] == odd["y"]));
     }
 
     #[test]
     fn inputs_are_scaled_shifted_and_constant() {
         let plain = batches(PLAIN, 1);
         let scaled = batches(Inputs { scale: 2.0, shift: 1.0, ..PLAIN }, 1);
-        let want: Vec<f64> = plain[0].x.to_f64().iter().map(|value| value * 2.0 + 1.0).collect();
-        assert_eq!(scaled[0].x.to_f64(), want);
+        let want: Vec<f64> = plain[0]["x"].to_f64().iter().map(|value| value * 2.0 + 1.0).collect();
+        assert_eq!(scaled[0]["x"].to_f64(), want);
         let same = batches(Inputs { constant: true, ..PLAIN }, 1);
-        assert!(same[0].x.to_f64().iter().all(|value| *value == 0.5));
+        assert!(same[0]["x"].to_f64().iter().all(|value| *value == 0.5));
     }
 
     #[test]
     fn shuffled_targets_are_those_of_the_batch_in_another_order_each_time() {
         let (plain, shuffled) = (batches(PLAIN, 2), batches(Inputs { labels: Labels::Shuffled, ..PLAIN }, 2));
         for (plain, shuffled) in plain.iter().zip(&shuffled) {
-            assert_eq!(plain.x, shuffled.x);
+            assert_eq!(plain["x"], shuffled["x"]);
             let sorted = |y: &Array| {
                 let mut classes = y.to_f64();
                 classes.sort_by(f64::total_cmp);
                 classes
             };
-            assert_ne!(plain.y, shuffled.y);
-            assert_eq!(sorted(&plain.y), sorted(&shuffled.y));
+            assert_ne!(plain["y"], shuffled["y"]);
+            assert_eq!(sorted(&plain["y"]), sorted(&shuffled["y"]));
         }
         let constant = batches(Inputs { labels: Labels::Constant, ..PLAIN }, 1);
-        assert!(constant[0].y.to_f64().iter().all(|class| *class == plain[0].y.item(0)));
+        assert!(constant[0]["y"].to_f64().iter().all(|class| *class == plain[0]["y"].item(0)));
     }
 
     #[test]
@@ -254,7 +256,7 @@ mod tests {
         let mut resumed = feed(inputs);
         resumed.resume(&Metadata::new(), 2).expect("a position");
         let next = resumed.next().expect("no end");
-        assert_eq!((next.y, next.x.to_f64()[0]), (all[2].y.clone(), all[2].x.to_f64()[0]));
+        assert_eq!((&next["y"], next["x"].to_f64()[0]), (&all[2]["y"], all[2]["x"].to_f64()[0]));
         assert_eq!(resumed.next().expect("no end"), all[3]);
     }
 }

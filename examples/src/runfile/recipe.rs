@@ -151,7 +151,7 @@ impl RunFile {
                 Box::new(Lion::new(store, params, LionConfig { lr, betas, weight_decay, groups, ..base }))
             }
             OptimizerName::Muon => {
-                let others = MuonOthers { lr, betas: of_adam, eps, weight_decay };
+                let others = MuonOthers { lr: lr.clone(), betas: of_adam, eps, weight_decay };
                 // Steps of the size of AdamW's: one rate and one decay are for both.
                 let (scale, momentum) = (MuonScale::MatchAdamW, of_muon);
                 let config =
@@ -341,7 +341,7 @@ impl Runnable for RunFile {
                 };
                 let resnet = ResNet::new(Builder::new(&mut store, self.seed), &config);
                 let trained = self.trained(store.layout(), store.params(), "resnet")?;
-                let held_out = vec![test.batch(&(0..test.len()).collect::<Vec<_>>(), 0)];
+                let held_out = vec![test.pick(&(0..test.len()).collect::<Vec<_>>(), 0)];
                 let plan = self.plan("resnet", ImageData::plain(train, moments), held_out);
                 self.start(store, self.judged(Outputs::ResNet(resnet), None), trained, plan, (place, setup))
             }
@@ -376,7 +376,7 @@ impl RunFile {
         let trained = self.trained(layout, learning, "two-tower")?;
         towers.config.frozen = vision.iter().all(|param| !trained.contains(param));
         let text = trained.iter().filter(|param| !vision.contains(*param)).collect();
-        let held_out = vec![test.batch(&(0..test.len()).collect::<Vec<_>>(), 0)];
+        let held_out = vec![test.pick(&(0..test.len()).collect::<Vec<_>>(), 0)];
         let (images, encoder) = (train.images.clone(), towers.vision.clone());
         let plan = self.plan("two-tower", train, held_out);
         let network = Describer {

@@ -101,11 +101,11 @@ pub(crate) fn held_out(text: &Text) -> Vec<Batch> {
     let windows = text.validation_windows();
     let wanted = windows.min(HELD_OUT);
     let chosen: Vec<Batch> = (0..wanted).map(|i| text.validation(i * windows / wanted, 1)).collect();
-    let joined = |part: &[Batch], array: fn(&Batch) -> &Array| {
-        let symbols = part.iter().flat_map(|batch| array(batch).to_f64()).map(|symbol| symbol as u32);
+    let joined = |part: &[Batch], name: &str| {
+        let symbols = part.iter().flat_map(|batch| batch[name].to_f64()).map(|symbol| symbol as u32);
         Array::new([part.len(), text.context()], symbols.collect::<Vec<u32>>())
     };
-    chosen.chunks(AT_ONCE).map(|part| Batch { x: joined(part, |b| &b.x), y: joined(part, |b| &b.y) }).collect()
+    chosen.chunks(AT_ONCE).map(|part| Batch::new(joined(part, "x"), joined(part, "y"))).collect()
 }
 
 /// The program of one training step, and the store of its states.
@@ -150,7 +150,7 @@ impl Network for Decoder {
     }
 
     fn remarks(&self, session: &mut Session, held_out: &Batch) -> Result<Vec<String>> {
-        let mut lines = self.attention(session, &held_out.x)?;
+        let mut lines = self.attention(session, &held_out["x"])?;
         if self.sample > 0 {
             lines.extend(sample(session, &self.model, &self.vocabulary, self.sample, self.seed)?);
         }

@@ -1,7 +1,7 @@
 //! Digits and their descriptions, such as `seven, odd`.
 
 use wgrad::Array;
-use wgrad_nn::data::{Augment, Batch, Dataset, Digits, ImageData, Split, Vocabulary};
+use wgrad_nn::data::{Augment, Batch, DataError, Dataset, Digits, ImageData, Split, Vocabulary};
 
 /// The descriptions, by class.
 const DESCRIPTIONS: [&str; 10] = [
@@ -67,19 +67,26 @@ impl Described {
     }
 }
 
+impl Described {
+    /// Images, f32 `[batch, 1, 8, 8]`; and for each image its class, then the symbols of its description, u32 `[batch,
+    /// 1 + length]`.
+    pub fn pick(&self, samples: &[usize], epoch: u64) -> Batch {
+        let batch = self.images.pick(samples, epoch);
+        let classes = batch["y"].to_f64().into_iter().map(|class| class as u32);
+        let rows = classes.flat_map(|class| [&[class], &self.descriptions.symbols[class as usize][..]].concat());
+        let width = 1 + self.descriptions.length();
+        let described = Array::new([samples.len(), width], rows.collect::<Vec<u32>>());
+        batch.with("y", described)
+    }
+}
+
 impl Dataset for Described {
     fn len(&self) -> usize {
         self.images.len()
     }
 
-    /// Images, f32 `[batch, 1, 8, 8]`; and for each image its class, then the symbols of its description, u32 `[batch,
-    /// 1 + length]`.
-    fn batch(&self, samples: &[usize], epoch: u64) -> Batch {
-        let Batch { x, y } = self.images.batch(samples, epoch);
-        let classes = y.to_f64().into_iter().map(|class| class as u32);
-        let rows = classes.flat_map(|class| [&[class], &self.descriptions.symbols[class as usize][..]].concat());
-        let width = 1 + self.descriptions.length();
-        Batch { x, y: Array::new([samples.len(), width], rows.collect::<Vec<u32>>()) }
+    fn batch(&self, samples: &[usize], epoch: u64) -> Result<Batch, DataError> {
+        Ok(self.pick(samples, epoch))
     }
 }
 
@@ -90,15 +97,15 @@ mod tests {
     #[test]
     fn descriptions_are_those_of_the_classes() {
         let [data, _] = Described::digits(0);
-        let (plain, batch) = (data.images.batch(&[3, 8], 0), data.batch(&[3, 8], 0));
-        let rows = batch.y.to_f64();
+        let (plain, batch) = (data.images.pick(&[3, 8], 0), data.pick(&[3, 8], 0));
+        let rows = batch["y"].to_f64();
         for (i, row) in rows.chunks(1 + data.descriptions.length()).enumerate() {
-            let class = plain.y.item(i);
+            let class = plain["y"].item(i);
             assert_eq!(row[0], class);
             let symbols: Vec<u32> = row[1..].iter().map(|symbol| *symbol as u32).collect();
             assert_eq!(data.descriptions.decode(&symbols), DESCRIPTIONS[class as usize]);
             assert_eq!(data.descriptions.vocabulary.decode(&symbols).chars().last(), Some(END));
         }
-        assert_eq!(batch.x, plain.x);
+        assert_eq!(batch["x"], plain["x"]);
     }
 }

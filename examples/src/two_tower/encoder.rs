@@ -6,7 +6,7 @@ use wgrad::{Array, Session, Store};
 use wgrad_cpu::CpuBackend;
 use wgrad_nn::{
     Builder, ResNet, ResNetConfig, Schedule, Trainer, TrainerConfig,
-    data::{Batch, ImageData, Loader, LoaderConfig, Position},
+    data::{ImageData, Loader, LoaderConfig, Position},
     optim::{Sgd, SgdConfig},
 };
 
@@ -94,8 +94,8 @@ fn train(config: &ResNetConfig, data: &ImageData, seed: u64, common: &Common) ->
     });
     let mut session = Session::new(Box::new(CpuBackend::new(common.threads.into())?), store)?;
     let order = LoaderConfig { batch: BATCH, keep_last: false, seed, ..LoaderConfig::default() };
-    for Batch { x, y } in Loader::new(data.clone(), order, Position::default())?.take(STEPS) {
-        trainer.step(&mut session, &[("x", &x), ("y", &y)])?;
+    for batch in Loader::new(data.clone(), order, Position::default())?.take(STEPS) {
+        trainer.step(&mut session, &batch?.inputs())?;
     }
     session.wait()?;
     let layout = session.layout().clone();

@@ -58,9 +58,9 @@ impl Describer {
     }
 
     /// Describes the norms of the features, of the projection's inputs, and of the gradient of each tower.
-    fn norms(&self, session: &mut Session, Batch { x, y }: &Batch) -> Result<[String; 2]> {
+    fn norms(&self, session: &mut Session, batch: &Batch) -> Result<[String; 2]> {
         let step = session.record(|t| {
-            let (x, y) = (t.input_like("x", x), t.input_like("y", y));
+            let (x, y) = (t.input_like("x", &batch["x"]), t.input_like("y", &batch["y"]));
             let loss = t.with_probe(
                 |path, x| {
                     if ["features", "projection/x"].contains(&path) {
@@ -73,7 +73,7 @@ impl Describer {
             t.tap("vision", loss.grad(&self.vision).norm());
             t.tap("text", loss.grad(&self.text).norm());
         })?;
-        session.run(&step, &[("x", x), ("y", y)])?;
+        session.run(&step, &batch.inputs())?;
         session.wait()?;
         let taps = session.taps()?;
         let [features, entering, vision, text] = ["features", "projection/x", "vision", "text"]
@@ -129,14 +129,15 @@ impl Network for Describer {
         let summary = Summary::new(session.layout(), &self.trained).to_string();
         let mut remarks = vec![format!("Two towers: {}", summary.lines().last().unwrap_or_default())];
         remarks.extend(self.norms(session, held_out)?);
-        let shape = held_out.x.shape().with(0, 1);
+        let (x, y) = (&held_out["x"], &held_out["y"]);
+        let shape = x.shape().with(0, 1);
         let size = shape.numel();
-        let classes = held_out.y.shape()[1];
-        let count = held_out.x.shape()[0];
+        let classes = y.shape()[1];
+        let count = x.shape()[0];
         let mut said = vec![];
         for image in (0..SHOWN).map(|i| i * count / SHOWN) {
-            let pixels = Array::new(shape.clone(), held_out.x.data().slice(image * size..(image + 1) * size));
-            said.push(format!("of a {}: {:?}", held_out.y.item(image * classes), self.describe(session, &pixels)?));
+            let pixels = Array::new(shape.clone(), x.data().slice(image * size..(image + 1) * size));
+            said.push(format!("of a {}: {:?}", y.item(image * classes), self.describe(session, &pixels)?));
         }
         remarks.push(format!("What it says {}", said.join(", ")));
         Ok(remarks)
@@ -193,7 +194,7 @@ impl Recipe {
         };
         let scale = config.vision_scale.map(|factor| (vision.clone(), factor));
         let trainer = TrainerConfig { scale_grad: scale.into_iter().collect(), ..TrainerConfig::default() };
-        let held_out = vec![test.batch(&(0..test.len()).collect::<Vec<_>>(), 0)];
+        let held_out = vec![test.pick(&(0..test.len()).collect::<Vec<_>>(), 0)];
         let plan = Plan {
             settings,
             identity: vec![("seed", seed.to_string())],

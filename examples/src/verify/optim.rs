@@ -148,9 +148,9 @@ pub fn optimizer(
     params: &ParamSet,
 ) -> Attempt<Box<dyn Optimizer>> {
     let number = |name: &str, default: f64| attrs.number_or(name, default);
-    let lr = |default: &Rate| match rate {
-        Some(rate) => Ok(rate),
-        None if attrs.get("lr").is_none() => Ok(*default),
+    let lr = |default: &Rate| match &rate {
+        Some(rate) => Ok(rate.clone()),
+        None if attrs.get("lr").is_none() => Ok(default.clone()),
         None => attrs.number("lr").map(Rate::from),
     };
     let only = |own: &[&str]| attrs.only(&[common, own].concat(), name);

@@ -35,8 +35,10 @@ pub enum Refusal {
         tensor: String,
     },
     /// A tensor whose type cannot be an input or a result.
-    #[error("the tensor {tensor:?} is of type {dtype}, and {want} is needed")]
+    #[error("{file}: the tensor {tensor:?} is of type {dtype}, and {want} is needed")]
     Type {
+        /// The file.
+        file: String,
         /// The tensor.
         tensor: String,
         /// The tensor's type.

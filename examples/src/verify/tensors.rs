@@ -67,7 +67,7 @@ impl Tensors {
             Dtype::I64 => integers(tensor, &elements(view, i64::from_le_bytes))?,
             Dtype::I32 => integers(tensor, &elements(view, |bytes| i32::from_le_bytes(bytes).into()))?,
             Dtype::U32 => Data::U32(elements(view, u32::from_le_bytes)),
-            dtype => return Err(unknown(tensor, dtype)),
+            dtype => return Err(self.unknown(tensor, dtype)),
         };
         Ok(Array::new(&view.info.shape[..], data))
     }
@@ -88,16 +88,16 @@ impl Tensors {
             Dtype::I64 => (integers, elements(view, |bytes| i64::from_le_bytes(bytes) as f64)),
             Dtype::I32 => (integers, elements(view, |bytes| i32::from_le_bytes(bytes).into())),
             Dtype::U32 => (integers, elements(view, |bytes| u32::from_le_bytes(bytes).into())),
-            dtype => return Err(unknown(tensor, dtype)),
+            dtype => return Err(self.unknown(tensor, dtype)),
         };
         let stored = view.info.dtype.to_string().to_lowercase();
         Ok(Expected { dtypes, stored, shape: view.info.shape[..].into(), values })
     }
-}
 
-fn unknown(tensor: &str, dtype: Dtype) -> Refusal {
-    let want = "f64, f32, f16, i64, i32, u32 or bool";
-    Refusal::Type { tensor: tensor.into(), dtype: dtype.to_string().to_lowercase(), want }
+    fn unknown(&self, tensor: &str, dtype: Dtype) -> Refusal {
+        let (file, dtype) = (self.name.clone(), dtype.to_string().to_lowercase());
+        Refusal::Type { file, tensor: tensor.into(), dtype, want: "f64, f32, f16, i64, i32, u32 or bool" }
+    }
 }
 
 /// The elements of a tensor, of `N` bytes each.

@@ -40,7 +40,7 @@ impl Adding {
                 *sum += x[marked];
             }
         }
-        Batch { x: Array::new([self.time, size, 2], x), y: Array::new([size, 1], y) }
+        Batch::new(Array::new([self.time, size, 2], x), Array::new([size, 1], y))
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn one_mark_in_each_half_and_the_target_is_their_sum() {
         for time in [2, 11, 30] {
-            let Batch { x, y } = Adding::new(time, 9).train(300, 2);
+            let [x, y] = Adding::new(time, 9).train(300, 2).take(["x", "y"]);
             for sample in 0..300 {
                 let at = |t: usize, channel: usize| x.item((t * 300 + sample) * 2 + channel);
                 let marked: Vec<usize> = (0..time).filter(|&t| at(t, 1) == 1.0).collect();
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_target_has_variance_one_sixth() {
-        let y = Adding::new(20, 0).held_out(20_000).y.to_f64();
+        let y = Adding::new(20, 0).held_out(20_000)["y"].to_f64();
         let mse = y.iter().map(|y| (y - 1.0).powi(2)).sum::<f64>() / y.len() as f64;
         assert_abs_diff_eq!(mse * 6.0, 1.0, epsilon = 0.03);
     }

@@ -100,7 +100,7 @@ fn parse_line(line: &str) -> std::result::Result<Image, String> {
 fn batch(images: &[&Image]) -> Batch {
     let x = (0..PIXELS).flat_map(|t| images.iter().map(move |(pixels, _)| pixels[t])).collect::<Vec<f32>>();
     let y = images.iter().map(|(_, class)| *class).collect::<Vec<u32>>();
-    Batch { x: Array::new([PIXELS, images.len(), 1], x), y: Array::new([images.len()], y) }
+    Batch::new(Array::new([PIXELS, images.len(), 1], x), Array::new([images.len()], y))
 }
 
 impl Task for Digits {
@@ -188,17 +188,17 @@ mod tests {
         let size = digits.epoch() - 10;
         let (whole, second) = (digits.train(digits.epoch(), 0), digits.train(size, 1));
         // The second batch begins with the last ten images of epoch 0 and goes on with epoch 1.
-        let classes: Vec<f64> = whole.y.to_f64()[size..].to_vec();
-        assert_eq!(second.y.to_f64()[..10], classes[..]);
-        let next = digits.train(digits.epoch(), 1).y.to_f64();
-        assert_eq!(second.y.to_f64()[10..], next[..size - 10]);
-        assert_eq!(digits.train(0, 7).x.shape().numel(), 0);
+        let classes: Vec<f64> = whole["y"].to_f64()[size..].to_vec();
+        assert_eq!(second["y"].to_f64()[..10], classes[..]);
+        let next = digits.train(digits.epoch(), 1)["y"].to_f64();
+        assert_eq!(second["y"].to_f64()[10..], next[..size - 10]);
+        assert_eq!(digits.train(0, 7)["x"].shape().numel(), 0);
     }
 
     #[test]
     fn pixels_follow_time() {
         let digits = Digits::embedded(3);
-        let Batch { x, .. } = digits.held_out(0);
+        let [x] = digits.held_out(0).take(["x"]);
         let n = digits.held_out.len();
         for (sample, (pixels, _)) in digits.held_out.iter().enumerate() {
             assert!((0..64).all(|t| x.item(t * n + sample) == pixels[t] as f64));

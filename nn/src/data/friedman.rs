@@ -41,7 +41,7 @@ impl Friedman {
             y.push(((function(&sample) + noise - MEAN) / STD) as f32);
             x.extend(sample.map(|value| value as f32));
         }
-        Batch { x: Array::new([1, size, INPUTS], x), y: Array::new([size, 1], y) }
+        Batch::new(Array::new([1, size, INPUTS], x), Array::new([size, 1], y))
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn targets_are_standardised() {
-        let Batch { x, y } = Friedman::new(0).held_out(20_000);
+        let [x, y] = Friedman::new(0).held_out(20_000).take(["x", "y"]);
         let values = y.to_f64();
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let var = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / values.len() as f64;

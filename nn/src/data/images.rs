@@ -1,6 +1,6 @@
 //! Labelled images in memory, and batches of them.
 
-use super::{Augment, Batch, Dataset, cifar, mnist};
+use super::{Augment, Batch, DataError, Dataset, cifar, mnist};
 use crate::error::{Error, Result};
 use std::{fs, path::Path};
 use wgrad::Array;
@@ -167,15 +167,11 @@ impl ImageData {
     pub fn plain(images: Images, moments: Moments) -> Self {
         Self { images, moments, augment: None }
     }
-}
-
-impl Dataset for ImageData {
-    fn len(&self) -> usize {
-        self.images.len()
-    }
-
-    /// Images f32 `[batch, channels, height, width]`, and their classes, u32 `[batch]`.
-    fn batch(&self, samples: &[usize], epoch: u64) -> Batch {
+    /// Some images, f32 `[batch, channels, height, width]`, as `x`, and their classes, u32 `[batch]`, as `y`.
+    ///
+    /// # Panics
+    /// If a sample is beyond the end.
+    pub fn pick(&self, samples: &[usize], epoch: u64) -> Batch {
         let Self { images, moments, augment } = self;
         let [channels, height, width] = images.shape;
         let mut x = Vec::with_capacity(samples.len() * channels * height * width);
@@ -190,7 +186,18 @@ impl Dataset for ImageData {
             }
         }
         let y: Vec<u32> = samples.iter().map(|&sample| images.labels[sample]).collect();
-        Batch { x: Array::new([samples.len(), channels, height, width], x), y: Array::new([samples.len()], y) }
+        Batch::new(Array::new([samples.len(), channels, height, width], x), Array::new([samples.len()], y))
+    }
+}
+
+impl Dataset for ImageData {
+    fn len(&self) -> usize {
+        self.images.len()
+    }
+
+    /// As [`ImageData::pick`].
+    fn batch(&self, samples: &[usize], epoch: u64) -> std::result::Result<Batch, DataError> {
+        Ok(self.pick(samples, epoch))
     }
 }
 
@@ -210,10 +217,10 @@ mod tests {
     #[test]
     fn batches_are_standardised_and_in_the_order_asked_for() {
         let data = ImageData::plain(images(), images().moments());
-        let Batch { x, y } = data.batch(&[1, 0, 1], 7);
+        let [x, y] = data.pick(&[1, 0, 1], 7).take(["x", "y"]);
         assert_eq!((x.shape().to_vec(), y.to_f64()), (vec![3, 2, 1, 2], vec![0.0, 2.0, 0.0]));
         assert_eq!(x.to_f64()[..8], [1.0, -1.0, 0.0, 0.0, -1.0, 1.0, 0.0, 0.0]);
-        assert_eq!(data.batch(&[1], 0).x, data.batch(&[1], 1).x);
+        assert_eq!(data.pick(&[1], 0)["x"], data.pick(&[1], 1)["x"]);
     }
 
     #[test]

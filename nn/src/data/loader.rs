@@ -1,13 +1,13 @@
 //! Batches of a data set, epoch after epoch, shuffled by a seed, and prepared ahead on a thread.
 
-use super::Batch;
+use super::{Batch, DataError};
 use crate::{
     error::{Error, Result},
     random::generator,
 };
 use rand::seq::SliceRandom;
 use std::{
-    fmt, panic,
+    fmt, panic, result,
     str::FromStr,
     sync::{
         Arc,
@@ -27,7 +27,11 @@ pub trait Dataset: Send + Sync + 'static {
     }
 
     /// A batch of some samples, in their order. Its random variation depends on the epoch and the samples alone.
-    fn batch(&self, samples: &[usize], epoch: u64) -> Batch;
+    ///
+    /// # Errors
+    /// Any error of the data set, such as one of a file. A [`Loader`] passes it on as [`Error::Batch`], and asks for the
+    /// same batch again if it is used further.
+    fn batch(&self, samples: &[usize], epoch: u64) -> result::Result<Batch, DataError>;
 }
 
 /// Settings of a [`Loader`].
@@ -81,6 +85,7 @@ impl FromStr for Position {
 }
 
 /// The samples of each batch: a function of the settings and the position.
+#[derive(Clone)]
 struct Order {
     samples: usize,
     config: LoaderConfig,
@@ -120,6 +125,7 @@ impl Order {
 }
 
 /// Prepares batches one after another.
+#[derive(Clone)]
 struct Source {
     data: Arc<dyn Dataset>,
     order: Order,
@@ -127,32 +133,64 @@ struct Source {
 }
 
 impl Source {
-    /// The next batch, and the position after it.
-    fn step(&mut self) -> (Batch, Position) {
+    /// The next batch. It remains the next one if it cannot be prepared.
+    fn step(&mut self) -> Result<Batch> {
+        let Position { epoch, sample } = self.next;
         let (samples, next) = self.order.batch(self.next);
-        let batch = self.data.batch(&samples, self.next.epoch);
-        self.next = next;
-        (batch, next)
+        match self.data.batch(&samples, epoch) {
+            Ok(batch) => {
+                self.next = next;
+                Ok(batch)
+            }
+            Err(source) => Err(Error::Batch { epoch, sample, samples, source }),
+        }
     }
 }
 
-/// A thread that prepares batches ahead.
+/// A thread that prepares batches ahead. It ends after an error.
 struct Ahead {
-    receive: Receiver<(Batch, Position)>,
+    /// Batches, each with the position after it.
+    receive: Receiver<Result<(Batch, Position)>>,
     thread: JoinHandle<()>,
 }
 
-enum Supply {
-    /// Prepares each batch when it is asked for.
-    Here(Source),
-    /// A thread prepares batches ahead; `None` once the thread has ended.
-    Thread(Option<Ahead>),
+impl Ahead {
+    fn start(mut source: Source) -> Result<Self> {
+        // The thread itself holds one prepared batch, so the channel needs room for one less.
+        let (send, receive) = sync_channel(source.order.config.prefetch - 1);
+        let work = move || {
+            loop {
+                let prepared = source.step().map(|batch| (batch, source.next));
+                let is_last = prepared.is_err();
+                if send.send(prepared).is_err() || is_last {
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("wgrad-loader".into()).spawn(work);
+        Ok(Self { receive, thread: thread.map_err(|source| Error::Thread { source })? })
+    }
 }
 
 /// An endless iterator over batches.
 ///
 /// The batches are a function of the data, the settings and the position. So stopping loses no batch that was prepared
 /// ahead: a loader that starts from a saved [`Position`] goes on with the same batches.
+///
+/// A batch that the data set cannot prepare is an [`Error::Batch`] in its turn: all batches before it come first,
+/// prepared ahead or not. The loader's position is then that of the batch, and the next call tries it again. Nothing is
+/// skipped, so a loop that ignores errors may have no end.
+///
+/// ```no_run
+/// # use wgrad::Session;
+/// # use wgrad_nn::{Trainer, data::Loader};
+/// # fn train(trainer: &mut Trainer, session: &mut Session, loader: &mut Loader) -> Result<(), Box<dyn std::error::Error>> {
+/// for batch in loader.take(1000) {
+///     trainer.step(session, &batch?.inputs())?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// ```
 /// use wgrad_nn::data::{Digits, ImageData, Loader, LoaderConfig, Position};
@@ -161,17 +199,18 @@ enum Supply {
 /// let moments = split.train.moments();
 /// let data = ImageData::plain(split.train, moments);
 /// let mut loader = Loader::new(data.clone(), LoaderConfig::default(), Position::default())?;
-/// let first = loader.next();
+/// let first = loader.next().transpose()?;
 /// let saved = loader.position().to_string();
 /// let mut resumed = Loader::new(data, LoaderConfig::default(), saved.parse()?)?;
-/// assert_eq!(loader.next(), resumed.next());
+/// assert_eq!(loader.next().transpose()?, resumed.next().transpose()?);
 /// # Ok(())
 /// # }
 /// ```
 pub struct Loader {
-    supply: Supply,
-    position: Position,
-    samples: usize,
+    /// The source at the place of the next batch.
+    source: Source,
+    /// The thread that prepares batches; `None` without one, and after an error.
+    ahead: Option<Ahead>,
 }
 
 impl Loader {
@@ -195,61 +234,59 @@ impl Loader {
             return Err(Error::Position { text: position.to_string(), why });
         }
         let order = Order { samples, config, epoch: None };
-        let position = order.settled(position);
-        let mut source = Source { data: Arc::new(data), order, next: position };
-        let supply = if config.prefetch == 0 {
-            Supply::Here(source)
-        } else {
-            // The thread itself holds one prepared batch, so the channel needs room for one less.
-            let (send, receive) = sync_channel(config.prefetch - 1);
-            let work = move || while send.send(source.step()).is_ok() {};
-            let thread = thread::Builder::new().name("wgrad-loader".into()).spawn(work);
-            let thread = thread.map_err(|source| Error::Thread { source })?;
-            Supply::Thread(Some(Ahead { receive, thread }))
-        };
-        Ok(Self { supply, position, samples })
+        let next = order.settled(position);
+        let source = Source { data: Arc::new(data), order, next };
+        let ahead = if config.prefetch == 0 { None } else { Some(Ahead::start(source.clone())?) };
+        Ok(Self { source, ahead })
     }
 
     /// The place where the next batch begins.
     pub fn position(&self) -> Position {
-        self.position
+        self.source.next
     }
 
     /// The number of samples in an epoch.
     pub fn samples(&self) -> usize {
-        self.samples
+        self.source.order.samples
+    }
+
+    fn advance(&mut self) -> Result<Batch> {
+        if self.source.order.config.prefetch == 0 {
+            return self.source.step();
+        }
+        let ahead = match self.ahead.take() {
+            Some(ahead) => ahead,
+            None => Ahead::start(self.source.clone())?,
+        };
+        let Ok(prepared) = ahead.receive.recv() else {
+            // Without an error, the thread ends by itself only when the data set panics.
+            panic::resume_unwind(ahead.thread.join().expect_err("its channel is closed"))
+        };
+        let (batch, next) = prepared?;
+        self.source.next = next;
+        self.ahead = Some(ahead);
+        Ok(batch)
     }
 }
 
 impl Iterator for Loader {
-    type Item = Batch;
+    type Item = Result<Batch>;
 
     /// The next batch; there always is one.
     ///
+    /// It is [`Error::Batch`] if the data set cannot prepare it, and [`Error::Thread`] if the thread cannot be started
+    /// again after an error. The position is then that of the batch, and the next call tries again.
+    ///
     /// # Panics
-    /// If the data set panics.
-    fn next(&mut self) -> Option<Batch> {
-        let (batch, position) = match &mut self.supply {
-            Supply::Here(source) => source.step(),
-            Supply::Thread(running) => {
-                let received = running.as_ref()?.receive.recv();
-                received.unwrap_or_else(|_| {
-                    // The thread ends by itself only when the data set panics.
-                    let Ahead { thread, .. } = running.take().expect("it was there to receive from");
-                    panic::resume_unwind(thread.join().expect_err("its channel is closed"))
-                })
-            }
-        };
-        self.position = position;
-        Some(batch)
+    /// If the data set panics, with its panic. The next call tries the same batch again.
+    fn next(&mut self) -> Option<Result<Batch>> {
+        Some(self.advance())
     }
 }
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        if let Supply::Thread(running) = &mut self.supply
-            && let Some(Ahead { receive, thread }) = running.take()
-        {
+        if let Some(Ahead { receive, thread }) = self.ahead.take() {
             // Without a receiver, the thread's next send fails, which ends the thread.
             drop(receive);
             // Ignore a panic of the thread: nobody will read its batch.
@@ -260,6 +297,6 @@ impl Drop for Loader {
 
 impl fmt::Debug for Loader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loader").field("position", &self.position).finish_non_exhaustive()
+        f.debug_struct("Loader").field("position", &self.position()).finish_non_exhaustive()
     }
 }

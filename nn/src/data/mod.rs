@@ -3,6 +3,7 @@
 
 mod adding;
 mod augment;
+mod batch;
 mod cifar;
 mod digits;
 mod friedman;
@@ -13,8 +14,10 @@ mod spirals;
 mod temporal_order;
 mod text;
 
+pub use crate::error::DataError;
 pub use adding::Adding;
 pub use augment::Augment;
+pub use batch::Batch;
 pub use digits::Digits;
 pub use friedman::Friedman;
 pub use images::{ImageData, Images, Moments, Split};
@@ -22,18 +25,6 @@ pub use loader::{Dataset, Loader, LoaderConfig, Position};
 pub use spirals::Spirals;
 pub use temporal_order::TemporalOrder;
 pub use text::{Text, Vocabulary};
-
-use wgrad::Array;
-
-/// Inputs and targets of some samples.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Batch {
-    /// The inputs: of a [`Task`], sequences f32 `[time, batch, inputs]`; else as the [`Dataset`] says.
-    pub x: Array,
-    /// The targets: of a [`Task`], classes u32 `[batch]`, or values f32 `[batch, outputs]`; else as the [`Dataset`]
-    /// says.
-    pub y: Array,
-}
 
 /// A task over sequences of one length.
 pub trait Task {
@@ -49,7 +40,8 @@ pub trait Task {
     /// The number of classes, or of values to predict.
     fn outputs(&self) -> usize;
 
-    /// `size` training samples: the same for the same seed, step and size.
+    /// `size` training samples: the same for the same seed, step and size. The inputs `x` are sequences, f32
+    /// `[time, batch, inputs]`; the targets `y` are classes, u32 `[batch]`, or values, f32 `[batch, outputs]`.
     fn train(&self, size: usize, step: u64) -> Batch;
 
     /// Samples that no training batch contains, or is likely to contain. A generated task gives `size` samples, a
@@ -84,8 +76,8 @@ mod tests {
             assert_ne!(batch, task.train(8, 6), "{name}: steps differ");
             assert_ne!(batch, other.train(8, 5), "{name}: seeds differ");
             assert_eq!(task.held_out(50), other.held_out(50), "{name}: held-out samples are fixed");
-            assert_eq!(**batch.x.shape(), [task.time(), 8, task.inputs()], "{name}");
-            assert_eq!(batch.y.shape()[0], 8, "{name}");
+            assert_eq!(**batch["x"].shape(), [task.time(), 8, task.inputs()], "{name}");
+            assert_eq!(batch["y"].shape()[0], 8, "{name}");
         }
     }
 }

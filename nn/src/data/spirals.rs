@@ -40,7 +40,7 @@ impl Spirals {
             }
             y.push(u32::from(arm));
         }
-        Batch { x: Array::new([1, size, 2], x), y: Array::new([size], y) }
+        Batch::new(Array::new([1, size, 2], x), Array::new([size], y))
     }
 }
 
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_point_lies_on_its_arm() {
-        let Batch { x, y } = Spirals::new(3).train(500, 1);
+        let [x, y] = Spirals::new(3).train(500, 1).take(["x", "y"]);
         let ones = y.to_f64().iter().sum::<f64>();
         assert!((200.0..300.0).contains(&ones), "{ones} of 500");
         for i in 0..500 {

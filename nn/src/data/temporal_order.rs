@@ -51,7 +51,7 @@ impl TemporalOrder {
                 x[(t * size + sample) * SYMBOLS + symbol as usize] = 1.0;
             }
         }
-        Batch { x: Array::new([self.time, size, SYMBOLS], x), y: Array::new([size], y) }
+        Batch::new(Array::new([self.time, size, SYMBOLS], x), Array::new([size], y))
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
     fn marks_lie_in_their_ranges_and_make_the_class() {
         for time in [10, 20, 57] {
             let task = TemporalOrder::new(time, 4);
-            let Batch { x, y } = task.train(400, 0);
+            let [x, y] = task.train(400, 0).take(["x", "y"]);
             let (x, y) = (x.to_f64(), y.to_f64());
             let mut counts = [0; 4];
             let mut seen = vec![0; time];

@@ -1,6 +1,6 @@
 //! Text as symbols, one per character, and windows of symbols to predict.
 
-use super::{Batch, Dataset};
+use super::{Batch, DataError, Dataset};
 use crate::{
     error::{Error, Result},
     random::generator,
@@ -228,6 +228,16 @@ impl Text {
         self.context
     }
 
+    /// Some of the windows to train on: symbols, u32 `[batch, context]`, as `x`, and the symbol that follows each, of the
+    /// same shape, as `y`. The epoch decides a shift of all windows.
+    ///
+    /// # Panics
+    /// If a sample is beyond the end.
+    pub fn pick(&self, samples: &[usize], epoch: u64) -> Batch {
+        let shift = generator(self.seed, "text", epoch).random_range(0..self.context);
+        self.windows(samples.iter().map(|sample| sample * self.context + shift))
+    }
+
     /// The number of windows kept for validation.
     pub fn validation_windows(&self) -> usize {
         (self.characters.len - self.train - 1) / self.context
@@ -255,7 +265,7 @@ impl Text {
             y.extend_from_slice(&symbols[1..]);
         }
         let shape = [x.len() / context, context];
-        Batch { x: Array::new(shape, x), y: Array::new(shape, y) }
+        Batch::new(Array::new(shape, x), Array::new(shape, y))
     }
 }
 
@@ -265,10 +275,9 @@ impl Dataset for Text {
         self.train / self.context - 1
     }
 
-    /// Symbols, u32 `[batch, context]`, and as targets the symbol that follows each, of the same shape.
-    fn batch(&self, samples: &[usize], epoch: u64) -> Batch {
-        let shift = generator(self.seed, "text", epoch).random_range(0..self.context);
-        self.windows(samples.iter().map(|sample| sample * self.context + shift))
+    /// As [`Text::pick`].
+    fn batch(&self, samples: &[usize], epoch: u64) -> std::result::Result<Batch, DataError> {
+        Ok(self.pick(samples, epoch))
     }
 }
 
@@ -305,7 +314,7 @@ mod tests {
         assert_eq!((data.train, data.characters.len, Dataset::len(&data)), (90, 100, 10));
         let mut shifts = BTreeSet::new();
         for epoch in 0..60 {
-            let Batch { x, y } = data.batch(&(0..10).collect::<Vec<_>>(), epoch);
+            let [x, y] = data.pick(&(0..10).collect::<Vec<_>>(), epoch).take(["x", "y"]);
             assert_eq!(**x.shape(), [10, 8]);
             let (x, y) = (x.to_f64(), y.to_f64());
             assert!(x.windows(2).all(|pair| (pair[0] + 1.0) % 26.0 == pair[1]), "side by side");
@@ -321,10 +330,10 @@ mod tests {
         let data = Text::new(&text, 7, 1).expect("long enough");
         assert_eq!(data.validation_windows(), 4);
         let whole = data.validation(0, 9);
-        assert_eq!(**whole.x.shape(), [4, 7]);
-        assert_eq!(whole.x.item(0), (270 % 26) as f64);
-        assert_eq!(data.validation(3, 9).x.to_f64(), whole.x.to_f64()[21..]);
-        assert_eq!(data.validation(4, 1).x.shape().numel(), 0);
+        assert_eq!(**whole["x"].shape(), [4, 7]);
+        assert_eq!(whole["x"].item(0), (270 % 26) as f64);
+        assert_eq!(data.validation(3, 9)["x"].to_f64(), whole["x"].to_f64()[21..]);
+        assert_eq!(data.validation(4, 1)["x"].shape().numel(), 0);
     }
 
     #[test]
@@ -349,7 +358,7 @@ mod tests {
         let [marked, plain] = [format!("\u{feff}{plain}"), plain].map(|text| Text::new(text, 8, 1).expect("a text"));
         assert_eq!(marked.vocabulary().characters(), "\n\rabc");
         assert_eq!((marked.vocabulary(), marked.fingerprint()), (plain.vocabulary(), plain.fingerprint()));
-        assert_eq!(marked.batch(&[0, 3], 2), plain.batch(&[0, 3], 2));
+        assert_eq!(marked.pick(&[0, 3], 2), plain.pick(&[0, 3], 2));
         // In the middle of a text, the mark is a character like any other.
         assert_eq!(Text::new("a\u{feff}".repeat(20), 8, 1).expect("a text").vocabulary().len(), 2);
     }
@@ -360,10 +369,10 @@ mod tests {
         let text: String = (0..3000u32).map(|i| ['a', 'ß', '語', '𝄞'][(i * i % 11 % 4) as usize]).collect();
         let data = Text::new(text.as_str(), 100, 1).expect("long enough");
         let symbols = data.vocabulary().encode(&text).expect("its own");
-        assert_eq!(data.validation(0, 2).x.data(), &symbols[2700..2900].to_vec().into());
-        assert_eq!(data.validation(0, 2).y.data(), &symbols[2701..2901].to_vec().into());
+        assert_eq!(data.validation(0, 2)["x"].data(), &symbols[2700..2900].to_vec().into());
+        assert_eq!(data.validation(0, 2)["y"].data(), &symbols[2701..2901].to_vec().into());
         for epoch in 0..5 {
-            let Batch { x, y } = data.batch(&(0..26).collect::<Vec<_>>(), epoch);
+            let [x, y] = data.pick(&(0..26).collect::<Vec<_>>(), epoch).take(["x", "y"]);
             let start =
                 (0..100).find(|at| symbols[*at..][..2600] == x.to_f64().iter().map(|v| *v as u32).collect::<Vec<_>>());
             let start = start.expect("a stretch of the text");

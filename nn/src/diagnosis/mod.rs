@@ -26,7 +26,7 @@
 //!     let batches = move || {
 //!         let batch = digits.train(32, step);
 //!         step += 1;
-//!         Ok(vec![vec![("x".to_string(), batch.x), ("y".to_string(), batch.y)]])
+//!         Ok(vec![batch.into_iter().collect()])
 //!     };
 //!     Ok::<_, wgrad_nn::Error>(Opened { trainer, session, batches: Box::new(batches), judge: None })
 //! });

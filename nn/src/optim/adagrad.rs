@@ -2,8 +2,9 @@
 
 use super::{
     again, check_eps, check_not_negative, divisors,
-    groups::{Group, Rate, Settings, flat, tune},
+    groups::{Group, Settings, flat, tune},
     range::summable,
+    rate::Rate,
 };
 use wgrad::{
     Optimizer, OptimizerStates, ParamSet, Pitfall, Preconditioner, Rule, StateId, Store, Tape, Tensor, Tuning,
@@ -132,7 +133,7 @@ impl Optimizer for Adagrad {
     }
 
     fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {
-        self.settings().rates(tape)
+        self.settings().rates(tape, &self.states)
     }
 
     #[track_caller]

@@ -2,8 +2,9 @@
 
 use super::{
     again, check_eps, check_rate, divisors,
-    groups::{Group, Rate, Settings, flat, tune},
+    groups::{Group, Settings, flat, tune},
     range::squarable,
+    rate::Rate,
 };
 use wgrad::{
     Optimizer, OptimizerStates, ParamSet, Pitfall, Preconditioner, Rule, StateId, Store, Tape, Tensor, Tuning,
@@ -194,7 +195,7 @@ macro_rules! common {
         }
 
         fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {
-            self.settings().rates(tape)
+            self.settings().rates(tape, &self.states)
         }
 
         fn parameters(&self) -> Vec<(&'static str, String)> {

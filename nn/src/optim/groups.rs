@@ -1,83 +1,12 @@
 //! Learning rates and weight decay, for all parameters of an optimizer or for groups of them: tables with one entry per
 //! segment of an arena, so that any number of groups costs no further kernel.
 
-use super::Schedule;
-use super::range::squarable;
+use super::{
+    range::squarable,
+    rate::{Rate, RateFunction},
+};
 use std::{collections::BTreeSet, fmt};
-use wgrad::{DType, Layout, ParamSet, Pitfall, Rule, StateId, Tape, Tensor, Tuning};
-
-/// The source of a learning rate.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Rate {
-    /// A function of the number of updates made.
-    Schedule(Schedule),
-    /// The value of a state (a float scalar): written by the host between runs, or assigned on the tape. A gradient
-    /// through an update reaches the state. If the value is negative or non-finite, the step is skipped
-    /// ([`wgrad::Optimizer::judge`]).
-    State(StateId),
-}
-
-impl From<Schedule> for Rate {
-    fn from(schedule: Schedule) -> Self {
-        Rate::Schedule(schedule)
-    }
-}
-
-impl From<f64> for Rate {
-    fn from(base: f64) -> Self {
-        Rate::Schedule(base.into())
-    }
-}
-
-impl From<StateId> for Rate {
-    fn from(state: StateId) -> Self {
-        Rate::State(state)
-    }
-}
-
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Rate::Schedule(schedule) => schedule.fmt(f),
-            Rate::State(state) => write!(f, "state {}", state.index()),
-        }
-    }
-}
-
-impl Rate {
-    /// The rate of the update after `updates` others; `None` if a state holds it.
-    pub(super) fn at(&self, updates: u32) -> Option<f64> {
-        match self {
-            Rate::Schedule(schedule) => Some(schedule.at(updates)),
-            Rate::State(_) => None,
-        }
-    }
-
-    #[track_caller]
-    fn check(&self, layout: &Layout) {
-        match self {
-            Rate::Schedule(schedule) => schedule.check(),
-            Rate::State(state) => _ = layout.state(*state),
-        }
-    }
-
-    /// The rate of the next update, a scalar.
-    #[track_caller]
-    fn value<'t>(&self, updates: Tensor<'t>, dtype: DType) -> Tensor<'t> {
-        match self {
-            Rate::Schedule(schedule) => schedule.lr(updates, dtype),
-            Rate::State(state) => {
-                let rate = updates.tape().state(*state);
-                let (shape, stored) = (rate.shape(), rate.dtype());
-                assert!(
-                    rate.rank() == 0 && stored.is_float(),
-                    "learning rate: the state is {stored}{shape}, and must be a float scalar"
-                );
-                rate.cast(dtype)
-            }
-        }
-    }
-}
+use wgrad::{DType, Layout, OptimizerStates, ParamSet, Pitfall, Rule, StateId, Tape, Tensor, Tuning};
 
 /// Settings of some of an optimizer's parameters, in place of its own.
 #[derive(Clone, PartialEq, Debug)]
@@ -100,26 +29,15 @@ impl Group {
 /// Changes learning rates, or weight decays. True if anything was changed: a rate that is a state is left to its
 /// writer.
 pub(super) fn tune(lr: &mut Rate, decay: &mut f64, groups: &mut [Group], tuning: Tuning) -> bool {
-    let change: &dyn Fn(Schedule) -> Schedule = match tuning {
-        Tuning::Rate(factor) => &move |schedule| schedule.times(factor),
-        Tuning::Warmup(steps) => &move |schedule| schedule.with_warmup(steps),
-        Tuning::Hold => &Schedule::held,
-        Tuning::Decay(other) => {
-            *decay = other;
-            groups
-                .iter_mut()
-                .filter_map(|group| group.weight_decay.as_mut())
-                .for_each(|decay| *decay = other.min(*decay));
-            return true;
-        }
-        Tuning::Momentum(_) | Tuning::Epsilon(_) => return false,
-    };
+    if let Tuning::Decay(other) = tuning {
+        *decay = other;
+        groups.iter_mut().filter_map(|group| group.weight_decay.as_mut()).for_each(|decay| *decay = other.min(*decay));
+        return true;
+    }
+    let rates = std::iter::once(lr).chain(groups.iter_mut().filter_map(|group| group.lr.as_mut()));
     let mut tuned = false;
-    for rate in std::iter::once(lr).chain(groups.iter_mut().filter_map(|group| group.lr.as_mut())) {
-        if let Rate::Schedule(schedule) = rate {
-            *schedule = change(*schedule);
-            tuned = true;
-        }
+    for rate in rates {
+        tuned |= rate.tune(tuning);
     }
     tuned
 }
@@ -161,7 +79,7 @@ impl Settings<'_> {
         let mut rates = self.lr.value(rule.updates, dtype);
         for group in self.groups {
             let own: Vec<f64> = rule.members.iter().map(|p| f64::from(group.params.contains(*p))).collect();
-            if let Some(lr) = group.lr.filter(|_| own.contains(&1.0)) {
+            if let Some(lr) = group.lr.as_ref().filter(|_| own.contains(&1.0)) {
                 let row = |x: Tensor<'t>| x.broadcast_to([own.len()]);
                 rates = tape.table(&own, DType::Bool).select(row(lr.value(rule.updates, dtype)), row(rates));
             }
@@ -169,13 +87,31 @@ impl Settings<'_> {
         rates
     }
 
-    /// The rates that are states, each once.
+    /// The rates that only a run can judge, scalars: those that are states, and those that functions record.
     #[track_caller]
-    pub fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {
-        let all = std::iter::once(self.lr).chain(self.groups.iter().filter_map(|group| group.lr.as_ref()));
-        let states: BTreeSet<StateId> =
-            all.filter_map(|rate| if let Rate::State(state) = rate { Some(*state) } else { None }).collect();
-        states.into_iter().map(|state| tape.state(state)).collect()
+    pub fn rates<'t>(&self, tape: &'t Tape, of: &OptimizerStates) -> Vec<Tensor<'t>> {
+        let mut states = BTreeSet::<StateId>::new();
+        let mut functions = Vec::<&RateFunction>::new();
+        for rate in std::iter::once(self.lr).chain(self.groups.iter().filter_map(|group| group.lr.as_ref())) {
+            match rate {
+                Rate::Schedule(_) => {}
+                Rate::Function(function) if functions.contains(&function) => {}
+                Rate::Function(function) => functions.push(function),
+                Rate::State(state) => _ = states.insert(*state),
+            }
+        }
+        let mut rates: Vec<Tensor<'t>> = states.into_iter().map(|state| tape.state(state)).collect();
+        if !functions.is_empty() {
+            let (layout, updates) = (tape.layout(), tape.state(of.counter()));
+            let arenas = of.params().arenas(layout).into_iter();
+            let types: BTreeSet<DType> = arenas.map(|arena| layout.state(arena).dtype).collect();
+            for function in functions {
+                for dtype in &types {
+                    rates.push(function.value(updates, *dtype));
+                }
+            }
+        }
+        rates
     }
 
     /// The weight decay: a scalar, or one per segment where groups differ; `None` if nothing decays.
@@ -246,7 +182,7 @@ impl Settings<'_> {
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} parameters", self.params.len())?;
-        self.lr.map_or(Ok(()), |lr| write!(f, " lr {lr}"))?;
+        self.lr.as_ref().map_or(Ok(()), |lr| write!(f, " lr {lr}"))?;
         self.weight_decay.map_or(Ok(()), |decay| write!(f, " weight_decay {decay}"))
     }
 }

@@ -2,8 +2,9 @@
 
 use super::{
     again, check_rate,
-    groups::{Group, Rate, Settings, flat, tune},
+    groups::{Group, Settings, flat, tune},
     range::finite,
+    rate::Rate,
 };
 use wgrad::{Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor, Tuning};
 
@@ -110,7 +111,7 @@ impl Optimizer for Lion {
     }
 
     fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {
-        self.settings().rates(tape)
+        self.settings().rates(tape, &self.states)
     }
 
     #[track_caller]

@@ -2,9 +2,10 @@
 
 use super::{
     adam, again, check, check_rate,
-    groups::{Group, Rate, Settings, flat, tune},
+    groups::{Group, Settings, flat, tune},
     newton_schulz::{Matrix, orthogonalized},
     range::squarable,
+    rate::Rate,
 };
 use wgrad::{DType, Layout, Optimizer, OptimizerStates, ParamSet, Pitfall, Rule, Store, Tape, Tensor, Tuning};
 
@@ -155,12 +156,12 @@ impl Muon {
     /// The caller's groups, parted into matrices and others, and one of all other others.
     fn resolved(&self) -> Vec<Group> {
         let MuonConfig { others, groups, .. } = &self.config;
-        let (lr, decay) = (Some(others.lr), Some(others.weight_decay));
+        let (lr, decay) = (Some(others.lr.clone()), Some(others.weight_decay));
         let mut resolved = vec![];
         for group in groups {
             let (matrices, rest) = group.params.iter().partition::<Vec<_>, _>(|p| self.matrices.contains(*p));
             resolved.push(Group { params: matrices.into_iter().collect(), ..group.clone() });
-            let (lr, weight_decay) = (group.lr.or(lr), group.weight_decay.or(decay));
+            let (lr, weight_decay) = (group.lr.clone().or(lr.clone()), group.weight_decay.or(decay));
             resolved.push(Group { params: rest.into_iter().collect(), lr, weight_decay });
         }
         let grouped = |param| groups.iter().any(|group| group.params.contains(param));
@@ -245,7 +246,7 @@ impl Optimizer for Muon {
     }
 
     fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {
-        self.settings().rates(tape)
+        self.settings().rates(tape, &self.states)
     }
 
     #[track_caller]

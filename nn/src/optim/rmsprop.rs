@@ -2,7 +2,8 @@
 
 use super::{
     again, check_eps, check_not_negative, check_rate, divisors,
-    groups::{Group, Rate, Settings, flat, tune},
+    groups::{Group, Settings, flat, tune},
+    rate::Rate,
 };
 use wgrad::{
     Optimizer, OptimizerStates, ParamSet, Pitfall, Preconditioner, Rule, StateId, Store, Tape, Tensor, Tuning,
@@ -144,7 +145,7 @@ impl Optimizer for RmsProp {
     }
 
     fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {
-        self.settings().rates(tape)
+        self.settings().rates(tape, &self.states)
     }
 
     #[track_caller]

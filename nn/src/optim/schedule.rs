@@ -10,7 +10,8 @@ use wgrad::{DType, Tensor};
 /// The learning rate `lr[t]` of update `t`, where `t = 0` is the first and only successful updates count; or another
 /// number that changes with the updates.
 ///
-/// No length may exceed the total; a length of 0 means none.
+/// No length may exceed the total; a length of 0 means none. A curve that is not among these is a function of one's own:
+/// [`Rate::function`](super::Rate::function).
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Schedule {
@@ -158,7 +159,7 @@ impl Schedule {
 
     /// One formula for the host and for the tape.
     #[track_caller]
-    fn formula<N: Number>(&self, t: N) -> N {
+    pub(super) fn formula<N: Number>(&self, t: N) -> N {
         // A length of 0 never takes its branch; 1 keeps even the branch not taken finite.
         let length = |from: u32, to: u32| (to.saturating_sub(from)).max(1) as f64;
         match *self {
@@ -229,7 +230,7 @@ impl fmt::Display for Schedule {
 }
 
 /// The arithmetic that the formulas need, of `f64` and of a tensor.
-trait Number:
+pub(super) trait Number:
     Copy + Add<f64, Output = Self> + Sub<f64, Output = Self> + Mul<f64, Output = Self> + Div<f64, Output = Self>
 {
     fn constant(self, value: f64) -> Self;

@@ -2,8 +2,9 @@
 
 use super::{
     again, check_not_negative,
-    groups::{Group, Rate, Settings, flat, tune},
+    groups::{Group, Settings, flat, tune},
     range::finite,
+    rate::Rate,
 };
 use wgrad::{Flat, Optimizer, OptimizerStates, ParamSet, Pitfall, Preconditioner, Rule, Store, Tape, Tensor, Tuning};
 
@@ -130,7 +131,7 @@ impl Optimizer for Sgd {
     }
 
     fn rates<'t>(&self, tape: &'t Tape) -> Vec<Tensor<'t>> {
-        self.settings().rates(tape)
+        self.settings().rates(tape, &self.states)
     }
 
     #[track_caller]

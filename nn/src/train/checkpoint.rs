@@ -5,17 +5,20 @@
 //! version, the order of the parameters (the flat states of an optimizer depend on it) and the caller's text. The same
 //! content makes the same bytes.
 
-use super::SaveFile;
+use super::{
+    SaveFile,
+    elements::{decode, decode_as, encode, holds, named, read_as, stored},
+};
 use crate::{
     error::{Error, Result},
     layers::paths::matches,
 };
 use safetensors::{
-    Dtype, SafeTensors,
+    SafeTensors,
     tensor::{Metadata as Header, TensorInfo, TensorView},
 };
 use std::{borrow::Cow, collections::BTreeMap, fs, path::Path};
-use wgrad::{Array, DType, Data, Layout, Param, Session, Shape, StateId, f16};
+use wgrad::{Array, DType, Data, Layout, Param, Session, Shape, StateId};
 
 /// The version of the format.
 const FORMAT: &str = "1";
@@ -103,7 +106,8 @@ pub(crate) fn write_file(
 /// All tensors and the metadata of a safetensors file, by name.
 ///
 /// # Errors
-/// [`Error::Io`] and [`Error::Malformed`] if it cannot be read, or a tensor is of a type that no [`Array`] has.
+/// [`Error::Io`] and [`Error::Malformed`] if it cannot be read, [`Error::Type`] if a tensor is of a type that cannot be
+/// loaded.
 pub(crate) fn read_file(path: &Path) -> Result<(Arrays, Metadata)> {
     let bytes = read(path)?;
     let file = parse(path, &bytes)?;
@@ -116,10 +120,12 @@ pub(crate) fn read_file(path: &Path) -> Result<(Arrays, Metadata)> {
 
 /// A tensor of a file.
 fn array(path: &Path, name: &str, view: &TensorView<'_>) -> Result<Array> {
-    let data = decode(view.dtype(), view.data());
-    let why = || format!("its tensor {name:?} is of type {:?}", view.dtype());
-    let data = data.ok_or_else(|| Error::Malformed { path: path.into(), why: why() })?;
+    let data = decode(view).ok_or_else(|| unreadable(path, name, view))?;
     Ok(Array::new(view.shape(), data))
+}
+
+fn unreadable(path: &Path, tensor: &str, view: &TensorView<'_>) -> Error {
+    Error::Type { path: path.into(), tensor: tensor.into(), dtype: named(view.dtype()) }
 }
 
 #[track_caller]
@@ -153,18 +159,21 @@ fn encode_header(tensors: &[(String, Cow<'_, Array>)], metadata: &Metadata) -> V
 ///
 /// The whole file is checked before anything is written: a file that does not fit leaves the session as it was.
 ///
+/// A tensor that another program has stored in bf16 is read into f32 or f64, which hold its values exactly. A state of
+/// f16 does not, so it is a mismatch.
+///
 /// # Errors
 /// [`Error::Io`], [`Error::Malformed`], [`Error::Foreign`] and [`Error::Version`] if it is not a checkpoint that can be
-/// read; [`Error::Missing`], [`Error::Unexpected`], [`Error::Mismatch`] and [`Error::Order`] if it is one of another
-/// model; [`Error::Session`] if the device is lost.
+/// read; [`Error::Missing`], [`Error::Unexpected`], [`Error::Mismatch`], [`Error::Type`] and [`Error::Order`] if it is
+/// one of another model; [`Error::Session`] if the device is lost.
 pub fn load(session: &mut Session, path: impl AsRef<Path>) -> Result<Metadata> {
     Ok(load_with_arrays(session, path)?.0)
 }
 
-/// As [`load`], and returns the caller's arrays too.
+/// As [`load`], and returns the caller's arrays too; one stored in bf16 comes as f32.
 ///
 /// # Errors
-/// As [`load`]; also [`Error::Malformed`] if an array is of a type that no [`Array`] has.
+/// As [`load`]; also [`Error::Type`] if an array is of a type that cannot be loaded.
 pub fn load_with_arrays(session: &mut Session, path: impl AsRef<Path>) -> Result<(Metadata, Arrays)> {
     let path = path.as_ref();
     let bytes = read(path)?;
@@ -175,7 +184,7 @@ pub fn load_with_arrays(session: &mut Session, path: impl AsRef<Path>) -> Result
     for want in &wanted {
         let view = file.tensor(&want.key);
         let view = view.map_err(|_| Error::Missing { path: path.into(), tensor: want.key.clone() })?;
-        want.check(path, &want.key, &view, view.dtype() == stored(want.dtype))?;
+        want.check(path, &want.key, &view, holds(want.dtype, view.dtype()))?;
     }
     let mut arrays = Arrays::new();
     let mut names = file.names();
@@ -190,7 +199,7 @@ pub fn load_with_arrays(session: &mut Session, path: impl AsRef<Path>) -> Result
     check_order(path, &layout, metadata.get(ORDER_KEY))?;
     let data = |want: &Wanted| {
         let view = file.tensor(&want.key).expect("checked above");
-        decode(view.dtype(), view.data()).expect("checked above")
+        decode_as(&view, want.dtype).expect("checked above")
     };
     write(session, wanted.iter().map(|want| (want, data(want))))?;
     metadata.retain(|key, _| !key.starts_with(RESERVED));
@@ -215,7 +224,7 @@ pub struct Loaded {
 ///
 /// Patterns are those of [`crate::paths`]. They match a parameter by its path, and any other state by `state:` and its
 /// name: `**` matches all, `encoder/**` the parameters of a module, `state:adam/**` the states of an optimizer. Unlike
-/// [`load_params`] this reads checkpoints only, and converts no types.
+/// [`load_params`] this reads checkpoints only, and converts no types but bf16, as [`load`].
 ///
 /// ```
 /// # use wgrad::{Array, Session, Store};
@@ -231,8 +240,8 @@ pub struct Loaded {
 ///
 /// # Errors
 /// [`Error::Io`], [`Error::Malformed`], [`Error::Foreign`] and [`Error::Version`] if it is not a checkpoint that can be
-/// read; [`Error::NoMatch`] if a pattern matches no tensor that both have; [`Error::Mismatch`] if a tensor that is
-/// matched has another shape or type; [`Error::OtherParams`] if a state is matched that has elements for each parameter,
+/// read; [`Error::NoMatch`] if a pattern matches no tensor that both have; [`Error::Mismatch`] or [`Error::Type`] if a
+/// tensor that is matched has another shape or type; [`Error::OtherParams`] if a state is matched that has elements for each parameter,
 /// and the parameters are not the same ones in the same order; [`Error::Session`] if the device is lost.
 pub fn load_where(session: &mut Session, path: impl AsRef<Path>, patterns: &[&str]) -> Result<Loaded> {
     let path = path.as_ref();
@@ -255,13 +264,13 @@ pub fn load_where(session: &mut Session, path: impl AsRef<Path>, patterns: &[&st
     let mut tensors = vec![];
     for want in &chosen {
         let view = file.tensor(&want.key).expect("named by the file");
-        want.check(path, &want.key, &view, view.dtype() == stored(want.dtype))?;
+        want.check(path, &want.key, &view, holds(want.dtype, view.dtype()))?;
         if matches!(want.place, Place::State(state) if layout.is_per_param(state))
             && !has_same_params(&file, &layout, metadata.get(ORDER_KEY))
         {
             return Err(Error::OtherParams { path: path.into(), tensor: want.key.clone() });
         }
-        tensors.push((want, decode(view.dtype(), view.data()).expect("of a native type, as checked")));
+        tensors.push((want, decode_as(&view, want.dtype).expect("checked above")));
     }
     write(session, tensors.into_iter())?;
     let names = |wanted: Vec<Wanted>| {
@@ -297,15 +306,17 @@ pub fn metadata(path: impl AsRef<Path>) -> Result<Metadata> {
 
 /// Loads parameters from a safetensors file of any origin; other states stay as they are.
 ///
-/// `name_map` gives the path of the parameter that a tensor of the file stands for, `None` to leave it out. Floats are
-/// converted to the parameter's type. The names left out are returned, sorted.
+/// `name_map` gives the path of the parameter that a tensor of the file stands for, `None` to leave it out. Floats (f64,
+/// f32, f16, bf16) are converted to the parameter's type, f32 or f64; a bf16 and an f16 are exact in both.
+/// The names left out are returned, sorted.
 ///
 /// The whole file is checked before anything is written.
 ///
 /// # Errors
 /// [`Error::Io`] and [`Error::Malformed`] if the file cannot be read; [`Error::Missing`] if a parameter gets no tensor,
 /// [`Error::Ambiguous`] if it gets two, [`Error::Unexpected`] if `name_map` gives a path that no parameter has,
-/// [`Error::Mismatch`] if a shape differs or the type is not f64, f32 or f16; [`Error::Session`] if the device is lost.
+/// [`Error::Mismatch`] if a shape differs or the type is no float, [`Error::Type`] if it cannot be loaded;
+/// [`Error::Session`] if the device is lost.
 pub fn load_params(
     session: &mut Session,
     path: impl AsRef<Path>,
@@ -332,14 +343,14 @@ pub fn load_params(
             return Err(Error::Ambiguous { path: path.into(), first: first.into(), second: name.into(), param });
         }
         let view = file.tensor(name).expect("named by the file");
-        want.check(path, name, &view, native(view.dtype()).is_some_and(DType::is_float))?;
+        want.check(path, name, &view, read_as(view.dtype()).is_some_and(DType::is_float))?;
     }
     if let Some(want) = wanted.iter().find(|want| !chosen.contains_key(&want.key)) {
         return Err(Error::Missing { path: path.into(), tensor: want.key.clone() });
     }
     let data = |want: &Wanted| {
         let view = file.tensor(chosen[&want.key]).expect("checked above");
-        Data::from_f64(want.dtype, &decode(view.dtype(), view.data()).expect("checked above").to_f64())
+        decode_as(&view, want.dtype).expect("checked above")
     };
     write(session, wanted.iter().map(|want| (want, data(want))))?;
     Ok(left_out)
@@ -365,12 +376,14 @@ impl Wanted {
         if dtype_fits && view.shape() == &self.shape[..] {
             return Ok(());
         }
-        let dtype = native(view.dtype()).map_or_else(|| format!("{:?}", view.dtype()), |dtype| dtype.to_string());
+        if read_as(view.dtype()).is_none() {
+            return Err(unreadable(path, tensor, view));
+        }
         Err(Error::Mismatch {
             path: path.into(),
             tensor: tensor.into(),
             want: format!("{}{}", self.dtype, self.shape),
-            have: format!("{dtype}{}", Shape::from(view.shape())),
+            have: format!("{}{}", named(view.dtype()), Shape::from(view.shape())),
         })
     }
 }
@@ -451,52 +464,4 @@ fn header(path: &Path, bytes: &[u8]) -> Result<Metadata> {
         Some(found) => Err(Error::Version { path: path.into(), found: found.into(), known: FORMAT }),
         None => Err(Error::Foreign { path: path.into() }),
     }
-}
-
-/// Pairs of our element types and the file's.
-const DTYPES: [(DType, Dtype); 6] = [
-    (DType::F64, Dtype::F64),
-    (DType::F32, Dtype::F32),
-    (DType::F16, Dtype::F16),
-    (DType::U32, Dtype::U32),
-    (DType::I32, Dtype::I32),
-    (DType::Bool, Dtype::BOOL),
-];
-
-fn stored(dtype: DType) -> Dtype {
-    DTYPES.iter().find(|(ours, _)| *ours == dtype).expect("every type has a stored form").1
-}
-
-fn native(dtype: Dtype) -> Option<DType> {
-    DTYPES.iter().find(|(_, theirs)| *theirs == dtype).map(|(ours, _)| *ours)
-}
-
-/// The elements, little-endian; bools one byte each.
-fn encode(data: &Data) -> Vec<u8> {
-    fn bytes<const N: usize, T: Copy>(values: &[T], element: impl Fn(T) -> [u8; N]) -> Vec<u8> {
-        values.iter().map(|value| element(*value)).collect::<Vec<_>>().into_flattened()
-    }
-    match data {
-        Data::F64(v) => bytes(v, f64::to_le_bytes),
-        Data::F32(v) => bytes(v, f32::to_le_bytes),
-        Data::F16(v) => bytes(v, f16::to_le_bytes),
-        Data::U32(v) => bytes(v, u32::to_le_bytes),
-        Data::I32(v) => bytes(v, i32::to_le_bytes),
-        Data::Bool(v) => bytes(v, |x| [x as u8]),
-    }
-}
-
-/// The reverse of [`encode`]; `None` for types that no state has.
-fn decode(dtype: Dtype, bytes: &[u8]) -> Option<Data> {
-    fn chunks<const N: usize, T>(bytes: &[u8], element: impl Fn([u8; N]) -> T) -> Vec<T> {
-        bytes.as_chunks::<N>().0.iter().map(|chunk| element(*chunk)).collect()
-    }
-    Some(match native(dtype)? {
-        DType::F64 => Data::F64(chunks(bytes, f64::from_le_bytes)),
-        DType::F32 => Data::F32(chunks(bytes, f32::from_le_bytes)),
-        DType::F16 => Data::F16(chunks(bytes, f16::from_le_bytes)),
-        DType::U32 => Data::U32(chunks(bytes, u32::from_le_bytes)),
-        DType::I32 => Data::I32(chunks(bytes, i32::from_le_bytes)),
-        DType::Bool => Data::Bool(bytes.iter().map(|&x| x != 0).collect()),
-    })
 }

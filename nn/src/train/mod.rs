@@ -4,6 +4,7 @@ pub mod checkpoint;
 
 mod capsule;
 mod edit;
+mod elements;
 pub(crate) mod flight;
 mod landscape;
 mod save_file;

@@ -5,7 +5,7 @@ use wgrad::{Array, Rng, Session, Store};
 use wgrad_nn::{
     BlockKind, Builder, Dropout, Gpt, GptConfig, NormKind, Precision, ResNet, ResNetConfig, Trainer, TrainerConfig,
     checkpoint,
-    data::{Augment, Batch, Dataset, Digits, ImageData, Loader, LoaderConfig, Position, Text},
+    data::{Augment, Batch, Digits, ImageData, Loader, LoaderConfig, Position, Text},
     optim::{AdamW, AdamWConfig, Sgd, SgdConfig},
 };
 
@@ -47,8 +47,7 @@ fn four_micro_batches_are_one_batch() {
         let (mut trainer, mut session) = resnet(false, accumulate);
         for first in (0..20 * 16).step_by(size) {
             let samples: Vec<usize> = (first..first + size).map(|sample| sample % 40).collect();
-            let Batch { x, y } = data.batch(&samples, 0);
-            trainer.step(&mut session, &[("x", &x), ("y", &y)]).expect("it runs");
+            trainer.step(&mut session, &data.pick(&samples, 0).inputs()).expect("it runs");
         }
         // The arena of the parameters is the first state.
         states(&mut session)[0].to_f64()
@@ -63,8 +62,8 @@ fn four_micro_batches_are_one_batch() {
 
 /// Runs some steps of a loader, which goes on from the position that the metadata has.
 fn run(trainer: &mut Trainer, session: &mut Session, loader: &mut Loader, steps: usize) {
-    for Batch { x, y } in loader.take(steps) {
-        trainer.step(session, &[("x", &x), ("y", &y)]).expect("it runs");
+    for batch in loader.take(steps) {
+        trainer.step(session, &batch.expect("it is prepared").inputs()).expect("it runs");
     }
     session.wait().expect("they have run");
 }
@@ -129,10 +128,10 @@ fn gpt(checkpoint: bool, config: TrainerConfig) -> (Trainer, Session) {
 }
 
 /// The same batch, over and over: the losses, and all states at the end.
-fn repeated((mut trainer, mut session): (Trainer, Session), Batch { x, y }: &Batch) -> (Vec<f64>, Vec<Array>) {
+fn repeated((mut trainer, mut session): (Trainer, Session), batch: &Batch) -> (Vec<f64>, Vec<Array>) {
     let mut losses = vec![];
     for _ in 0..12 {
-        trainer.step(&mut session, &[("x", x), ("y", y)]).expect("it runs");
+        trainer.step(&mut session, &batch.inputs()).expect("it runs");
         session.wait().expect("it has run");
         losses.extend(trainer.updates(&session.taps().expect("arrived")).iter().map(|update| update.loss));
     }
@@ -142,13 +141,13 @@ fn repeated((mut trainer, mut session): (Trainer, Session), Batch { x, y }: &Bat
 #[test]
 fn blocks_may_be_recomputed_or_kept() {
     let text = Text::new("a recomputed block ".repeat(20), 8, 2).expect("long enough");
-    let batch = text.batch(&[0, 5, 7, 9], 0);
+    let batch = text.pick(&[0, 5, 7, 9], 0);
     let train = |checkpoint| repeated(gpt(checkpoint, TrainerConfig::default()), &batch);
     assert_eq!(train(false), train(true));
     let train = |checkpoint| {
         let sizes = ResNetConfig::small(8, BlockKind::Basic, 1, 10).expect("8 is a depth");
         let config = ResNetConfig { checkpoint, ..sizes };
-        repeated(resnet_of(&config, TrainerConfig::default()), &digits(None).batch(&[0, 7, 11, 30], 0))
+        repeated(resnet_of(&config, TrainerConfig::default()), &digits(None).pick(&[0, 7, 11, 30], 0))
     };
     assert_eq!(train(false), train(true));
 }
@@ -157,9 +156,9 @@ fn blocks_may_be_recomputed_or_kept() {
 fn models_learn_in_half_precision() {
     let half = || TrainerConfig { precision: Precision::F16, ..TrainerConfig::default() };
     let text = Text::new("learning in halves ".repeat(20), 8, 2).expect("long enough");
-    let (losses, _) = repeated(gpt(false, half()), &text.batch(&[0, 5, 7, 9], 0));
+    let (losses, _) = repeated(gpt(false, half()), &text.pick(&[0, 5, 7, 9], 0));
     assert!(losses[11] < 0.8 * losses[0], "{losses:?}");
     let config = ResNetConfig::small(8, BlockKind::Basic, 1, 10).expect("8 is a depth");
-    let (losses, _) = repeated(resnet_of(&config, half()), &digits(None).batch(&[0, 7, 11, 30], 0));
+    let (losses, _) = repeated(resnet_of(&config, half()), &digits(None).pick(&[0, 7, 11, 30], 0));
     assert!(losses[11] < 0.8 * losses[0], "{losses:?}");
 }

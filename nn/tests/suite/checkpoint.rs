@@ -148,7 +148,7 @@ fn arrays_of_the_caller_come_back() {
     drop(file);
     rewrite(&path, |t, _| find(t, "extra:losses").1 = Dtype::I32);
     rewrite(&path, |t, _| t.push(("extra:bytes".into(), Dtype::I8, vec![1], vec![0])));
-    refused(&path, &mut model, "its tensor \"extra:bytes\" is of type I8");
+    refused(&path, &mut model, "the tensor \"extra:bytes\" is of type i8, which cannot be loaded");
 }
 
 #[test]
@@ -324,5 +324,8 @@ fn foreign_files_that_do_not_fit_are_refused() {
     refused(&twice, "\"fc1.bias\" and \"fc2.bias\" are both mapped to the parameter \"first/bias\"");
     let swapped = |name: &str| map(&name.replace("fc1.w", "fc3.w").replace("fc2.w", "fc1.w").replace("fc3.w", "fc2.w"));
     refused(&swapped, "the tensor \"fc1.weight\" is f64[3, 2], and this program needs f32[4, 2]");
-    refused(&|name| if name == "epoch" { Some("wide".into()) } else { None }, "the tensor \"epoch\" is I64[]");
+    refused(
+        &|name| if name == "epoch" { Some("wide".into()) } else { None },
+        "the tensor \"epoch\" is of type i64, which cannot be loaded",
+    );
 }

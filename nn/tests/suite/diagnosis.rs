@@ -84,13 +84,13 @@ impl Case {
             let one = |part: usize| {
                 let batch = digits.train(BATCH / accumulate, (step * accumulate + part) as u64);
                 let mut rows = vec![0f32; 64 * BATCH / accumulate];
-                let (time, size) = (batch.x.shape()[0], BATCH / accumulate);
-                for (at, value) in batch.x.to_f64().into_iter().enumerate() {
+                let (time, size) = (batch["x"].shape()[0], BATCH / accumulate);
+                for (at, value) in batch["x"].to_f64().into_iter().enumerate() {
                     let (t, sample, i) = (at / (size * 64 / time), at / (64 / time) % size, at % (64 / time));
                     rows[sample * 64 + t * (64 / time) + i] = value as f32;
                 }
                 touch(step, &mut rows);
-                vec![("x".to_string(), Array::new([size, 64], rows)), ("y".to_string(), batch.y)]
+                vec![("x".to_string(), Array::new([size, 64], rows)), ("y".to_string(), batch["y"].clone())]
             };
             let all = (0..accumulate).map(one).collect();
             step += 1;

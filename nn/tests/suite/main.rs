@@ -1,9 +1,11 @@
 //! Tests of `wgrad-nn` on the CPU backend.
 
+mod bf16;
 mod checkpoint;
 mod data;
 mod diagnosis;
 mod dropout;
+mod failing_data;
 mod golden;
 mod groups;
 mod landscape;
@@ -13,6 +15,7 @@ mod monitor;
 mod muon;
 mod omega;
 mod optim;
+mod rates;
 mod recurrent;
 mod sam;
 mod save_file;

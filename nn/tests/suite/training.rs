@@ -21,8 +21,8 @@ fn train(task: &dyn Task, cell: Cell, updates: u64) -> (f64, f64) {
     for update in 0..updates {
         let batch = task.train(20, update);
         session
-            .run_cached("step", &[("x", &batch.x), ("y", &batch.y)], |t| {
-                let (x, y) = (t.input_like("x", &batch.x), t.input_like("y", &batch.y));
+            .run_cached("step", &batch.inputs(), |t| {
+                let (x, y) = (t.input_like("x", &batch["x"]), t.input_like("y", &batch["y"]));
                 let out = readout.forward(layer.forward(x).last);
                 let loss = if y.dtype().is_float() { out.mse(y) } else { out.cross_entropy(y) };
                 t.tap("loss", loss);

@@ -1,4 +1,4 @@
-//! Elementwise operations, and the matrix product.
+//! Elementwise operations, the matrix product, and Einstein's summation.
 
 use super::{
     Call,
@@ -17,12 +17,17 @@ pub const OPERATIONS: &[Operation] = &[
     op("maximum", Binary(|a, b| a.maximum(b))),
     op("minimum", Binary(|a, b| a.minimum(b))),
     op("matmul", Binary(|a, b| a.matmul(b))),
+    op("einsum", One(einsum)),
     op("neg", Unary(|x| -x)),
     op("reciprocal", Unary(|x| x.recip())),
     op("sqrt", Unary(|x| x.sqrt())),
     op("rsqrt", Unary(|x| x.rsqrt())),
     op("square", Unary(|x| x.square())),
     op("abs", Unary(|x| x.abs())),
+    op("sign", Unary(|x| x.sign())),
+    op("round", Unary(|x| x.round())),
+    op("floor", Unary(|x| x.floor())),
+    op("ceil", Unary(|x| x.ceil())),
     op("exp", Unary(|x| x.exp())),
     op("expm1", Unary(|x| x.expm1())),
     op("log", Unary(|x| x.log())),
@@ -45,6 +50,12 @@ pub const OPERATIONS: &[Operation] = &[
     op("where", One(|call| Ok(call.input("c")?.select(call.input("a")?, call.input("b")?)))),
     op("dropout", One(dropout)),
 ];
+
+/// An equation of all inputs, in the order of their names.
+fn einsum<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
+    let operands: Vec<Tensor<'t>> = call.inputs.values().copied().collect();
+    Ok(Tensor::einsum(call.attrs.text("equation")?, &operands))
+}
 
 fn power<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     Ok(call.input("x")?.pow(call.attrs.number("exponent")?))

@@ -6,6 +6,7 @@ mod movement;
 mod nn;
 mod recurrent;
 mod reduction;
+mod resampling;
 mod second_order;
 
 use super::{
@@ -42,11 +43,12 @@ pub enum Form {
 pub type Outputs<'t> = Vec<(String, Tensor<'t>)>;
 
 /// The operations by subject.
-const TABLES: [&[Operation]; 7] = [
+const TABLES: [&[Operation]; 8] = [
     basic::OPERATIONS,
     reduction::OPERATIONS,
     movement::OPERATIONS,
     nn::OPERATIONS,
+    resampling::OPERATIONS,
     loss::OPERATIONS,
     recurrent::OPERATIONS,
     second_order::OPERATIONS,

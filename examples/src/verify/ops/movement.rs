@@ -1,4 +1,4 @@
-//! Operations that move elements: views, joining, indexing.
+//! Operations that move elements: views, joining, indexing, triangles.
 
 use super::{Call, Form::One, Operation, op};
 use crate::verify::{Attempt, Attributes, Refusal};
@@ -17,6 +17,9 @@ pub const OPERATIONS: &[Operation] = &[
     op("index_select", One(index_select)),
     op("gather", One(gather)),
     op("scatter_add", One(scatter_add)),
+    op("tril", One(|call| Ok(call.input("x")?.tril(places(call, "diagonal")?)))),
+    op("triu", One(|call| Ok(call.input("x")?.triu(places(call, "diagonal")?)))),
+    op("roll", One(roll)),
 ];
 
 /// A view that vectors can name.
@@ -128,4 +131,15 @@ fn scatter_add<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let sums = src.scatter_add(index, axis, x.shape()[axis]);
     let added = (0..x.rank()).fold(sums, |sums, axis| sums.pad(axis, 0, x.shape()[axis] - sums.shape()[axis]));
     Ok(x + added)
+}
+
+/// A number of places, below 0 in the other direction; 0 if it is missing.
+fn places(call: &Call<'_, '_>, name: &str) -> Attempt<i32> {
+    let places = call.attrs.integer(name)?.unwrap_or(0);
+    i32::try_from(places).map_err(|_| Refusal::Unsupported(format!("{name} of {places}")))
+}
+
+fn roll<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
+    let x = call.input("x")?;
+    Ok(x.roll(call.attrs.axis("dim", x.rank())?, places(call, "shift")? as isize))
 }

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::verify::{Attempt, Attributes, Refusal};
 use wgrad::{Attention, Conv2d, DType, Pool2d, Tensor};
+use wgrad_nn::{InstanceNorm, Rotary, RotaryPairs};
 
 pub const OPERATIONS: &[Operation] = &[
     op("linear", One(linear)),
@@ -17,8 +18,10 @@ pub const OPERATIONS: &[Operation] = &[
     op("rms_norm", One(rms_norm)),
     op("group_norm", One(group_norm)),
     op("batch_norm", Several(batch_norm)),
+    op("instance_norm", One(instance_norm)),
     op("embedding", One(embedding)),
     op("sdpa", One(attention)),
+    op("rotary", One(rotary)),
 ];
 
 fn linear<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
@@ -27,15 +30,23 @@ fn linear<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
 }
 
 fn conv2d<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
-    let attrs = call.attrs;
-    let conv = Conv2d {
+    Ok(biased(call, call.input("x")?.conv2d(call.input("weight")?, geometry(call.attrs)?)))
+}
+
+/// The geometry of a convolution.
+pub fn geometry(attrs: Attributes<'_>) -> Attempt<Conv2d> {
+    Ok(Conv2d {
         stride: attrs.pair("stride")?,
         padding: attrs.pair("padding")?,
         dilation: attrs.pair("dilation")?,
         groups: attrs.extent("groups")?,
-    };
-    let y = call.input("x")?.conv2d(call.input("weight")?, conv);
-    Ok(call.optional("bias").map_or(y, |bias| y + bias.reshape([bias.numel(), 1, 1])))
+    })
+}
+
+/// `[batch, channels, ..]` plus the bias of each channel, if there is one.
+pub fn biased<'t>(call: &Call<'t, '_>, y: Tensor<'t>) -> Tensor<'t> {
+    let of = |bias: Tensor<'t>| (2..y.rank()).fold(bias, |bias, axis| bias.unsqueeze(axis - 1));
+    call.optional("bias").map_or(y, |bias| y + of(bias))
 }
 
 fn pool(attrs: Attributes<'_>) -> Attempt<Pool2d> {
@@ -83,6 +94,12 @@ fn batch_norm<'t>(call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
     Ok(vec![("y".into(), normed.y), ("running_mean".into(), mean), ("running_var".into(), var)])
 }
 
+fn instance_norm<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
+    let x = call.input("x")?;
+    let channels = x.shape().get(1).copied().unwrap_or(0);
+    Ok(InstanceNorm { eps: call.attrs.number("eps")?, ..InstanceNorm::new(channels) }.forward(x))
+}
+
 fn embedding<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let (weight, attrs) = (call.input("weight")?, call.attrs);
     let rows = weight.shape().first().copied().unwrap_or(0);
@@ -109,4 +126,18 @@ fn attention<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
     let scale = attrs.get("scale").map(|_| attrs.number("scale")).transpose()?;
     let options = Attention { causal: attrs.flag("causal")?, scale, mask, dropout: None };
     Ok(call.input("q")?.attention(call.input("k")?, call.input("v")?, &options))
+}
+
+/// The positions are 0, 1 and so on, unless an input holds others.
+fn rotary<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
+    let pairs = match call.attrs.text("pairs")? {
+        "neighbours" => RotaryPairs::Neighbours,
+        "halves" => RotaryPairs::Halves,
+        other => return Err(Refusal::Unsupported(format!("rotary with pairs of {other:?}"))),
+    };
+    let (x, rotary) = (call.input("x")?, Rotary { base: call.attrs.number("base")?, pairs });
+    Ok(match call.optional("positions") {
+        Some(positions) => rotary.forward_at(x, positions),
+        None => rotary.forward(x),
+    })
 }

@@ -15,9 +15,15 @@ pub const OPERATIONS: &[Operation] = &[
     op("amin", One(|call| reduced(call, |x, axes| Ok(x.min_axes(axes))))),
     op("logsumexp", One(|call| reduced(call, |x, axes| Ok(x.logsumexp_axes(axes))))),
     op("var", One(|call| reduced(call, |x, axes| Ok(x.var_axes_with(axes, call.attrs.number("correction")?))))),
+    op("std", One(|call| reduced(call, |x, axes| Ok(x.std_axes_with(axes, call.attrs.number("correction")?))))),
+    op("prod", One(|call| reduced(call, |x, axes| Ok(x.prod_axes(axes))))),
     op("norm", One(norm)),
     op("max_dim", Several(max_dim)),
     op("cumsum", One(|call| along(call, Tensor::cumsum))),
+    op("cumprod", One(|call| along(call, Tensor::cumprod))),
+    op("sort", Several(sort)),
+    op("argsort", One(argsort)),
+    op("topk", Several(topk)),
     op("softmax", One(|call| along(call, Tensor::softmax))),
     op("log_softmax", One(|call| along(call, Tensor::log_softmax))),
 ];
@@ -58,6 +64,26 @@ fn norm<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
 /// The largest elements along an axis, and their indices.
 fn max_dim<'t>(call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
     let x = call.input("x")?;
-    let (values, indices) = x.max_with_index(call.attrs.axis("dim", x.rank())?);
-    Ok(vec![("values".into(), values), ("indices".into(), indices)])
+    Ok(indexed(x.max_with_index(call.attrs.axis("dim", x.rank())?)))
+}
+
+/// Elements, and the indices that they come from.
+fn indexed<'t>((values, indices): (Tensor<'t>, Tensor<'t>)) -> Outputs<'t> {
+    vec![("values".into(), values), ("indices".into(), indices)]
+}
+
+fn sort<'t>(call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
+    let x = call.input("x")?;
+    Ok(indexed(x.sort(call.attrs.axis("dim", x.rank())?, call.attrs.flag("descending")?)))
+}
+
+fn argsort<'t>(call: &Call<'t, '_>) -> Attempt<Tensor<'t>> {
+    let x = call.input("x")?;
+    Ok(x.argsort(call.attrs.axis("dim", x.rank())?, call.attrs.flag("descending")?))
+}
+
+/// The `k` largest elements along an axis.
+fn topk<'t>(call: &Call<'t, '_>) -> Attempt<Outputs<'t>> {
+    let x = call.input("x")?;
+    Ok(indexed(x.topk(call.attrs.extent("k")?, call.attrs.axis("dim", x.rank())?)))
 }

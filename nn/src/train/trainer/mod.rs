@@ -152,6 +152,9 @@ impl Trainer {
     /// Declares the trainer's states in the store, under the configuration's name. `loss` records the mean loss of a
     /// micro-batch, once for each shape of its inputs.
     ///
+    /// Each recording has a tape of its own lifetime, so a loss must accept all lifetimes: write the closure in the call,
+    /// or call an `fn` in it. The compiler refuses a closure that is first bound to a variable.
+    ///
     /// # Panics
     /// If the name is taken; if `accumulate` is 0; if a setting is outside its range, as its pass or the scaler says.
     #[allow(clippy::manual_map, reason = "within a closure the caller's line would be lost")]

@@ -60,14 +60,14 @@ pub fn run(root: &Path) -> Result<()> {
         copy(&toolchain.built(root, "release").join(program), &wine.desk.join(program))?;
     }
     wine.run("wgrad", &["--version"])?;
-    wine.verify("cpu", 652)?;
+    wine.verify("cpu", 942)?;
     // Colours are for terminals.
     if wine.said("wgrad", &["--quiet", "--device", "cpu"])?.contains('\u{1b}') {
         return Err(Error::Failed("the tour writes colours into a pipe".into()));
     }
     wine.saves_and_goes_on()?;
     wine.stops_at_ctrl_c()?;
-    for (interface, count) in [("vulkan", 354), ("dx12", 354)] {
+    for (interface, count) in [("vulkan", 499), ("dx12", 499)] {
         let device = wine.device(interface)?;
         wine.run("wgrad", &["doctor", "--device", &device])?;
         wine.verify(&device, count)?;
