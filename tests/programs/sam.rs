@@ -33,7 +33,7 @@ impl FlatSpirals {
         let data = Spirals::new(0).train(rows, 0);
         let mut session = Session::new(Box::new(CpuBackend::new(threads)?), store)?;
         let step = session.record(|t| {
-            let (x, y) = (t.input_like("x", &data.x), t.input_like("y", &data.y));
+            let (x, y) = (t.input_like("x", &data["x"]), t.input_like("y", &data["y"]));
             t.tap("loss", loss(&net, x, y));
             sgd.step(sam.grad(|| loss(&net, x, y).grad(&params)).check_finite());
         })?;
@@ -43,13 +43,11 @@ impl FlatSpirals {
 
     /// An update. Returns the loss before it.
     pub fn step(&mut self) -> Result<f64> {
-        let inputs = [("x", &self.data.x), ("y", &self.data.y)];
-        Ok(self.session.run_now(&self.step, &inputs)?.scalar("loss").expect("tapped"))
+        Ok(self.session.run_now(&self.step, &self.data.inputs())?.scalar("loss").expect("tapped"))
     }
 
     /// The largest eigenvalue of the Hessian of the loss.
     pub fn sharpness(&mut self) -> wgrad_nn::Result<f64> {
-        let inputs = [("x", &self.data.x), ("y", &self.data.y)];
-        Ok(self.landscape.sharpness(&mut self.session, &inputs, 0.01, 100)?.value)
+        Ok(self.landscape.sharpness(&mut self.session, &self.data.inputs(), 0.01, 100)?.value)
     }
 }
