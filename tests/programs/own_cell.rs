@@ -66,7 +66,7 @@ impl AddingRun {
     pub fn step(&mut self) -> Result<f64> {
         let data = self.adding.train(self.batch, self.steps);
         self.steps += 1;
-        self.trainer.step(&mut self.session, &&data.inputs())?;
+        self.trainer.step(&mut self.session, &data.inputs())?;
         self.session.wait()?;
         Ok(self.trainer.updates(&self.session.taps()?)[0].loss)
     }
