@@ -43,11 +43,15 @@ impl<'t> Tensor<'t> {
                 (false, _) => ((i as f64 + 0.5) * from as f64 / to as f64 - 0.5).max(0.0),
             };
             let below: Vec<usize> = (0..to).map(|i| (place(i) as usize).min(from - 1)).collect();
-            let share: Vec<f64> = (0..to).map(|i| (place(i) - below[i] as f64).min(1.0)).collect();
+            let rest = |i: usize| if below[i] + 1 < from { place(i) - below[i] as f64 } else { 0.0 };
+            let share: Vec<f64> = (0..to).map(rest).collect();
             // A pixel without a share is not read, so that it may be infinite.
-            let above = (0..to).map(|i| if share[i] > 0.0 { (below[i] + 1).min(from - 1) } else { below[i] });
-            let above = x.picked(axis, above);
-            let below = x.picked(axis, below.into_iter());
+            let above: Vec<usize> = (0..to).map(|i| below[i] + usize::from(share[i] > 0.0)).collect();
+            if above == below {
+                x = x.picked(axis, below.into_iter());
+                continue;
+            }
+            let (below, above) = (x.picked(axis, below.into_iter()), x.picked(axis, above.into_iter()));
             let dims: Vec<usize> = (0..4).map(|d| if d == axis { to } else { 1 }).collect();
             let share = self.tape.table(&share, x.dtype()).reshape(dims);
             x = below * (1.0 - share) + above * share;
