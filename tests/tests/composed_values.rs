@@ -313,3 +313,27 @@ fn random_integers_are_spread_evenly() {
     // Five standard deviations of a count of 10,000.
     assert!(counts.iter().all(|count| count.abs_diff(10_000) < 460), "{counts:?}");
 }
+
+#[test]
+fn a_permutation_has_each_number_once_and_another_order_each_time() {
+    let mut store = Store::new();
+    let rng = Rng::new(&mut store, "cards", 3);
+    let t = Tape::new(Arc::new(store.layout().clone()));
+    t.tap("cards", rng.permutation(&t, 100));
+    t.tap("none", rng.permutation(&t, 0));
+    rng.advance(&t);
+    let program = t.finish();
+    let mut machine = Machine::poisoned(2, store);
+    let step = machine.session.compile(program).expect("the plan compiles");
+    let mut deal = || machine.run(&step, &[]).tap("cards").to_f64();
+    let (first, second) = (deal(), deal());
+    for cards in [&first, &second] {
+        let mut sorted = cards.clone();
+        sorted.sort_by(f64::total_cmp);
+        assert!(sorted.iter().enumerate().all(|(i, card)| *card == i as f64), "{cards:?}");
+    }
+    // Of 100 numbers, one is expected to be where it was before.
+    let kept = |a: &[f64], b: &[f64]| a.iter().zip(b).filter(|(a, b)| a == b).count();
+    let sorted: Vec<f64> = (0..100).map(f64::from).collect();
+    assert!(kept(&first, &second) < 10 && kept(&first, &sorted) < 10, "{first:?} {second:?}");
+}

@@ -33,7 +33,7 @@ impl<'t> Tensor<'t> {
         assert!(!operands.is_empty(), "einsum: {equation:?} of no tensor");
         let tape = operands[0].tape;
         let _call = tape.call("einsum", operands);
-        let require = |fits: bool, why: &str| tape.require(fits, "einsum", operands, || format!("{equation:?}: {why}"));
+        let refused = |why: &str| format!("{equation:?}: {why}");
         let compact: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
         let (inputs, result) = match compact.split_once("->") {
             Some((inputs, result)) => (inputs.to_string(), Some(result.to_string())),
@@ -41,13 +41,12 @@ impl<'t> Tensor<'t> {
         };
         let letters = |text: &str| text.chars().all(|c| c.is_ascii_alphabetic());
         let parts: Vec<Vec<char>> = inputs.split(',').map(|part| part.chars().collect()).collect();
-        require(
-            inputs.split(',').chain(result.as_deref()).all(letters),
-            "an axis is a letter from a to z or from A to Z",
-        );
-        require(parts.len() == operands.len(), "the equation has another number of operands");
+        let named = inputs.split(',').chain(result.as_deref()).all(letters);
+        tape.require(named, "einsum", operands, || refused("an axis is a letter from a to z or from A to Z"));
+        let count = parts.len() == operands.len();
+        tape.require(count, "einsum", operands, || refused("the equation has another number of operands"));
         let ranks = parts.iter().zip(operands).all(|(axes, x)| axes.len() == x.rank());
-        require(ranks, "an operand has another number of axes than letters");
+        tape.require(ranks, "einsum", operands, || refused("an operand has another number of axes than letters"));
         let extents = |letter: char| {
             let of = parts.iter().zip(operands);
             let all = of.flat_map(|(axes, x)| axes.iter().copied().zip(x.shape().to_vec()));
@@ -55,7 +54,7 @@ impl<'t> Tensor<'t> {
         };
         let all: Vec<char> = parts.concat();
         let equal = all.iter().all(|&letter| extents(letter).windows(2).all(|pair| pair[0] == pair[1]));
-        require(equal, "a letter stands for two extents");
+        tape.require(equal, "einsum", operands, || refused("a letter stands for two extents"));
         let result: Vec<char> = match result {
             Some(result) => result.chars().collect(),
             None => {
@@ -69,10 +68,10 @@ impl<'t> Tensor<'t> {
             }
         };
         let distinct = |axes: &[char]| (1..axes.len()).all(|i| !axes[..i].contains(&axes[i]));
-        require(
-            distinct(&result) && result.iter().all(|letter| all.contains(letter)),
-            "a letter of the result occurs in no operand, or twice in the result",
-        );
+        let known = distinct(&result) && result.iter().all(|letter| all.contains(letter));
+        tape.require(known, "einsum", operands, || {
+            refused("a letter of the result occurs in no operand, or twice in the result")
+        });
         let mut named =
             parts.iter().zip(operands).map(|(axes, &tensor)| Named { tensor, axes: axes.clone() }.diagonal());
         let mut product = named.next().expect("there is an operand");

@@ -213,11 +213,11 @@ impl<'t> Tensor<'t> {
         positive_weight: Tensor<'t>,
         reduction: Reduction,
     ) -> Self {
-        let _call = self.tape.call("bce_with_logits", &[self, targets, positive_weight]);
-        self.paired(targets, "bce_with_logits");
+        let _call = self.tape.call("bce_with_logits_weighted", &[self, targets, positive_weight]);
+        self.paired(targets, "bce_with_logits_weighted");
         let fits = positive_weight.shape().broadcast(&self.shape()) == Some(self.shape())
             && positive_weight.dtype() == self.dtype();
-        self.tape.require(fits, "bce_with_logits", &[self, targets, positive_weight], || {
+        self.tape.require(fits, "bce_with_logits_weighted", &[self, targets, positive_weight], || {
             "needs a weight that broadcasts to the logits, of their type".into()
         });
         let [x, y, weight] = [self, targets, positive_weight.detach()].map(|x| x.cast(self.wide()));

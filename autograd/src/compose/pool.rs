@@ -155,6 +155,7 @@ impl<'t> Tensor<'t> {
     #[track_caller]
     pub fn adaptive_avg_pool2d(self, windows: [usize; 2]) -> Self {
         let _call = self.tape.call("adaptive_avg_pool2d", &[self]);
+        self.tape.require(self.dtype().is_float(), "adaptive_avg_pool2d", &[self], || "cast it to floats first".into());
         let wide = self.cast(self.wide());
         wide.adaptive("adaptive_avg_pool2d", windows, |x, axis| x.mean_axes(&[axis])).cast(self.dtype())
     }

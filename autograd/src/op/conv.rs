@@ -180,11 +180,9 @@ impl<'t> Tensor<'t> {
             return self.cast(half).conv_transpose2d(weight.cast(half), conv, output_padding).cast(DType::F32);
         }
         let (x, w) = (self.shape(), weight.shape());
-        let require = |fits: bool, why: String| self.tape.require(fits, "conv_transpose2d", &[self, weight], || why);
-        require(
-            x.rank() == 4 && w.rank() == 4,
-            "needs [batch, channels, height, width] and weights [channels, out / groups, kh, kw]".into(),
-        );
+        self.tape.require(x.rank() == 4 && w.rank() == 4, "conv_transpose2d", &[self, weight], || {
+            "needs [batch, channels, height, width] and weights [channels, out / groups, kh, kw]".into()
+        });
         let extent = |axis: usize| -> Option<usize> {
             let (len, kernel) = (x[2 + axis].checked_sub(1)?, w[2 + axis].checked_sub(1)?);
             let reach = conv.dilation[axis].checked_mul(kernel)?.checked_add(1 + output_padding[axis])?;
@@ -192,16 +190,13 @@ impl<'t> Tensor<'t> {
             let extent = whole.checked_sub(conv.padding[axis].checked_mul(2)?)?;
             (output_padding[axis] < conv.stride[axis]).then_some(extent)
         };
-        let extents = [0, 1].map(extent);
-        let [Some(height), Some(width)] = extents else {
-            require(
-                false,
-                "needs images and a kernel that are not empty, a padding that leaves some of the result, and an output \
-                 padding below the stride"
-                    .into(),
-            );
-            unreachable!("refused")
-        };
+        let extents = extent(0).zip(extent(1));
+        self.tape.require(extents.is_some(), "conv_transpose2d", &[self, weight], || {
+            "needs images and a kernel that are not empty, a padding that leaves some of the result, and an output \
+             padding below the stride"
+                .into()
+        });
+        let (height, width) = extents.expect("required above");
         self.tape.push(Op::ConvInputGrad(conv, [height, width]), &[self, weight])
     }
 

@@ -36,8 +36,9 @@ impl Upsample {
     /// If `x` is not of that shape, or an extent or a factor is 0.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>) -> Tensor<'t> {
-        let shape = x.shape();
-        assert!(shape.rank() == 4, "upsample: needs images [batch, channels, height, width], not {shape}");
+        let (shape, dtype) = (x.shape(), x.dtype());
+        assert!(shape.rank() == 4, "upsample of {dtype}{shape}: needs images [batch, channels, height, width]");
+        let _call = x.tape().call("upsample", &[x]);
         let extents = [0, 1].map(|axis| shape[2 + axis] * self.factors[axis]);
         match self.interpolation {
             Interpolation::Nearest => x.resize_nearest2d(extents),

@@ -3,10 +3,11 @@
 use crate::{declared, numbers};
 use wgrad::{Array, ParamSet, Pool2d, Shape, Tensor, testing::Gradcheck};
 use wgrad_nn::{
-    Activation, AttentionConfig, BatchNorm, BatchNorm1d, BlockConfig, BlockKind, Builder, Cell, Conv2d, CrossAttention,
-    Embedding, Fan, FeedForward, Gpt, GptConfig, GroupNorm, Init, InstanceNorm, LayerNorm, Linear, Mlp, MlpConfig,
-    MultiHeadAttention, NormKind, NormPlace, RecurrentInit, RecurrentStack, ResNet, ResNetConfig, RmsNorm, Rotary,
-    RotaryPairs, Scale, StackConfig, Stem, TransformerBlock,
+    Activation, AttentionConfig, BatchNorm, BatchNorm1d, BlockConfig, BlockKind, Builder, Cell, Conv2d,
+    ConvTranspose2d, CrossAttention, Embedding, Fan, FeedForward, Gpt, GptConfig, GroupNorm, Init, InstanceNorm,
+    Interpolation, LayerNorm, Linear, Mlp, MlpConfig, MultiHeadAttention, NormKind, NormPlace, RecurrentInit,
+    RecurrentStack, ResNet, ResNetConfig, RmsNorm, Rotary, RotaryPairs, Scale, StackConfig, Stem, TransformerBlock,
+    Upsample,
 };
 
 const INIT: Init = Init::Normal(0.5);
@@ -51,7 +52,21 @@ fn of_convolutions() {
     let strided = wgrad::Conv2d { stride: [2, 1], groups: 2, ..wgrad::Conv2d::same(3) };
     check(images([2, 2, 4, 3]), |b| Conv2d::new(b, 2, 4, 3, strided, &INIT), |m, x| m.forward(x));
     let plain = wgrad::Conv2d::default();
+    let strided_alone = wgrad::Conv2d { stride: [2, 1], ..plain };
     check(images([1, 3, 2, 2]), |b| Conv2d::without_bias(b, 3, 2, 1, plain, &INIT), |m, x| m.forward(x));
+    check(images([2, 4, 3, 2]), |b| ConvTranspose2d::new(b, 4, 2, 3, strided, &INIT), |m, x| m.forward(x));
+    check(
+        images([1, 3, 2, 2]),
+        |b| ConvTranspose2d {
+            output_padding: [1, 0],
+            ..ConvTranspose2d::without_bias(b, 3, 2, 2, strided_alone, &INIT)
+        },
+        |m, x| m.forward(x),
+    );
+    for interpolation in [Interpolation::Nearest, Interpolation::Bilinear] {
+        let up = Upsample { factors: [2, 3], interpolation };
+        check(images([1, 2, 2, 2]), |b| (Scale::new(b, 0.7), up), |(scale, up), x| up.forward(scale.forward(x)).sin());
+    }
 }
 
 #[test]

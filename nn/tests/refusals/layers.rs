@@ -3,10 +3,10 @@
 use super::{refusal, refused_as};
 use wgrad::{Cell, DType, Store, Tensor};
 use wgrad_nn::{
-    Activation, AttentionConfig, BatchNorm, BatchNorm1d, BlockConfig, BlockKind, Builder, Conv2d, Embedding,
-    FeedForward, Gpt, GptConfig, GroupNorm, Init, InstanceNorm, LayerNorm, Linear, Mlp, MlpConfig, MultiHeadAttention,
-    Recurrent, RecurrentInit, RecurrentStack, ResNet, ResNetConfig, RmsNorm, Rotary, Scale, StackConfig,
-    TransformerBlock,
+    Activation, AttentionConfig, BatchNorm, BatchNorm1d, BlockConfig, BlockKind, Builder, Conv2d, ConvTranspose2d,
+    Embedding, FeedForward, Gpt, GptConfig, GroupNorm, Init, InstanceNorm, Interpolation, LayerNorm, Linear, Mlp,
+    MlpConfig, MultiHeadAttention, Recurrent, RecurrentInit, RecurrentStack, ResNet, ResNetConfig, RmsNorm, Rotary,
+    Scale, StackConfig, TransformerBlock, Upsample,
 };
 
 /// Runs a layer, declared in a store of its own, on a tensor of the shape and type.
@@ -42,6 +42,11 @@ const LAYERS: &[(&str, Layer, &[usize], DType)] = &[
         &[2, 5, 4, 4],
         DType::F32,
     ),
+    ("conv_transpose2d", |b| run(transposed(b), |l, x| _ = l.forward(x)), &[2, 5, 4, 4], DType::F32),
+    ("conv_transpose2d", |b| run(transposed(b), |l, x| _ = l.forward(x)), &[2, 3, 4], DType::F32),
+    ("upsample", |_| run(upsample([2, 2]), |l, x| _ = l.forward(x)), &[3, 4, 4], DType::F32),
+    ("upsample", |_| run(upsample([2, 0]), |l, x| _ = l.forward(x)), &[2, 3, 4, 4], DType::F32),
+    ("upsample", |_| run(upsample([2, 2]), |l, x| _ = l.forward(x)), &[2, 3, 4, 4], DType::U32),
     ("mlp", |b| run(Mlp::new(b, &mlp()), |l, x| _ = l.forward(x, true)), &[2, 5], DType::F32),
     ("lstm", |b| run(recurrent(b), |l, x| _ = l.forward(x)), &[2, 5], DType::F32),
     ("lstm", |b| run(recurrent(b), |l, x| _ = l.forward(x)), &[2, 2, 5], DType::F32),
@@ -67,6 +72,14 @@ fn run<L: 'static>(layer: L, forward: fn(&L, Tensor<'_>)) -> Box<dyn Fn(Tensor<'
 
 fn mlp() -> MlpConfig {
     MlpConfig { inputs: 3, width: 4, depth: 1, outputs: 2, init: ONES, ..MlpConfig::default() }
+}
+
+fn transposed(b: Builder<'_>) -> ConvTranspose2d {
+    ConvTranspose2d::new(b, 3, 4, 3, wgrad::Conv2d::default(), &ONES)
+}
+
+fn upsample(factors: [usize; 2]) -> Upsample {
+    Upsample { factors, interpolation: Interpolation::Bilinear }
 }
 
 fn recurrent(b: Builder<'_>) -> Recurrent {
