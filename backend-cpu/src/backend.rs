@@ -120,8 +120,8 @@ impl CpuBackend {
     /// A device with this many threads; 0 takes as many as the machine has cores.
     ///
     /// # Errors
-    /// If the threads cannot be started.
-    pub fn new(threads: usize) -> std::result::Result<Self, Error> {
+    /// [`wgrad::Error::Backend`] of [`Error::Threads`] if the threads cannot be started.
+    pub fn new(threads: usize) -> Result<Self> {
         let team = Team::new(threads).map_err(|source| Error::Threads { threads, source })?;
         let workers = Workers::new(team.threads());
         let sizes = Sizes { threads: team.threads(), ..Sizes::FAST };
@@ -143,17 +143,17 @@ impl CpuBackend {
     /// a kernel which reads what nobody wrote is found out.
     ///
     /// # Errors
-    /// If the threads cannot be started.
-    pub fn poisoned(threads: usize) -> std::result::Result<Self, Error> {
+    /// [`wgrad::Error::Backend`] of [`Error::Threads`] if the threads cannot be started.
+    pub fn poisoned(threads: usize) -> Result<Self> {
         Ok(Self { poison: true, ..Self::new(threads)? })
     }
 
     /// For tests: a poisoned device that cuts the smallest kernels into many parts, and shares them among its threads.
     ///
     /// # Errors
-    /// If the threads cannot be started.
+    /// [`wgrad::Error::Backend`] of [`Error::Threads`] if the threads cannot be started.
     #[doc(hidden)]
-    pub fn splitting(threads: usize) -> std::result::Result<Self, Error> {
+    pub fn splitting(threads: usize) -> Result<Self> {
         let made = Self::poisoned(threads)?;
         Ok(Self { sizes: Sizes { threads: made.sizes.threads, ..Sizes::TINY }, ..made })
     }

@@ -125,11 +125,5 @@ impl Error {
     }
 }
 
-impl From<wgrad_cpu::Error> for Error {
-    fn from(error: wgrad_cpu::Error) -> Self {
-        Error::Session(error.into())
-    }
-}
-
 /// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -58,7 +58,7 @@ impl AddingRun {
         let trainer = Trainer::new(&mut store, &params, adam, config, move |batch| {
             readout.forward(cell.last(batch.get("x"))).mse(batch.get("y")).into()
         });
-        let session = Session::new(Box::new(CpuBackend::new(threads).map_err(wgrad::Error::from)?), store)?;
+        let session = Session::new(Box::new(CpuBackend::new(threads)?), store)?;
         Ok(Self { session, trainer, adding: Adding::new(time, 0), batch, steps: 0 })
     }
 

@@ -21,7 +21,7 @@
 //!     let trainer = Trainer::new(&mut store, &params, sgd, setup.of(TrainerConfig::default()), move |batch| {
 //!         model.forward(batch.get("x").squeeze(2).transpose(), true).cross_entropy(batch.get("y")).into()
 //!     });
-//!     let session = Session::new(Box::new(CpuBackend::new(1).map_err(wgrad::Error::from)?), store)?;
+//!     let session = Session::new(Box::new(CpuBackend::new(1)?), store)?;
 //!     let (digits, mut step) = (Digits::embedded(0), 0);
 //!     let batches = move || {
 //!         let batch = digits.train(32, step);

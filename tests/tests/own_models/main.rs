@@ -20,7 +20,7 @@ fn study<'a>(
     Study::new(steps, move |setup: &Setup| {
         let mut store = Store::new();
         let trainer = build(setup, &mut store);
-        let session = Session::new(Box::new(CpuBackend::new(2).map_err(wgrad::Error::from)?), store)?;
+        let session = Session::new(Box::new(CpuBackend::new(2)?), store)?;
         let mut step = 0;
         let batches = move || {
             step += 1;
