@@ -1,4 +1,4 @@
-"""What the scripts that write golden vectors share: drawn numbers, tolerances, and the files."""
+"""The common part of the scripts that write golden vectors: drawn numbers, tolerances, and the files."""
 import hashlib, json, os
 import numpy as np
 from safetensors.numpy import save_file

@@ -15,7 +15,7 @@ fn array(shape: &[usize], salt: usize) -> Array {
     Array::new(shape, values(shape.iter().product(), salt))
 }
 
-/// What `f` gives on the CPU.
+/// The value of `f` on the CPU.
 fn computed(inputs: &[Array], f: impl for<'t> Fn(&[Tensor<'t>]) -> Tensor<'t>) -> Array {
     let names: Vec<String> = (0..inputs.len()).map(|i| format!("x{i}")).collect();
     let named: Vec<(&str, &Array)> = names.iter().map(|name| &name[..]).zip(inputs).collect();

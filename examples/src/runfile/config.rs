@@ -259,7 +259,7 @@ pub struct OptimizerConfig {
     pub eps: f64,
     /// Weight decay.
     pub weight_decay: f64,
-    /// Whether Adam divides by the largest second moment so far.
+    /// True if Adam divides by the largest second moment so far.
     pub amsgrad: bool,
     /// Patterns of the matrices that Muon leaves to Adam.
     pub exclude: Vec<String>,

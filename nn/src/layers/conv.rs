@@ -56,12 +56,7 @@ impl Conv2d {
     /// If `x` has another shape or type, or the kernel does not fit the images.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>) -> Tensor<'t> {
-        let tape = x.tape();
-        let y = x.conv2d(tape.param(self.weight), self.geometry);
-        match self.bias {
-            Some(bias) => y + tape.param(bias).reshape([1, y.shape()[1], 1, 1]),
-            None => y,
-        }
+        biased(x.conv2d(x.tape().param(self.weight), self.geometry), self.bias)
     }
 }
 
@@ -136,11 +131,15 @@ impl ConvTranspose2d {
     /// If `x` has another shape or type, or the output padding is not below the stride.
     #[track_caller]
     pub fn forward<'t>(&self, x: Tensor<'t>) -> Tensor<'t> {
-        let tape = x.tape();
-        let y = x.conv_transpose2d(tape.param(self.weight), self.geometry, self.output_padding);
-        match self.bias {
-            Some(bias) => y + tape.param(bias).reshape([1, y.shape()[1], 1, 1]),
-            None => y,
-        }
+        biased(x.conv_transpose2d(x.tape().param(self.weight), self.geometry, self.output_padding), self.bias)
+    }
+}
+
+/// Images plus a number for each channel, if there is a bias.
+#[track_caller]
+fn biased<'t>(y: Tensor<'t>, bias: Option<Param>) -> Tensor<'t> {
+    match bias {
+        Some(bias) => y + y.tape().param(bias).reshape([1, y.shape()[1], 1, 1]),
+        None => y,
     }
 }

@@ -241,8 +241,8 @@ pub struct Loaded {
 /// # Errors
 /// [`Error::Io`], [`Error::Malformed`], [`Error::Foreign`] and [`Error::Version`] if it is not a checkpoint that can be
 /// read; [`Error::NoMatch`] if a pattern matches no tensor that both have; [`Error::Mismatch`] or [`Error::Type`] if a
-/// tensor that is matched has another shape or type; [`Error::OtherParams`] if a state is matched that has elements for each parameter,
-/// and the parameters are not the same ones in the same order; [`Error::Session`] if the device is lost.
+/// tensor that is matched has another shape or type; [`Error::OtherParams`] if a state is matched that has elements for
+/// each parameter, and the parameters are not the same ones in the same order; [`Error::Session`] if the device is lost.
 pub fn load_where(session: &mut Session, path: impl AsRef<Path>, patterns: &[&str]) -> Result<Loaded> {
     let path = path.as_ref();
     let bytes = read(path)?;

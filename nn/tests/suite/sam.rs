@@ -86,7 +86,7 @@ fn an_infinite_first_gradient_skips_the_step() {
     assert_eq!(snapshot(&mut session), before);
 }
 
-/// What is frozen does not climb.
+/// A frozen parameter does not climb.
 #[test]
 fn only_the_parameters_asked_for_climb() {
     let mut store = Store::new();
