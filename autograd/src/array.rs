@@ -105,6 +105,24 @@ impl Data {
         for_data!(self, v => v[range].to_vec().into())
     }
 
+    /// The elements of some data, one after the other. `None` if there are none, or if their types differ.
+    pub fn concat(parts: impl IntoIterator<Item = Data>) -> Option<Data> {
+        let mut parts = parts.into_iter();
+        let mut all = parts.next()?;
+        for part in parts {
+            match (&mut all, part) {
+                (Data::F64(a), Data::F64(b)) => a.extend(b),
+                (Data::F32(a), Data::F32(b)) => a.extend(b),
+                (Data::F16(a), Data::F16(b)) => a.extend(b),
+                (Data::U32(a), Data::U32(b)) => a.extend(b),
+                (Data::I32(a), Data::I32(b)) => a.extend(b),
+                (Data::Bool(a), Data::Bool(b)) => a.extend(b),
+                _ => return None,
+            }
+        }
+        Some(all)
+    }
+
     /// Overwrites the elements from `start` on with others of the same type; false if the types differ.
     pub(crate) fn overwrite(&mut self, start: usize, other: &Data) -> bool {
         let end = start + other.len();

@@ -1,19 +1,25 @@
 //! Replicas that train together: the interface of an engine that connects them, and the exchange of values through it.
 //!
 //! Each replica, a *rank*, is a session of its own, with its own device, that runs the same programs at the same time.
-//! [`crate::Session::with_collective`] makes a session a rank. At an all-reduce, the plan of a program is cut: the
+//! [`crate::Session::with_collective`] makes a session a rank. At an exchange, the plan of a program is cut: the
 //! kernels before run, the values meet those of the other ranks, and the kernels after run
 //! ([`crate::plan::Plan::exchanges`]).
 
 use crate::{
-    DType, Data, Error, Pitfall, Result,
+    DType, Data, Error, Pitfall, Result, Shape,
     op::{Op, Reduce},
     random::fnv1a,
     tape::Tape,
     tensor::Tensor,
 };
+use serde::{Deserialize, Serialize};
+
+pub use crate::reduction::reduced;
 
 /// A connection to the other ranks. All ranks make the same calls in the same order.
+///
+/// An engine carries bytes and nothing else: [`judge`] says whether the ranks may exchange values, and [`reduced`] adds
+/// them up, the same on every engine.
 pub trait Collective: Send {
     /// The number of this rank, from 0 on.
     fn rank(&self) -> usize;
@@ -21,12 +27,13 @@ pub trait Collective: Send {
     /// The number of ranks.
     fn ranks(&self) -> usize;
 
-    /// Replaces the data by its elementwise reduction over all ranks: the sum (f16 is rounded once), or the maximum.
-    /// The data has the same type and length on all ranks, and the same bits afterwards.
+    /// Brings values that are due together, and replaces each by what its [`Way`] makes of those of all ranks, with the
+    /// same bits on every rank and on every engine.
     ///
     /// # Errors
-    /// If a rank is lost, or has failed ([`Collective::abort`]); on all ranks that take part.
-    fn all_reduce(&mut self, reduce: Reduce, data: &mut Data) -> Result<()>;
+    /// As [`judge`], before a value is replaced; if a rank is lost, or has failed ([`Collective::abort`]). The error is
+    /// one of all ranks that take part.
+    fn exchange(&mut self, stamp: Stamp, parts: &mut [Exchange]) -> Result<()>;
 
     /// Says that this rank does not take part in the exchange that is due, because its run has failed: the exchange
     /// then fails on the other ranks. After that all ranks can go on.
@@ -46,68 +53,198 @@ impl Collective for Alone {
         1
     }
 
-    fn all_reduce(&mut self, _: Reduce, _: &mut Data) -> Result<()> {
+    fn exchange(&mut self, _: Stamp, _: &mut [Exchange]) -> Result<()> {
         Ok(())
     }
 
     fn abort(&mut self) {}
 }
 
+/// What an exchange makes of the values of all ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Way {
+    /// Their elementwise reduction, on every rank: the sum (f16 is rounded once), or the maximum. They have one length.
+    Reduce(Reduce),
+    /// The vectors of this many ranks, one after the other in the order of the ranks, on every rank. They have one
+    /// length.
+    Gather(usize),
+    /// On rank `r` of this many, `n`, the `r`-th of `n` equal stretches of the elementwise sum of the ranks' vectors. They
+    /// have one length, a multiple of `n`.
+    Scatter(usize),
+}
+
+impl Way {
+    /// The name of an exchange of this kind.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Reduce(_) => "all_reduce",
+            Way::Gather(_) => "all_gather",
+            Way::Scatter(_) => "reduce_scatter",
+        }
+    }
+
+    /// The exchange of cotangents, if the loss is the sum of those of all ranks.
+    pub(crate) fn adjoint(self) -> Self {
+        match self {
+            Way::Reduce(_) => self,
+            Way::Gather(ranks) => Way::Scatter(ranks),
+            Way::Scatter(ranks) => Way::Gather(ranks),
+        }
+    }
+
+    /// The shape of the result; refuses values that cannot be exchanged so.
+    pub(crate) fn takes(self, shape: &Shape, dtype: DType) -> std::result::Result<Shape, String> {
+        match self {
+            Way::Reduce(reduce) if reduce != Reduce::Sum && dtype != DType::Bool => {
+                Err("an all-reduce sums numbers; only bools can be reduced by maximum".into())
+            }
+            Way::Reduce(reduce) => reduce.takes(dtype).map(|()| shape.clone()),
+            Way::Gather(ranks) | Way::Scatter(ranks) => match shape[..] {
+                [len] if matches!(self, Way::Gather(_)) || len.is_multiple_of(ranks) => {
+                    Reduce::Sum.takes(dtype).map(|()| [self.length(len)].into())
+                }
+                _ => Err(format!("needs a vector whose length {ranks} ranks divide, not {shape}")),
+            },
+        }
+    }
+
+    /// The length of the result, of values of this length.
+    pub fn length(self, len: usize) -> usize {
+        match self {
+            Way::Reduce(_) => len,
+            Way::Gather(ranks) => len * ranks,
+            Way::Scatter(ranks) => len / ranks,
+        }
+    }
+}
+
 /// One value of an exchange.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exchange {
-    /// The way it is reduced.
-    pub reduce: Reduce,
+    /// What becomes of it.
+    pub way: Way,
     /// A hash of the set of parameters with a gradient, which must be equal on all ranks.
     pub tag: u64,
     /// The value.
     pub data: Data,
 }
 
+/// What all ranks have in common when they exchange values: one word for each [`Difference`].
+///
+/// ```
+/// use wgrad::collective::{Difference, Stamp, judge};
+/// let mut stamps = vec![Stamp::default(); 3];
+/// stamps[2].set(Difference::Program, 7);
+/// let error = judge(&stamps).expect_err("one runs another program");
+/// assert_eq!(error.to_string(), "rank 2 runs another program than rank 0");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Stamp(pub [u64; Difference::ALL.len()]);
+
+impl Stamp {
+    /// The word for a difference.
+    pub fn get(&self, difference: Difference) -> u64 {
+        self.0[difference as usize]
+    }
+
+    /// Replaces the word for a difference.
+    pub fn set(&mut self, difference: Difference, word: u64) {
+        self.0[difference as usize] = word;
+    }
+}
+
+/// A thing in which ranks must not differ. The first that they differ in is the one that an error tells of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Difference {
+    /// The version of wgrad.
+    Version,
+    /// The parameters' names, shapes and types.
+    Declarations,
+    /// The program: what is done with the values, and the settings of that.
+    Program,
+    /// The types and lengths of the values, and what becomes of them.
+    Values,
+    /// The set of parameters with a gradient.
+    Gradients,
+    /// The bits of the parameters, in the runs that compare them: see [`crate::Session::check_replicas_every`].
+    Parameters,
+}
+
+impl Difference {
+    /// All of them, in the order in which ranks are compared.
+    pub const ALL: [Self; 6] =
+        [Self::Version, Self::Declarations, Self::Program, Self::Values, Self::Gradients, Self::Parameters];
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Version => "is another version of wgrad than",
+            Self::Declarations => "declares other parameters than",
+            Self::Program => "runs another program than",
+            Self::Values => "exchanges values of other types or lengths than",
+            Self::Gradients => "has gradients of other parameters than",
+            Self::Parameters => "has other values of parameters than",
+        })
+    }
+}
+
+/// Compares the stamps of all ranks, in their order. An engine calls it with the same stamps on every rank, before it
+/// replaces a value, so that the error is one of all ranks.
+///
+/// # Errors
+/// [`Error::RanksDiffer`], with the first difference and the first rank that differs from rank 0 in it. A difference in
+/// gradients is [`Pitfall::MissingGradient`], one in the values of parameters [`Pitfall::ReplicaDrift`].
+pub fn judge(stamps: &[Stamp]) -> Result<()> {
+    for difference in Difference::ALL {
+        let differs = |stamp: &Stamp| stamp.get(difference) != stamps[0].get(difference);
+        let Some(rank) = stamps.iter().position(differs) else { continue };
+        let pitfall = match difference {
+            Difference::Gradients => Pitfall::MissingGradient,
+            Difference::Parameters => Pitfall::ReplicaDrift,
+            _ => return Err(Error::RanksDiffer { rank, difference }),
+        };
+        return Err(Error::Pitfall { pitfall, subject: format!("rank {rank} {difference} rank 0"), site: None });
+    }
+    Ok(())
+}
+
 /// Exchanges values that are due together. A backend calls it between the kernels before the exchange and those after.
 ///
-/// The ranks first compare what they are about to exchange, so that a program or a set of gradients that differs
-/// between them is an error on all, and never a sum of unlike things.
-///
 /// # Errors
-/// [`Error::RanksDiffer`] if the ranks are about to exchange different things; [`Pitfall::MissingGradient`] if
-/// different parameters have gradients on them; as [`Collective::all_reduce`].
+/// As [`Collective::exchange`].
 pub fn exchange(collective: &mut dyn Collective, parts: &mut [Exchange]) -> Result<()> {
-    let layout = |part: &Exchange| format!("{:?} {} {};", part.reduce, part.data.dtype(), part.data.len());
-    let layout = fnv1a(&parts.iter().map(layout).collect::<String>());
-    let tags = fnv1a(&parts.iter().map(|part| format!("{:x};", part.tag)).collect::<String>());
-    match agree(collective, [layout, tags])? {
-        [true, true] => {}
-        [false, _] => return Err(Error::RanksDiffer),
-        [true, false] => {
-            let subject = "the ranks have gradients of different parameters".into();
-            return Err(Error::Pitfall { pitfall: Pitfall::MissingGradient, subject, site: None });
-        }
-    }
-    parts.iter_mut().try_for_each(|part| collective.all_reduce(part.reduce, &mut part.data))
+    let layout = |part: &Exchange| format!("{:?} {} {};", part.way, part.data.dtype(), part.data.len());
+    let mut stamp = Stamp::default();
+    stamp.set(Difference::Values, fnv1a(&parts.iter().map(layout).collect::<String>()));
+    let tags: String = parts.iter().map(|part| format!("{:x};", part.tag)).collect();
+    stamp.set(Difference::Gradients, fnv1a(&tags));
+    collective.exchange(stamp, parts)
 }
 
-/// The number of calls that an exchange of `parts` values makes.
-pub(crate) fn calls(parts: usize) -> usize {
-    parts + 1
-}
-
-/// For each word, true if it is the same on all ranks: the largest and the smallest are this rank's.
+/// For each word, true if it is the same on all ranks, which run the program of this stamp: the largest and the smallest
+/// are this rank's.
 ///
 /// # Errors
-/// As [`Collective::all_reduce`].
-pub(crate) fn agree<const N: usize>(collective: &mut dyn Collective, words: [u64; N]) -> Result<[bool; N]> {
+/// As [`Collective::exchange`].
+pub(crate) fn agree<const N: usize>(
+    collective: &mut dyn Collective,
+    stamp: Stamp,
+    words: [u64; N],
+) -> Result<[bool; N]> {
     let halves = words.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]);
     let own: Vec<u32> = halves.flat_map(|half| [half, !half]).collect();
-    let mut all = Data::U32(own.clone());
-    collective.all_reduce(Reduce::Max, &mut all)?;
-    let Data::U32(all) = all else { return Err(Error::RanksDiffer) };
+    let mut part = [Exchange { way: Way::Reduce(Reduce::Max), tag: 0, data: Data::U32(own.clone()) }];
+    collective.exchange(stamp, &mut part)?;
+    let [Exchange { data: Data::U32(all), .. }] = part else { unreachable!("an exchange keeps the type") };
     Ok(std::array::from_fn(|i| own[4 * i..][..4] == all[4 * i..][..4]))
 }
 
-/// Counts the calls that a run has made, so that a session knows whether the others still wait for this rank.
+/// Stamps the exchanges of a run, and counts them, so that a session knows whether the others still wait for this rank.
 pub(crate) struct Counted<'a> {
     pub collective: &'a mut dyn Collective,
+    /// The words that the session knows; those of the values are the backend's.
+    pub stamp: Stamp,
     pub calls: usize,
     /// True if one of them has failed: then it has failed on all ranks.
     pub failed: bool,
@@ -122,9 +259,13 @@ impl Collective for Counted<'_> {
         self.collective.ranks()
     }
 
-    fn all_reduce(&mut self, reduce: Reduce, data: &mut Data) -> Result<()> {
+    fn exchange(&mut self, stamp: Stamp, parts: &mut [Exchange]) -> Result<()> {
         self.calls += 1;
-        let result = self.collective.all_reduce(reduce, data);
+        let mut all = self.stamp;
+        for own in [Difference::Values, Difference::Gradients] {
+            all.set(own, stamp.get(own));
+        }
+        let result = self.collective.exchange(all, parts);
         self.failed |= result.is_err();
         result
     }
@@ -169,6 +310,6 @@ impl<'t> Tensor<'t> {
         if self.tape.ranks == 1 {
             return self;
         }
-        self.tape.push(Op::AllReduce(reduce, tag), &[self])
+        self.tape.push(Op::Exchange(Way::Reduce(reduce), tag), &[self])
     }
 }

@@ -1,7 +1,7 @@
 //! Errors of running programs: everything that depends on data or devices. Misuse of shapes panics instead,
 //! when it is recorded.
 
-use crate::{DType, Pitfall, Shape, Site};
+use crate::{DType, Pitfall, Shape, Site, collective::Difference};
 
 /// An error of a session or a backend.
 #[derive(Debug, thiserror::Error)]
@@ -126,9 +126,14 @@ pub enum Error {
         /// The rank.
         rank: usize,
     },
-    /// The ranks are not at the same place of the same program.
-    #[error("the ranks run different programs")]
-    RanksDiffer,
+    /// Two ranks are not at the same place of the same program. No state has changed on any rank.
+    #[error("rank {rank} {difference} rank 0")]
+    RanksDiffer {
+        /// The first rank that differs from rank 0.
+        rank: usize,
+        /// The thing in which it differs.
+        difference: Difference,
+    },
     /// A program recorded for another number of ranks.
     #[error("this program was recorded for {recorded} ranks, and there are {ranks}")]
     OtherRanks {

@@ -1,7 +1,10 @@
 //! Ranks that are threads of one process.
 
-use crate::{Data, Error, Result, collective::Collective, op::Reduce};
-use ::half::f16;
+use crate::{
+    Data, Error, Result,
+    collective::{Collective, Exchange, Stamp, Way, judge, reduced},
+    op::Reduce,
+};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A rank among the threads of a process. Move each rank to a thread, and into a session there.
@@ -11,12 +14,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// error.
 ///
 /// ```
-/// use wgrad::{Collective, Data, InProcess, op::Reduce};
+/// use wgrad::{Collective, Data, InProcess, collective::{Exchange, Way, exchange}, op::Reduce};
 /// let sums = std::thread::scope(|scope| {
 ///     let ranks = InProcess::world(3).into_iter().map(|mut rank| {
 ///         scope.spawn(move || {
-///             let mut data = Data::F32(vec![rank.rank() as f32, 1.0]);
-///             rank.all_reduce(Reduce::Sum, &mut data).map(|()| data)
+///             let data = Data::F32(vec![rank.rank() as f32, 1.0]);
+///             let mut part = [Exchange { way: Way::Reduce(Reduce::Sum), tag: 0, data }];
+///             exchange(&mut rank, &mut part).map(|()| part[0].data.clone())
 ///         })
 ///     });
 ///     let ranks: Vec<_> = ranks.collect();
@@ -40,17 +44,28 @@ struct Meeting {
 /// A rank's part of an exchange.
 #[derive(Debug)]
 enum Brought {
-    Data(Reduce, Data),
+    Values(Stamp, Vec<Exchange>),
     /// The rank does not take part.
     Nothing,
+}
+
+/// The end of an exchange, for those who wait.
+#[derive(Clone, Debug)]
+enum Outcome {
+    /// What the values become, before a rank takes its stretches of those that are scattered.
+    Values(Arc<Vec<Data>>),
+    /// The stamps, which differ.
+    Differ(Arc<Vec<Stamp>>),
+    /// The rank that took no part, or whose values do not fit.
+    Failed(usize),
 }
 
 #[derive(Debug)]
 struct Table {
     brought: Vec<Option<Brought>>,
-    /// The result of a complete exchange, or the rank that took no part; kept until all waiting ranks have fetched it.
-    result: Option<std::result::Result<Data, usize>>,
-    /// The number of ranks that have yet to fetch the result.
+    /// The outcome of a complete exchange; kept until all waiting ranks have fetched it.
+    outcome: Option<Outcome>,
+    /// The number of ranks that have yet to fetch the outcome.
     waiting: usize,
     /// A rank that has left for good.
     lost: Option<usize>,
@@ -64,7 +79,7 @@ impl InProcess {
     pub fn world(ranks: usize) -> Vec<Self> {
         assert!(ranks > 0, "a world has at least one rank");
         let brought = (0..ranks).map(|_| None).collect();
-        let table = Table { brought, result: None, waiting: 0, lost: None };
+        let table = Table { brought, outcome: None, waiting: 0, lost: None };
         let meeting = Arc::new(Meeting { table: table.into(), changed: Condvar::new() });
         (0..ranks).map(|rank| Self { rank, ranks, meeting: meeting.clone() }).collect()
     }
@@ -77,11 +92,11 @@ impl InProcess {
         self.meeting.changed.wait(table).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts this rank's part on the table, once there is room for it; the last rank computes the result.
+    /// Puts this rank's part on the table, once there is room for it; the last rank computes the outcome.
     fn bring(&self, brought: Brought) -> Result<MutexGuard<'_, Table>> {
         let mut table = self.table();
-        while table.result.is_some() || table.brought[self.rank].is_some() {
-            if let Some(rank) = table.lost.filter(|_| table.result.is_none()) {
+        while table.outcome.is_some() || table.brought[self.rank].is_some() {
+            if let Some(rank) = table.lost.filter(|_| table.outcome.is_none()) {
                 return Err(Error::RankLost { rank });
             }
             table = self.wait(table);
@@ -92,9 +107,9 @@ impl InProcess {
         table.brought[self.rank] = Some(brought);
         if table.brought.iter().all(Option::is_some) {
             let all: Vec<Brought> = table.brought.iter_mut().filter_map(Option::take).collect();
-            table.waiting = all.iter().filter(|brought| matches!(brought, Brought::Data(..))).count();
-            // Nobody fetches the result of an exchange that nobody took part in.
-            table.result = (table.waiting > 0).then(|| reduced(all));
+            table.waiting = all.iter().filter(|brought| matches!(brought, Brought::Values(..))).count();
+            // Nobody fetches the outcome of an exchange that nobody took part in.
+            table.outcome = (table.waiting > 0).then(|| met(all));
             self.meeting.changed.notify_all();
         }
         Ok(table)
@@ -110,22 +125,39 @@ impl Collective for InProcess {
         self.ranks
     }
 
-    fn all_reduce(&mut self, reduce: Reduce, data: &mut Data) -> Result<()> {
-        let empty = Data::zeros(data.dtype(), 0);
-        let mut table = self.bring(Brought::Data(reduce, std::mem::replace(data, empty)))?;
-        let result = loop {
-            match (&table.result, table.lost) {
-                (Some(result), _) => break result.clone(),
+    fn exchange(&mut self, stamp: Stamp, parts: &mut [Exchange]) -> Result<()> {
+        let take = |part: &mut Exchange| {
+            let empty = Data::zeros(part.data.dtype(), 0);
+            Exchange { data: std::mem::replace(&mut part.data, empty), ..*part }
+        };
+        let mut table = self.bring(Brought::Values(stamp, parts.iter_mut().map(take).collect()))?;
+        let outcome = loop {
+            match (&table.outcome, table.lost) {
+                (Some(outcome), _) => break outcome.clone(),
                 (None, Some(rank)) => return Err(Error::RankLost { rank }),
                 (None, None) => table = self.wait(table),
             }
         };
         table.waiting -= 1;
         if table.waiting == 0 {
-            table.result = None;
+            table.outcome = None;
             self.meeting.changed.notify_all();
         }
-        *data = result.map_err(|rank| Error::RankFailed { rank })?;
+        drop(table);
+        let values = match outcome {
+            Outcome::Values(values) => values,
+            Outcome::Differ(stamps) => return judge(&stamps),
+            Outcome::Failed(rank) => return Err(Error::RankFailed { rank }),
+        };
+        for (part, whole) in parts.iter_mut().zip(&*values) {
+            part.data = match part.way {
+                Way::Reduce(_) | Way::Gather(_) => whole.clone(),
+                Way::Scatter(_) => {
+                    let len = whole.len() / self.ranks;
+                    whole.slice(self.rank * len..(self.rank + 1) * len)
+                }
+            };
+        }
         Ok(())
     }
 
@@ -142,86 +174,34 @@ impl Drop for InProcess {
     }
 }
 
-/// The parts of all ranks, reduced in the order of the ranks; or the first rank that took no part, or whose part does
-/// not fit.
-fn reduced(all: Vec<Brought>) -> std::result::Result<Data, usize> {
-    let mut total: Option<(Reduce, Wide)> = None;
-    let mut dtype = None;
+/// What becomes of the values of all ranks.
+fn met(all: Vec<Brought>) -> Outcome {
+    let ranks = all.len();
+    let (mut stamps, mut values) = (vec![], vec![]);
     for (rank, brought) in all.into_iter().enumerate() {
-        let Brought::Data(reduce, data) = brought else { return Err(rank) };
-        if *dtype.get_or_insert(data.dtype()) != data.dtype() {
-            return Err(rank);
-        }
-        let data = Wide::of(data);
-        match &mut total {
-            None => total = Some((reduce, data)),
-            Some((first, total)) => {
-                if *first != reduce || !total.add(reduce, data) {
-                    return Err(rank);
-                }
-            }
-        }
+        let Brought::Values(stamp, parts) = brought else { return Outcome::Failed(rank) };
+        stamps.push(stamp);
+        values.push(parts);
     }
-    let (_, total) = total.ok_or(0usize)?;
-    Ok(total.into_data(dtype.ok_or(0usize)?))
-}
-
-/// Data while it is being added: f16 as f32.
-enum Wide {
-    F64(Vec<f64>),
-    F32(Vec<f32>),
-    U32(Vec<u32>),
-    I32(Vec<i32>),
-    Bool(Vec<bool>),
-}
-
-impl Wide {
-    fn of(data: Data) -> Self {
-        match data {
-            Data::F64(v) => Wide::F64(v),
-            Data::F32(v) => Wide::F32(v),
-            Data::F16(v) => Wide::F32(v.into_iter().map(f16::to_f32).collect()),
-            Data::U32(v) => Wide::U32(v),
-            Data::I32(v) => Wide::I32(v),
-            Data::Bool(v) => Wide::Bool(v),
-        }
+    if judge(&stamps).is_err() {
+        return Outcome::Differ(stamps.into());
     }
-
-    fn into_data(self, dtype: crate::DType) -> Data {
-        match self {
-            Wide::F32(v) if dtype == crate::DType::F16 => Data::F16(v.into_iter().map(f16::from_f32).collect()),
-            Wide::F64(v) => Data::F64(v),
-            Wide::F32(v) => Data::F32(v),
-            Wide::U32(v) => Data::U32(v),
-            Wide::I32(v) => Data::I32(v),
-            Wide::Bool(v) => Data::Bool(v),
-        }
+    let ways: Vec<Way> = values[0].iter().map(|part| part.way).collect();
+    let misfit = |parts: &Vec<Exchange>| !parts.iter().map(|part| part.way).eq(ways.iter().copied());
+    if let Some(rank) = values.iter().position(misfit) {
+        return Outcome::Failed(rank);
     }
-
-    /// Combines with another rank's data, by sum or maximum; false if it does not fit.
-    fn add(&mut self, reduce: Reduce, other: Self) -> bool {
-        /// Combines element by element; false if the lengths differ.
-        fn each<T: Copy>(a: &mut [T], b: &[T], f: impl Fn(T, T) -> T) -> bool {
-            a.iter_mut().zip(b).for_each(|(a, b)| *a = f(*a, *b));
-            a.len() == b.len()
-        }
-        /// The larger of two numbers; NaN if either is.
-        macro_rules! larger {
-            () => {
-                |a, b| if a >= b || a.is_nan() { a } else { b }
-            };
-        }
-        match (reduce, self, other) {
-            (Reduce::Sum, Wide::F64(a), Wide::F64(b)) => each(a, &b, |a, b| a + b),
-            (Reduce::Sum, Wide::F32(a), Wide::F32(b)) => each(a, &b, |a, b| a + b),
-            (Reduce::Sum, Wide::U32(a), Wide::U32(b)) => each(a, &b, u32::wrapping_add),
-            (Reduce::Sum, Wide::I32(a), Wide::I32(b)) => each(a, &b, i32::wrapping_add),
-            (Reduce::Max, Wide::F64(a), Wide::F64(b)) => each(a, &b, larger!()),
-            (Reduce::Max, Wide::F32(a), Wide::F32(b)) => each(a, &b, larger!()),
-            (Reduce::Max, Wide::U32(a), Wide::U32(b)) => each(a, &b, u32::max),
-            (Reduce::Max, Wide::I32(a), Wide::I32(b)) => each(a, &b, i32::max),
-            (Reduce::Max, Wide::Bool(a), Wide::Bool(b)) => each(a, &b, |a, b| a || b),
-            _ => false,
-        }
+    let mut values: Vec<_> = values.into_iter().map(Vec::into_iter).collect();
+    let mut whole = vec![];
+    for way in ways {
+        let of_all = values.iter_mut().filter_map(Iterator::next).map(|part| part.data);
+        let met = match way {
+            Way::Reduce(reduce) => reduced(reduce, of_all),
+            Way::Scatter(_) => reduced(Reduce::Sum, of_all).filter(|sum| sum.len().is_multiple_of(ranks)),
+            Way::Gather(_) => Data::concat(of_all),
+        };
+        let Some(met) = met else { return Outcome::Failed(0) };
+        whole.push(met);
     }
+    Outcome::Values(whole.into())
 }

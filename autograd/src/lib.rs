@@ -51,6 +51,7 @@ mod pitfall;
 mod program;
 mod range;
 mod recorded;
+mod reduction;
 mod scaler;
 mod session;
 mod shape;

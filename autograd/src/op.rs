@@ -11,7 +11,7 @@ mod place;
 pub use elementwise::Gate;
 pub use place::{Place, Segments};
 
-use crate::{DType, Shape, StateId};
+use crate::{DType, Shape, StateId, collective::Way};
 use conv::Conv2d;
 use fused::{Cell, Scores};
 use serde::{Deserialize, Serialize};
@@ -234,9 +234,9 @@ pub enum Op {
     Attention(Scores, usize),
     /// Outputs 0, 1 and 2 of attention's gradient are those of queries, keys and values.
     AttentionGrad(Scores, usize),
-    /// The elementwise sum over all ranks (of bools, the maximum), and a hash of the facts that all ranks must agree
-    /// on.
-    AllReduce(Reduce, u64),
+    /// Values of all ranks become one: their elementwise sum (of bools, the maximum), all of them, or a stretch of their
+    /// sum. With it, a hash of the facts that all ranks must agree on.
+    Exchange(Way, u64),
     // Control: identities that mean something to the reverse sweep.
     /// The input, as a constant.
     Detach,
@@ -356,13 +356,7 @@ impl Op {
                 }
                 (x[0].0.without(axes), dtype(0))
             }
-            Op::AllReduce(kind, _) => {
-                kind.takes(dtype(0))?;
-                if *kind != Reduce::Sum && dtype(0) != DType::Bool {
-                    return Err("an all-reduce sums numbers; only bools can be reduced by maximum".into());
-                }
-                (shape(0), dtype(0))
-            }
+            Op::Exchange(way, _) => (way.takes(&shape(0), dtype(0))?, dtype(0)),
             Op::ArgMax(axis) => {
                 axis_in(*axis)?;
                 if x[0].0[*axis] == 0 {
@@ -466,7 +460,7 @@ impl Op {
 
 impl Reduce {
     /// Refuses a type whose elements cannot be reduced.
-    fn takes(self, dtype: DType) -> Result<(), String> {
+    pub(crate) fn takes(self, dtype: DType) -> Result<(), String> {
         match self {
             Reduce::Norm if !dtype.is_float() => Err(format!("needs floats, not {dtype}")),
             Reduce::Sum if dtype == DType::Bool => Err("bools have no arithmetic: cast them first".into()),

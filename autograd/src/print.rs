@@ -5,6 +5,7 @@
 
 use crate::{
     Shape,
+    collective::Way,
     node::{Node, NodeId, ScopeId},
     op::{Op, Reduce},
     program::Program,
@@ -55,7 +56,7 @@ impl Op {
             Op::SegmentReduce(Reduce::Norm, _) => "segment_norm",
             Op::SegmentBroadcast(_) => "segment_broadcast",
             Op::MatMul { .. } => "matmul",
-            Op::AllReduce(..) => "all_reduce",
+            Op::Exchange(way, _) => way.name(),
             Op::Conv2d(_) => "conv2d",
             Op::ConvInputGrad(..) => "conv_input_grad",
             Op::ConvWeightGrad(..) => "conv_weight_grad",
@@ -91,7 +92,7 @@ impl Op {
             Op::Slice { axis, start, len, step } => format!(" axis {axis}: {len} from {start} by {step}"),
             Op::Assemble { axis, places, .. } => format!(" axis {axis}, {} parts", places.len()),
             Op::SegmentReduce(_, s) | Op::SegmentBroadcast(s) => format!(" of {}", s.ranges.len()),
-            Op::AllReduce(reduce, _) => format!(" by {} of", reduce.name()),
+            Op::Exchange(Way::Reduce(reduce), _) => format!(" by {} of", reduce.name()),
             Op::Custom { out, outs, .. } => format!(" output {out} of {outs}"),
             Op::Sequence { cell, out } | Op::SequenceGrad { cell, out } => {
                 format!(" {}: {} of", cell.name(), self.fused_outputs()[*out].0)

@@ -1,22 +1,22 @@
 //! A session: a device, the values of a store on it, and the programs compiled for it.
 
 mod now;
+mod ranks;
 mod snapshot;
 mod states;
 
 pub use snapshot::Snapshot;
 
 use crate::{
-    Array, Data, Pitfall, Shape, Site,
+    Array, Data, Shape, Site,
     backend::{Backend, BufferId, ExecutableId},
-    collective::{Alone, Collective, Counted, agree, calls},
+    collective::{Alone, Collective, Counted, Stamp},
     error::{Error, Result},
-    lints::{Draws, Lint, same_on_all_ranks},
+    lints::{Draws, Lint},
     plan::{Grouping, Plan},
     program::Program,
-    random::{FNV_OFFSET, fnv1a_bytes},
     recorded::{Alarm, Events},
-    store::{Layout, StateId, Store},
+    store::{Layout, Store},
     tape::Tape,
     window::Windows,
 };
@@ -47,8 +47,10 @@ const CACHED_BYTES: u64 = 1 << 30;
 pub struct Step {
     program: Arc<Program>,
     executable: Arc<Executable>,
-    /// The number of calls of the collective in a run.
-    calls: usize,
+    /// The number of exchanges in a run.
+    exchanges: usize,
+    /// What the ranks must have in common to run it.
+    stamp: Stamp,
     session: u64,
 }
 
@@ -154,6 +156,9 @@ pub struct Session {
     /// Faults that runs have shown, for the next call.
     late: VecDeque<Error>,
     runs: u64,
+    /// The runs with exchanges so far, and the number of them from one comparison of parameters to the next.
+    meetings: u64,
+    compared_every: u64,
     windows: Windows,
     draws: Draws,
     lints: Vec<Lint>,
@@ -185,6 +190,8 @@ impl Session {
             taps: VecDeque::new(),
             late: VecDeque::new(),
             runs: 0,
+            meetings: 0,
+            compared_every: ranks::COMPARED_EVERY,
             windows: Windows::default(),
             draws: Draws::default(),
             lints: vec![],
@@ -202,27 +209,6 @@ impl Session {
     /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.collective.ranks()
-    }
-
-    /// Compares the parameters of all ranks, bit by bit, by a hash: each calls this at the same time. It reads them all, so
-    /// it is for now and then.
-    ///
-    /// # Errors
-    /// [`Error::Pitfall`] of [`Pitfall::ReplicaDrift`], on every rank, if they have drifted apart; if a rank or the device is lost.
-    pub fn check_replicas(&mut self) -> Result<()> {
-        let arenas: Vec<StateId> =
-            self.layout.states().map(|(id, _)| id).filter(|id| self.layout.is_arena(*id)).collect();
-        let mut hash = FNV_OFFSET;
-        for arena in arenas {
-            hash = self.backend.read(self.buffers[arena.index()])?.hashed(hash);
-        }
-        match agree(&mut *self.collective, [hash])? {
-            [true] => Ok(()),
-            [false] => {
-                let subject = "the parameters differ between the ranks".into();
-                Err(Error::Pitfall { pitfall: Pitfall::ReplicaDrift, subject, site: None })
-            }
-        }
     }
 
     /// The device's name.
@@ -268,8 +254,8 @@ impl Session {
         self.note(found);
         let (agreed, lints, dropped) = (AtomicBool::new(false), OnceLock::new(), self.dropped.clone());
         let executable = Arc::new(Executable { id, agreed, lints, dropped });
-        let calls = plan.exchanges().into_iter().map(|parts| calls(parts.len())).sum();
-        Ok(Step { program: Arc::new(program), executable, calls, session: self.id })
+        let (exchanges, stamp) = (plan.exchanges().len(), ranks::stamp(&program));
+        Ok(Step { program: Arc::new(program), executable, exchanges, stamp, session: self.id })
     }
 
     /// Lints of the session's programs together, those of [`Session::eval`] too, and of its rank beside
@@ -380,14 +366,14 @@ impl Session {
         let mut made = (0, false);
         let result = self.run_counted(step, inputs, &mut made);
         let (calls, failed) = made;
-        if result.is_err() && !failed && calls < step.calls {
+        if result.is_err() && !failed && calls < step.exchanges {
             // The others are waiting, or will be.
             self.collective.abort();
         }
         result
     }
 
-    /// Runs a program, and tells how many calls of the collective it made, and whether one of them has failed.
+    /// Runs a program, and tells how many exchanges it made, and whether one of them has failed.
     fn run_counted(&mut self, step: &Step, inputs: &[(&str, &Array)], made: &mut (usize, bool)) -> Result<u64> {
         self.collect_taps()?;
         self.late()?;
@@ -410,7 +396,8 @@ impl Session {
         let windows = self.windows_after(&step.program.events)?;
         let run = self.runs;
         self.runs += 1;
-        let mut counted = Counted { collective: &mut *self.collective, calls: 0, failed: false };
+        let stamp = self.stamped(step)?;
+        let mut counted = Counted { collective: &mut *self.collective, stamp, calls: 0, failed: false };
         let result = self.backend.run(step.executable.id, &data, run, &mut counted);
         *made = (counted.calls, counted.failed);
         result?;
@@ -419,48 +406,6 @@ impl Session {
         }
         self.collect_taps()?;
         Ok(run)
-    }
-
-    /// Before the first run of a program that ranks run together: gradient noise is the same on all of them, or they drift
-    /// apart; other random numbers are better not.
-    fn compare_ranks(&mut self, step: &Step, failed: &mut bool) -> Result<()> {
-        if step.executable.agreed.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let program = &*step.program;
-        let mut own = program.drawing.generators();
-        // A program that exchanges nothing may be one rank's alone: no other rank would answer.
-        own.retain(|key, _| step.calls > 0 && !program.shared.contains(key));
-        let noise = self.hash_of(FNV_OFFSET, &program.shared)?;
-        let mut words = vec![];
-        for (key, (counter, streams, _)) in &own {
-            let hash = self.hash_of(FNV_OFFSET, &[*key, *counter])?;
-            words.push(fnv1a_bytes(hash, streams.iter().flat_map(|stream| stream.to_le_bytes())));
-        }
-        // Whatever goes wrong from here on does so on all ranks.
-        *failed = true;
-        if !program.shared.is_empty() && agree(&mut *self.collective, [noise])? == [false] {
-            let subject = "gradient noise has another seed on each rank".into();
-            return Err(Error::Pitfall { pitfall: Pitfall::NoiseOfOneReplica, subject, site: None });
-        }
-        let mut found = vec![];
-        for (word, (key, (.., site))) in words.into_iter().zip(own) {
-            if agree(&mut *self.collective, [word])? == [true] {
-                found.push(same_on_all_ranks(&self.layout, key, site));
-            }
-        }
-        *failed = false;
-        step.executable.agreed.store(true, Ordering::Relaxed);
-        if !found.is_empty() {
-            step.executable.lints.get_or_init(|| [program.lints(), &found].concat());
-            self.note(found);
-        }
-        Ok(())
-    }
-
-    /// The hash of what has this one so far, and some states.
-    fn hash_of(&mut self, hash: u64, states: &[StateId]) -> Result<u64> {
-        states.iter().try_fold(hash, |hash, state| Ok(self.read(*state)?.data().hashed(hash)))
     }
 
     /// The windows after a run that does this; `None` if it does nothing to any.

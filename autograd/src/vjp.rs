@@ -99,7 +99,7 @@ pub(crate) fn vjp<'t>(
                 }
             })
         }
-        Op::AllReduce(..) => some(tape.push(op.clone(), &[g])),
+        Op::Exchange(way, tag) => some(tape.push(Op::Exchange(way.adjoint(), *tag), &[g])),
         Op::CumSum { axis, reverse } => some(tape.push(Op::CumSum { axis: *axis, reverse: !reverse }, &[g])),
         Op::Reshape(_) => some(g.reshape(x[0].shape())),
         Op::Permute(order) => {

@@ -108,7 +108,7 @@ impl Single {
         let out_strides = write.shape.strides();
         let action = match op {
             // This rank's part of an exchange.
-            Op::Reshape(_) | Op::AllReduce(..) => Action::Copy(View::new(source(&x[0]), &x[0], 0, false)),
+            Op::Reshape(_) | Op::Exchange(..) => Action::Copy(View::new(source(&x[0]), &x[0], 0, false)),
             Op::ArgMax(axis) => {
                 let without = |v: &[isize]| [&v[..*axis], &v[axis + 1..]].concat();
                 let kept = Nest::new(&write.shape, [x[0].offset], [&without(&x[0].strides)]);

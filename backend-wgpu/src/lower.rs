@@ -103,7 +103,7 @@ impl Lowering<'_> {
         };
         Ok(match op {
             // This rank's part of an exchange.
-            Op::Reshape(_) | Op::AllReduce(..) => {
+            Op::Reshape(_) | Op::Exchange(..) => {
                 copy(&reads[0], &write.contiguous(&reads[0].shape), None, tables)?.into_iter().collect()
             }
             Op::ArgMax(axis) => index::argmax(*axis, &reads[0], write, tables)?.into_iter().collect(),

@@ -19,7 +19,7 @@ fn listed(op: &Op) -> &'static str {
         Op::Reduce(Reduce::Sum | Reduce::Max | Reduce::Norm, _) | Op::ArgMax(_) | Op::CumSum { .. } => op.name(),
         Op::ArgSort(..) => op.name(),
         // Exchanges with other ranks: `replicas.rs` has them.
-        Op::AllReduce(..) => op.name(),
+        Op::Exchange(..) => op.name(),
         Op::Select | Op::Cast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) => op.name(),
         Op::Slice { .. } | Op::Assemble { .. } | Op::Gather(_) | Op::ScatterAdd { .. } => op.name(),
         Op::SegmentReduce(Reduce::Sum | Reduce::Max | Reduce::Norm, _) => op.name(),

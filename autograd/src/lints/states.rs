@@ -96,7 +96,7 @@ fn spoilt(walk: &Walk<'_>) -> Vec<bool> {
         // These nodes tell if something is finite, or if the step is taken.
         tells[i] = matches!(node.op, Op::Unary(Unary::IsFinite))
             || walk.facts.verdicts.contains(&id)
-            || of(&tells, node) && (exact || matches!(node.op, Op::Cast(_) | Op::AllReduce(..)));
+            || of(&tells, node) && (exact || matches!(node.op, Op::Cast(_) | Op::Exchange(..)));
         // A comparison with NaN is false.
         let is_comparison = matches!(node.op, Op::Binary(Binary::Lt | Binary::Eq));
         compares[i] = exact && (is_comparison && of(&spoilt, node) || of(&compares, node));

@@ -111,9 +111,8 @@ impl Plan {
         if !options.in_place {
             return;
         }
-        let fails = |kernel: &Kernel| {
-            matches!(kernel.kind, Kind::Op(Op::Gather(_) | Op::ScatterAdd { .. } | Op::AllReduce(..)))
-        };
+        let fails =
+            |kernel: &Kernel| matches!(kernel.kind, Kind::Op(Op::Gather(_) | Op::ScatterAdd { .. } | Op::Exchange(..)));
         let safe_from = self.kernels.iter().rposition(fails).map_or(0, |last| last + 1);
         let commits = std::mem::take(&mut self.commits);
         let mut kept = vec![];

@@ -20,8 +20,9 @@ pub use profile::Cost;
 
 use crate::{
     DType, Shape, Site,
+    collective::Way,
     node::{NodeId, ScopeId},
-    op::{Op, Reduce},
+    op::Op,
     store::StateId,
 };
 use std::{ops::Range, sync::Arc};
@@ -192,10 +193,10 @@ impl Kernel {
         })
     }
 
-    /// The reduction of its value over the ranks, with the words that must be equal on all of them, if it is an exchange.
-    pub fn exchange(&self) -> Option<(Reduce, u64)> {
+    /// What the ranks make of its value, with the words that must be equal on all of them, if it is an exchange.
+    pub fn exchange(&self) -> Option<(Way, u64)> {
         match self.kind {
-            Kind::Op(Op::AllReduce(reduce, tag)) => Some((reduce, tag)),
+            Kind::Op(Op::Exchange(way, tag)) => Some((way, tag)),
             _ => None,
         }
     }

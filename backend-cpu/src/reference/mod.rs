@@ -298,7 +298,7 @@ pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f
             out
         }
         // The reference is a world of one.
-        Op::AllReduce(..) => x[0].to_vec(),
+        Op::Exchange(..) => x[0].to_vec(),
         Op::Reshape(_) | Op::Detach | Op::Barrier(_) | Op::Hook(_) => x[0].to_vec(),
         Op::Recomputed => x[1].to_vec(),
         Op::Custom { args, out, .. } => x[args + out].to_vec(),
