@@ -123,8 +123,6 @@ impl Way {
 pub struct Exchange {
     /// What becomes of it.
     pub way: Way,
-    /// A hash of the set of parameters with a gradient, which must be equal on all ranks.
-    pub tag: u64,
     /// The value.
     pub data: Data,
 }
@@ -160,12 +158,12 @@ pub enum Difference {
     Version,
     /// The parameters' names, shapes and types.
     Declarations,
+    /// The set of parameters with a gradient. A word of 0 stands for a program without gradients, which is another program.
+    Gradients,
     /// The program: what is done with the values, and the settings of that.
     Program,
     /// The types and lengths of the values, and what becomes of them.
     Values,
-    /// The set of parameters with a gradient.
-    Gradients,
     /// The bits of the parameters, in the runs that compare them: see [`crate::Session::check_replicas_every`].
     Parameters,
 }
@@ -173,7 +171,7 @@ pub enum Difference {
 impl Difference {
     /// All of them, in the order in which ranks are compared.
     pub const ALL: [Self; 6] =
-        [Self::Version, Self::Declarations, Self::Program, Self::Values, Self::Gradients, Self::Parameters];
+        [Self::Version, Self::Declarations, Self::Gradients, Self::Program, Self::Values, Self::Parameters];
 }
 
 impl std::fmt::Display for Difference {
@@ -197,8 +195,9 @@ impl std::fmt::Display for Difference {
 /// gradients is [`Pitfall::MissingGradient`], one in the values of parameters [`Pitfall::ReplicaDrift`].
 pub fn judge(stamps: &[Stamp]) -> Result<()> {
     for difference in Difference::ALL {
-        let differs = |stamp: &Stamp| stamp.get(difference) != stamps[0].get(difference);
-        let Some(rank) = stamps.iter().position(differs) else { continue };
+        let first = stamps[0].get(difference);
+        let differs = |word| word != first && (difference != Difference::Gradients || (word != 0 && first != 0));
+        let Some(rank) = stamps.iter().position(|stamp| differs(stamp.get(difference))) else { continue };
         let pitfall = match difference {
             Difference::Gradients => Pitfall::MissingGradient,
             Difference::Parameters => Pitfall::ReplicaDrift,
@@ -217,8 +216,6 @@ pub fn exchange(collective: &mut dyn Collective, parts: &mut [Exchange]) -> Resu
     let layout = |part: &Exchange| format!("{:?} {} {};", part.way, part.data.dtype(), part.data.len());
     let mut stamp = Stamp::default();
     stamp.set(Difference::Values, fnv1a(&parts.iter().map(layout).collect::<String>()));
-    let tags: String = parts.iter().map(|part| format!("{:x};", part.tag)).collect();
-    stamp.set(Difference::Gradients, fnv1a(&tags));
     collective.exchange(stamp, parts)
 }
 
@@ -234,7 +231,7 @@ pub(crate) fn agree<const N: usize>(
 ) -> Result<[bool; N]> {
     let halves = words.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]);
     let own: Vec<u32> = halves.flat_map(|half| [half, !half]).collect();
-    let mut part = [Exchange { way: Way::Reduce(Reduce::Max), tag: 0, data: Data::U32(own.clone()) }];
+    let mut part = [Exchange { way: Way::Reduce(Reduce::Max), data: Data::U32(own.clone()) }];
     collective.exchange(stamp, &mut part)?;
     let [Exchange { data: Data::U32(all), .. }] = part else { unreachable!("an exchange keeps the type") };
     Ok(std::array::from_fn(|i| own[4 * i..][..4] == all[4 * i..][..4]))
@@ -243,7 +240,7 @@ pub(crate) fn agree<const N: usize>(
 /// Stamps the exchanges of a run, and counts them, so that a session knows whether the others still wait for this rank.
 pub(crate) struct Counted<'a> {
     pub collective: &'a mut dyn Collective,
-    /// The words that the session knows; those of the values are the backend's.
+    /// The words that the session knows; that of the values is the backend's.
     pub stamp: Stamp,
     pub calls: usize,
     /// True if one of them has failed: then it has failed on all ranks.
@@ -262,9 +259,7 @@ impl Collective for Counted<'_> {
     fn exchange(&mut self, stamp: Stamp, parts: &mut [Exchange]) -> Result<()> {
         self.calls += 1;
         let mut all = self.stamp;
-        for own in [Difference::Values, Difference::Gradients] {
-            all.set(own, stamp.get(own));
-        }
+        all.set(Difference::Values, stamp.get(Difference::Values));
         let result = self.collective.exchange(all, parts);
         self.failed |= result.is_err();
         result
@@ -304,7 +299,7 @@ impl<'t> Tensor<'t> {
         self.over_ranks(Reduce::Max, 0)
     }
 
-    /// The reduction over all ranks, which must agree on the tag.
+    /// The reduction over all ranks. The tag is a hash of the set of parameters with a gradient, or 0.
     #[track_caller]
     pub(crate) fn over_ranks(self, reduce: Reduce, tag: u64) -> Self {
         if self.tape.ranks == 1 {

@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 ///     let ranks = InProcess::world(3).into_iter().map(|mut rank| {
 ///         scope.spawn(move || {
 ///             let data = Data::F32(vec![rank.rank() as f32, 1.0]);
-///             let mut part = [Exchange { way: Way::Reduce(Reduce::Sum), tag: 0, data }];
+///             let mut part = [Exchange { way: Way::Reduce(Reduce::Sum), data }];
 ///             exchange(&mut rank, &mut part).map(|()| part[0].data.clone())
 ///         })
 ///     });

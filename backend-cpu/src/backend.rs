@@ -64,14 +64,14 @@ struct Stop {
     /// The kernel before it.
     last: usize,
     /// The place of each value, its elements, their reduction, and the words that must be equal on all ranks.
-    values: Vec<(Source, Range<usize>, Way, u64)>,
+    values: Vec<(Source, Range<usize>, Way)>,
 }
 
 impl Stop {
     fn run(&self, slots: &mut [Data], buffers: &mut [Data], collective: &mut dyn Collective) -> Result<()> {
-        let bring = |(place, range, way, tag): &(Source, Range<usize>, Way, u64)| {
+        let bring = |(place, range, way): &(Source, Range<usize>, Way)| {
             let data = written(*place, slots, buffers).slice(range.clone());
-            Exchange { way: *way, tag: *tag, data }
+            Exchange { way: *way, data }
         };
         let mut parts: Vec<Exchange> = self.values.iter().map(bring).collect();
         exchange(collective, &mut parts)?;
@@ -204,8 +204,8 @@ impl Executable {
         }
         let value = |k: usize| {
             let kernel = &plan.kernels[k];
-            let (write, (way, tag)) = (&kernel.writes[0], kernel.exchange().expect("the plan says so"));
-            (place(write.slot), write.offset..write.offset + write.shape.numel(), way, tag)
+            let (write, way) = (&kernel.writes[0], kernel.exchange().expect("the plan says so"));
+            (place(write.slot), write.offset..write.offset + write.shape.numel(), way)
         };
         let stop = |range: Range<usize>| Stop { last: range.end - 1, values: range.map(value).collect() };
         let stops = plan.exchanges().into_iter().map(stop).collect();

@@ -320,9 +320,9 @@ impl WgpuBackend {
             }
         }
         let mut parts = vec![];
-        for (stretch, way, tag) in &stop.values {
+        for (stretch, way) in &stop.values {
             let from = buffer(self, stretch);
-            parts.push(Exchange { way: *way, tag: *tag, data: self.elements(&from, stretch)? });
+            parts.push(Exchange { way: *way, data: self.elements(&from, stretch)? });
         }
         exchange(collective, &mut parts)?;
         for ((stretch, ..), part) in stop.values.iter().zip(&parts) {

@@ -31,7 +31,7 @@ pub(crate) struct Stretch {
 /// Values that are exchanged with other ranks after a stage, what becomes of each, and the words that must be equal on all.
 #[derive(Debug)]
 pub(crate) struct Stop {
-    pub values: Vec<(Stretch, Way, u64)>,
+    pub values: Vec<(Stretch, Way)>,
 }
 
 /// The place where a program's memory is.
@@ -105,10 +105,10 @@ impl Schedule {
             let Some(exchange) = next.next_if(|exchange| exchange.end == k + 1) else { continue };
             let value = |k: usize| {
                 let kernel = &plan.kernels[k];
-                let (write, (way, tag)) = (&kernel.writes[0], kernel.exchange().expect("the plan says so"));
+                let (write, way) = (&kernel.writes[0], kernel.exchange().expect("the plan says so"));
                 let view = lowering.view(write);
                 let (len, dtype) = (write.shape.numel(), view.dtype);
-                (Stretch { memory: view.memory, start: view.offset, len, dtype }, way, tag)
+                (Stretch { memory: view.memory, start: view.offset, len, dtype }, way)
             };
             let values = exchange.clone().map(value).collect();
             stages.push((end_stage(&mut launches), Some(Stop { values })));

@@ -3,7 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use wgrad::{
     Accumulator, Array, ClipNorm, Collective, DType, Data, DynamicScale, Error, FiniteGuard, Grads, InProcess,
-    LossScaler, Noise, OnGiveUp, Optimizer, Param, ParamSet, Pitfall, Rng, Scaled, Store, Tape, Weighting, op::Reduce,
+    LossScaler, Noise, OnGiveUp, Optimizer, Param, ParamSet, Pitfall, Rng, Scaled, Store, Tape, Weighting,
+    collective::{Difference, Exchange, Stamp, Way, exchange},
+    op::Reduce,
     plan::Grouping,
 };
 use wgrad_nn::optim::{AdamW, AdamWConfig, Sgd, SgdConfig};
@@ -20,6 +22,15 @@ fn world<R: Send>(ranks: usize, f: impl Fn(InProcess) -> R + Sync) -> Vec<R> {
         let ranks: Vec<_> = InProcess::world(ranks).into_iter().map(|rank| scope.spawn(move || f(rank))).collect();
         ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
     })
+}
+
+/// Replaces data by its reduction over all ranks.
+fn all_reduce(rank: &mut InProcess, reduce: Reduce, data: &mut Data) -> wgrad::Result<()> {
+    let mut part = [Exchange { way: Way::Reduce(reduce), data: data.clone() }];
+    exchange(rank, &mut part)?;
+    let [Exchange { data: all, .. }] = part;
+    *data = all;
+    Ok(())
 }
 
 /// The number of the pitfall that recording is refused for.
@@ -280,10 +291,98 @@ fn ranks_that_differ_are_found_out_on_all() {
             0 => of(t, a),
             _ => t.tap("sum", t.scalar(1.0, DType::F32).sum_over_ranks()),
         });
-        assert!(matches!(error, Error::RanksDiffer), "{error}");
+        assert_eq!(error.to_string(), "rank 1 runs another program than rank 0");
         let step = cpu.session.record(|t| of(t, a)).expect("compiles");
         cpu.session.run(&step, &[]).expect("they agree");
     });
+}
+
+/// Two ranks that differ in one thing, from their first run on.
+#[test]
+fn a_wrong_world_is_refused_by_name() {
+    let cases: [(&str, fn(usize) -> (&'static str, usize, f32, f64)); 5] = [
+        ("rank 1 declares other parameters than rank 0", |r| (["p", "q"][r], 2, 0.5, 0.1)),
+        ("rank 1 declares other parameters than rank 0", |r| ("p", 2 + r, 0.5, 0.1)),
+        ("rank 1 runs another program than rank 0", |r| ("p", 2, 0.5, [0.1, 0.2][r])),
+        (
+            "P45: replicas have drifted apart; make the verdict, the clip and the noise equal on all ranks (rank 1 has other \
+         values of parameters than rank 0)",
+            |r| ("p", 2, [0.5, 0.25][r], 0.1),
+        ),
+        ("", |_| ("p", 2, 0.5, 0.1)),
+    ];
+    for (want, of) in cases {
+        let errors = world(2, |rank| {
+            let (name, len, value, lr) = of(rank.rank());
+            let mut store = Store::new();
+            let p = store.param(name, &f32s(&vec![value; len]));
+            let params = store.params();
+            let sgd = Sgd::new(&mut store, &params, SgdConfig { lr: lr.into(), ..SgdConfig::default() });
+            let mut cpu = Machine::poisoned(1, store).as_rank(rank);
+            let step = cpu.session.record(|t| sgd.step(t.param(p).sum().grad(&params).all_reduce().check_finite()));
+            let before = cpu.states();
+            let result = cpu.session.run(&step.expect("compiles"), &[]);
+            assert_eq!(result.is_err(), cpu.states_are(&before));
+            result.err().map_or(String::new(), |error| error.to_string())
+        });
+        assert_eq!(errors, [want, want]);
+    }
+}
+
+/// A drift is found in the run that compares, and not before.
+#[test]
+fn parameters_are_compared_now_and_then() {
+    for every in [1, 3] {
+        world(2, |rank| {
+            let r = rank.rank();
+            let mut rank = Rank::new(rank);
+            rank.cpu.session.check_replicas_every(every);
+            rank.run(0).expect("the same bits");
+            if r == 1 {
+                rank.cpu.session.write_param(rank.param, &f32s(&[0.5, 0.125])).expect("writable");
+            }
+            for run in 1..=every {
+                let result = rank.run(0);
+                match result {
+                    Ok(_) => assert!(run < every, "run {run}"),
+                    Err(Error::Pitfall { pitfall: Pitfall::ReplicaDrift, .. }) => assert_eq!(run, every),
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        });
+    }
+}
+
+/// An exchange that differs changes no value, and names the first difference; after it the ranks go on.
+#[test]
+fn stamps_are_compared_before_values() {
+    for difference in Difference::ALL {
+        world(3, |mut rank| {
+            let data = Data::F32(vec![rank.rank() as f32]);
+            let mut part = [Exchange { way: Way::Gather(3), data: data.clone() }];
+            let mut stamp = Stamp::default();
+            stamp.set(difference, 1 + u64::from(rank.rank() == 2));
+            let error = rank.exchange(stamp, &mut part).expect_err("they differ").to_string();
+            assert!(error.contains(&format!("rank 2 {difference} rank 0")), "{error}");
+            part[0].data = data;
+            exchange(&mut rank, &mut part).expect("they agree");
+            assert_eq!(part[0].data, Data::F32(vec![0.0, 1.0, 2.0]));
+        });
+    }
+}
+
+/// The stretches of a sum, and all values of the ranks.
+#[test]
+fn sums_are_scattered_and_values_gathered() {
+    let all = world(2, |mut rank| {
+        let r = rank.rank() as f32;
+        let data = Data::F32(vec![r, 1.0, 2.0 * r, 3.0]);
+        let mut parts = [Way::Scatter(2), Way::Gather(2)].map(|way| Exchange { way, data: data.clone() });
+        exchange(&mut rank, &mut parts).expect("all have met");
+        parts.map(|part| part.data.to_f64())
+    });
+    let whole = vec![0.0, 1.0, 0.0, 3.0, 1.0, 1.0, 2.0, 3.0];
+    assert_eq!(all, [[vec![1.0, 2.0], whole.clone()], [vec![2.0, 6.0], whole]]);
 }
 
 #[test]
@@ -445,7 +544,7 @@ fn every_type_is_reduced_and_f16_is_rounded_once() {
     for (reduce, a, b, c, want) in brought {
         let all = world(3, |mut rank| {
             let mut data = [&a, &b, &c][rank.rank()].clone();
-            rank.all_reduce(reduce, &mut data).expect("all have met");
+            all_reduce(&mut rank, reduce, &mut data).expect("all have met");
             data
         });
         for data in all {
@@ -457,7 +556,7 @@ fn every_type_is_reduced_and_f16_is_rounded_once() {
     }
     let failed = world(2, |mut rank| {
         let mut data = if rank.rank() == 0 { Data::F32(vec![1.0]) } else { Data::F32(vec![1.0, 2.0]) };
-        rank.all_reduce(Reduce::Sum, &mut data).is_err()
+        all_reduce(&mut rank, Reduce::Sum, &mut data).is_err()
     });
     assert_eq!(failed, [true, true]);
 }

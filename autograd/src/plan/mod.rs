@@ -193,10 +193,10 @@ impl Kernel {
         })
     }
 
-    /// What the ranks make of its value, with the words that must be equal on all of them, if it is an exchange.
-    pub fn exchange(&self) -> Option<(Way, u64)> {
+    /// What the ranks make of its value, if it is an exchange.
+    pub fn exchange(&self) -> Option<Way> {
         match self.kind {
-            Kind::Op(Op::Exchange(way, tag)) => Some((way, tag)),
+            Kind::Op(Op::Exchange(way, _)) => Some(way),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{Session, Step};
 use crate::{
-    Error, Pitfall, Program,
+    Error, Node, Pitfall, Program,
     collective::{Difference, Stamp, agree},
     error::Result,
     lints::same_on_all_ranks,
@@ -28,30 +28,49 @@ pub(super) fn stamp(program: &Program) -> Stamp {
             fnv1a_bytes(hash, format!("{} {dtype}{};", decl.path, decl.shape).into_bytes())
         };
         stamp.set(Difference::Declarations, layout.params().fold(FNV_OFFSET, declared));
+        stamp.set(Difference::Gradients, gradients(program));
         stamp.set(Difference::Program, behaviour(program));
     }
     stamp
 }
 
+/// A hash of the sets of parameters with a gradient, or 0 if none is exchanged.
+fn gradients(program: &Program) -> u64 {
+    let tags = program.nodes().iter().filter_map(|node| match node.op {
+        Op::Exchange(_, tag) if tag != 0 => Some(tag),
+        _ => None,
+    });
+    tags.fold(0, |hash, tag| fnv1a_bytes(hash, tag.to_le_bytes()))
+}
+
 /// A hash of the computation of all that a program changes. The operations that come after an exchange count with their
-/// shapes and settings. Of those before, only the kind counts: each rank may have batches of its own size.
+/// shapes and settings, as do the constants and states among their operands. Of the others, only the kind counts: each
+/// rank may have batches of its own size.
 fn behaviour(program: &Program) -> u64 {
-    let mut live = vec![false; program.nodes().len()];
-    program.commits().iter().for_each(|(_, node)| live[node.index()] = true);
-    let mut met = vec![false; live.len()];
-    for (i, node) in program.nodes().iter().enumerate() {
-        met[i] = matches!(node.op, Op::Exchange(..)) || node.inputs.iter().any(|input| met[input.index()]);
+    let nodes = program.nodes();
+    let any = |of: &[bool], node: &Node| node.inputs.iter().any(|input| of[input.index()]);
+    let (mut fed, mut whole, mut live) = (vec![false; nodes.len()], vec![false; nodes.len()], vec![false; nodes.len()]);
+    for (i, node) in nodes.iter().enumerate() {
+        fed[i] = matches!(node.op, Op::Input(_)) || any(&fed, node);
+        whole[i] = matches!(node.op, Op::Exchange(..)) || any(&whole, node);
     }
-    for (i, node) in program.nodes().iter().enumerate().rev() {
-        if live[i] {
-            node.inputs.iter().for_each(|input| live[input.index()] = true);
+    program.commits().iter().for_each(|(_, node)| live[node.index()] = true);
+    for (i, node) in nodes.iter().enumerate().rev() {
+        for input in node.inputs.iter().map(|input| input.index()) {
+            live[input] |= live[i];
+            // A rank brings to an exchange what it likes.
+            whole[input] |= live[i] && whole[i] && !fed[input] && !matches!(node.op, Op::Exchange(..));
         }
     }
     let mut hash = FNV_OFFSET;
-    for (i, node) in program.nodes().iter().enumerate().filter(|(i, _)| live[*i]) {
-        let text = match met[i] {
-            true => format!("{:?} {}{};", node.op, node.dtype, node.shape),
-            false => format!("{};", node.op.name()),
+    for (i, node) in nodes.iter().enumerate().filter(|(i, _)| live[*i]) {
+        let text = match (&node.op, whole[i]) {
+            // Its tag is a word of its own.
+            (Op::Exchange(way, _), _) => format!("{way:?} {}{};", node.dtype, node.shape),
+            // Ranks that declare the same states have other numbers for them.
+            (Op::State(id), true) => format!("{:?};", program.layout().state(*id)),
+            (op, true) => format!("{op:?} {}{};", node.dtype, node.shape),
+            (op, false) => format!("{};", op.name()),
         };
         hash = fnv1a_bytes(hash, text.into_bytes());
     }
