@@ -142,6 +142,16 @@ pub enum Error {
         /// The number of ranks.
         ranks: usize,
     },
+    /// A state that another number of ranks share out: see [`crate::Store::shard`].
+    #[error("{state:?} is shared out among {shared} ranks, and there are {ranks}")]
+    OtherShares {
+        /// The state.
+        state: String,
+        /// The number of ranks that it is shared out among.
+        shared: usize,
+        /// The number of ranks.
+        ranks: usize,
+    },
     /// A backend's report.
     #[error("{0}")]
     Backend(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -16,6 +16,7 @@ struct Lowering<'p, 't, F> {
     tape: &'t Tape,
     claims: F,
     simplify: bool,
+    rank: usize,
     /// For each scope of the program, the scope on the new tape.
     scopes: Vec<ScopeId>,
     /// For each node that is used and has been visited, the new tensor.
@@ -30,8 +31,16 @@ impl Program {
     ///
     /// With `simplify`, constants are folded and identities dropped, which changes no bit of any result, except that
     /// `x^2` becomes `x * x`, where a device's power may differ in the last place.
+    ///
+    /// Stretches that ranks share out ([`Op::Part`]) become those of rank 0.
     #[must_use]
     pub fn lowered(&self, simplify: bool, claims: impl Fn(&Op, &[Typed]) -> bool) -> Program {
+        self.lowered_for(0, simplify, claims)
+    }
+
+    /// As [`Program::lowered`], for one of its ranks.
+    #[must_use]
+    pub(crate) fn lowered_for(&self, rank: usize, simplify: bool, claims: impl Fn(&Op, &[Typed]) -> bool) -> Program {
         let tape = Tape::for_ranks(self.layout.clone(), self.ranks);
         let mut scopes: Vec<ScopeId> = vec![ScopeId(0)];
         for scope in &self.scopes[1..] {
@@ -39,8 +48,8 @@ impl Program {
             scopes.push(tape.child_scope(scopes[scope.parent.0 as usize], &scope.name, scope.turn));
         }
         let used = self.used();
-        let mut lowering =
-            Lowering { program: self, tape: &tape, claims, simplify, scopes, made: vec![None; self.nodes.len()] };
+        let made = vec![None; self.nodes.len()];
+        let mut lowering = Lowering { program: self, tape: &tape, claims, simplify, rank, scopes, made };
         let mut starts = Vec::with_capacity(self.nodes.len() + 1);
         for (i, used) in used.into_iter().enumerate() {
             starts.push(tape.len());
@@ -106,6 +115,8 @@ impl<'t, F: Fn(&Op, &[Typed]) -> bool> Lowering<'_, 't, F> {
                     let outputs = wide.flatten().unwrap_or_else(|| node.op.decompose(&x));
                     let first = id.index() - node.op.outputs().1;
                     outputs.into_iter().enumerate().for_each(|(k, y)| self.made[first + k] = Some(y));
+                } else if let Op::Part(part) = node.op {
+                    self.made[id.index()] = Some(part.at(self.rank, x[0]));
                 } else if let Some(simple) = self.simplify.then(|| simplified(&node.op, &x)).flatten() {
                     self.made[id.index()] = Some(simple);
                 } else {

@@ -6,9 +6,11 @@
 pub(crate) mod conv;
 mod elementwise;
 pub(crate) mod fused;
+mod part;
 mod place;
 
 pub use elementwise::Gate;
+pub use part::{Part, Share};
 pub use place::{Place, Segments};
 
 use crate::{DType, Shape, StateId, collective::Way};
@@ -237,6 +239,8 @@ pub enum Op {
     /// Values of all ranks become one: their elementwise sum (of bools, the maximum), all of them, or a stretch of their
     /// sum. With it, a hash of the facts that all ranks must agree on.
     Exchange(Way, u64),
+    /// The stretch of a vector that is this rank's, or the transpose of that: `part.rs`.
+    Part(Part),
     // Control: identities that mean something to the reverse sweep.
     /// The input, as a constant.
     Detach,
@@ -357,6 +361,7 @@ impl Op {
                 (x[0].0.without(axes), dtype(0))
             }
             Op::Exchange(way, _) => (way.takes(&shape(0), dtype(0))?, dtype(0)),
+            Op::Part(part) => (part.takes(&shape(0))?, dtype(0)),
             Op::ArgMax(axis) => {
                 axis_in(*axis)?;
                 if x[0].0[*axis] == 0 {

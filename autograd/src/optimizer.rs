@@ -5,7 +5,7 @@ use crate::{
     Array, Tensor,
     grads::{Grads, Unscaled},
     lints::names,
-    op::Segments,
+    op::{Segments, Share},
     pass_state::Action,
     pitfall::{Pitfall, Severity},
     range::Range,
@@ -19,7 +19,8 @@ use std::sync::Arc;
 pub struct Rule<'t> {
     /// The arena.
     pub arena: StateId,
-    /// The parameters, flat.
+    /// The parameters, flat; this rank's part of them, if the optimizer's states are shared out. So are the gradients and
+    /// the flat states.
     pub params: Tensor<'t>,
     /// Their gradients, flat; zero in the padding.
     pub grads: Tensor<'t>,
@@ -28,12 +29,22 @@ pub struct Rule<'t> {
     pub largest: f64,
     /// The optimizer's states for this arena, in the order of [`OptimizerStates::of`].
     pub states: Vec<Tensor<'t>>,
-    /// The segments of the arena, one per parameter.
+    /// The segments of the whole arena, one per parameter: see [`Rule::spread`].
     pub segments: Arc<Segments>,
     /// The parameters, in the order of the segments.
     pub members: Vec<Param>,
     /// The number of updates that have been made before this one (u32 scalar).
     pub updates: Tensor<'t>,
+    share: Option<Share>,
+}
+
+impl<'t> Rule<'t> {
+    /// One value per segment, repeated over the segments, for each element of [`Rule::params`]; 0 in the padding.
+    #[track_caller]
+    pub fn spread(&self, per_segment: Tensor<'t>) -> Tensor<'t> {
+        let whole = per_segment.segment_broadcast(&self.segments);
+        self.share.map_or(whole, |share| share.of(whole))
+    }
 }
 
 /// An optimizer's states in a store: the parameters it steps, a counter of updates, and for each of their arenas some
@@ -49,15 +60,29 @@ impl OptimizerStates {
     /// Declares `<name>/updates`, and for each arena `<name>/<flat>/<dtype>` and `<name>/<segmental>/<dtype>`.
     ///
     /// # Panics
-    /// If one of the names is taken.
+    /// If one of the names is taken; if the store shares out what optimizers keep ([`Store::shard`]), since a rule may
+    /// need whole parameters. One that does not declares [`OptimizerStates::elementwise`].
     #[track_caller]
     pub fn declare(store: &mut Store, params: &ParamSet, name: &str, flat: &[&str], segmental: &[&str]) -> Self {
+        let ranks = store.shards();
+        assert!(ranks == 1, "{name}: its rule needs whole parameters, so {ranks} ranks cannot share out its states");
+        Self::elementwise(store, params, name, flat, segmental)
+    }
+
+    /// As [`OptimizerStates::declare`], for a rule that computes each element from the same element of parameters,
+    /// gradients and flat states, and from values per segment by [`Rule::spread`] alone. The ranks of [`Store::shard`]
+    /// share its flat states out.
+    ///
+    /// # Panics
+    /// If one of the names is taken.
+    #[track_caller]
+    pub fn elementwise(store: &mut Store, params: &ParamSet, name: &str, flat: &[&str], segmental: &[&str]) -> Self {
         let arenas = params.arenas(store.layout());
         let mut per_arena: Vec<(StateId, Vec<StateId>)> = arenas.into_iter().map(|arena| (arena, vec![])).collect();
         // Loops, not closures: a name that is taken is refused at the caller's line.
         let mut declared = vec![];
         for kind in flat {
-            declared.push(store.like_arenas(&format!("{name}/{kind}"), params));
+            declared.push(store.like_shares(&format!("{name}/{kind}"), params));
         }
         for kind in segmental {
             declared.push(store.like_segments(&format!("{name}/{kind}"), params));
@@ -67,6 +92,33 @@ impl OptimizerStates {
         }
         let counter = store.state(&format!("{name}/updates"), &Array::new([], vec![0u32]));
         Self { params: params.clone(), counter, per_arena }
+    }
+
+    /// The whole value of one of the states, from all ranks if they share it out.
+    ///
+    /// # Panics
+    /// If other ranks than the tape's share it out.
+    #[track_caller]
+    pub fn whole<'t>(&self, tape: &'t Tape, state: StateId) -> Tensor<'t> {
+        self.check_ranks(tape);
+        let (value, share) = (tape.state(state), tape.layout.state(state).share);
+        share.map_or(value, |share| share.whole(value))
+    }
+
+    /// Refuses a tape of another number of ranks than share the states out.
+    #[track_caller]
+    fn check_ranks(&self, tape: &Tape) {
+        let here = tape.ranks();
+        for decl in self.per_arena.iter().flat_map(|(_, states)| states).map(|state| tape.layout.state(*state)) {
+            let Some(Share { ranks, .. }) = decl.share.filter(|share| share.ranks != here) else { continue };
+            panic!("{:?} is shared out among {ranks} ranks, and here are {here}{}", decl.name, tape.recorded_at());
+        }
+    }
+
+    /// The way an arena is shared out, if it is.
+    #[track_caller]
+    fn share(&self, tape: &Tape, arena: StateId) -> Option<Share> {
+        self.of(arena).into_iter().flatten().find_map(|state| tape.layout.state(*state).share)
     }
 
     /// The parameters that the optimizer steps. It leaves others alone, whatever gradients it is given.
@@ -188,11 +240,13 @@ pub trait Optimizer {
     /// value and its state, and so does one that the optimizer does not step.
     ///
     /// # Panics
-    /// If a value is missing for an arena of the gradients, or for one of the optimizer's states.
+    /// If a value is missing for an arena of the gradients, or for one of the optimizer's states; if other ranks than the
+    /// tape's share the states out ([`Store::shard`]).
     #[track_caller]
     fn update<'t>(&self, params: &Flat<'t>, grads: &Grads<'t, Unscaled>, states: &Flat<'t>) -> (Flat<'t>, Flat<'t>) {
         let tape = grads.tape();
         tape.layout.state(self.states().counter);
+        self.states().check_ranks(tape);
         let verdict = grads.verdict();
         let gate = |new: Tensor<'t>, old: Tensor<'t>| verdict.map_or(new, |verdict| verdict.select(new, old));
         let updates = given(tape, states, self.states().counter);
@@ -209,21 +263,26 @@ pub trait Optimizer {
                 old.push(given(tape, states, *id));
             }
             let present = Presence::of(grads, &self.states().params, arena);
+            let share = self.states().share(tape, arena);
+            let own = |whole: Tensor<'t>| share.map_or(whole, |share| share.of(whole));
             let (new, new_old) = self.rule(Rule {
                 arena,
-                params: p,
-                grads: g,
+                params: own(p),
+                grads: own(g),
                 largest,
                 states: old.clone(),
                 segments: present.segments.clone(),
                 members: tape.layout.members(arena),
                 updates,
+                share,
             });
-            let new = gate(present.keep(new, p), p);
+            let new = share.map_or(new, |share| share.whole(new));
+            let new = gate(present.keep(new, p, None), p);
             tape.note_update(new, p, grads.present().iter().filter(|p| self.states().params.contains(*p)).collect());
             new_params.push((arena, new));
             for ((id, old), new) in ids.iter().zip(old).zip(new_old) {
-                new_states.push((*id, gate(present.keep(new, old), old)));
+                let share = tape.layout.state(*id).share;
+                new_states.push((*id, gate(present.keep(new, old, share), old)));
             }
         }
         new_states.push((self.states().counter, gate(updates + 1.0, updates)));
@@ -238,12 +297,13 @@ pub trait Optimizer {
     /// If the step is a known mistake: [`Pitfall::PassBeforeBackward`] if no gradient is present,
     /// [`Pitfall::ClipBeforeFiniteCheck`] if f16 took part in the gradients and nothing has checked them,
     /// [`Pitfall::ScalerBeforeStep`] if the loss scale has been updated since they were unscaled,
-    /// [`Pitfall::StepBeforeAllReduce`] if they were never all-reduced.
+    /// [`Pitfall::StepBeforeAllReduce`] if they were never all-reduced. As [`Optimizer::update`].
     #[track_caller]
     fn step(&self, grads: Grads<'_, Unscaled>) {
         let grads = self.judge(grads);
         let tape = grads.tape();
         tape.layout.state(self.states().counter);
+        self.states().check_ranks(tape);
         grads.apply(Action::Step);
         grads.check_origin();
         tape.note_step(&grads, self.name());
@@ -359,12 +419,13 @@ impl<'t> Presence<'t> {
         Self { mask, segments: layout.segments(arena) }
     }
 
-    /// `new` where a gradient is present, `old` elsewhere; for values per element or per segment.
+    /// `new` where a gradient is present, `old` elsewhere; for values per element, which ranks may share out, or per
+    /// segment.
     #[track_caller]
-    fn keep(&self, new: Tensor<'t>, old: Tensor<'t>) -> Tensor<'t> {
+    fn keep(&self, new: Tensor<'t>, old: Tensor<'t>, share: Option<Share>) -> Tensor<'t> {
         let Some(mask) = self.mask else { return new };
-        let per_segment = *new.shape() == [self.segments.ranges.len()];
+        let per_segment = share.is_none() && *new.shape() == [self.segments.ranges.len()];
         let mask = if per_segment { mask } else { mask.segment_broadcast(&self.segments) };
-        mask.select(new, old)
+        share.map_or(mask, |share| share.of(mask)).select(new, old)
     }
 }

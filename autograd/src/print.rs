@@ -57,6 +57,7 @@ impl Op {
             Op::SegmentBroadcast(_) => "segment_broadcast",
             Op::MatMul { .. } => "matmul",
             Op::Exchange(way, _) => way.name(),
+            Op::Part(part) => part.name(),
             Op::Conv2d(_) => "conv2d",
             Op::ConvInputGrad(..) => "conv_input_grad",
             Op::ConvWeightGrad(..) => "conv_weight_grad",

@@ -3,7 +3,7 @@
 use crate::{
     Array, DType, Data, Shape, Tensor,
     handle::{Handle, StoreId},
-    op::Segments,
+    op::{Segments, Share},
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{collections::BTreeMap, sync::Arc};
@@ -53,6 +53,8 @@ pub struct StateDecl {
     pub shape: Shape,
     /// Its element type.
     pub dtype: DType,
+    /// The vector that it is each rank's stretch of, if ranks share it out: see [`Store::shard`].
+    pub share: Option<Share>,
 }
 
 /// A declared parameter: a segment of an arena.
@@ -75,7 +77,7 @@ pub struct Layout {
     store: Option<StoreId>,
     states: Vec<(StateId, StateDecl)>,
     params: Vec<(Param, ParamDecl)>,
-    /// The states of [`Store::like_arenas`] and [`Store::like_segments`].
+    /// The states of [`Store::like_arenas`], [`Store::like_shares`] and [`Store::like_segments`].
     per_param: Vec<StateId>,
 }
 
@@ -154,7 +156,7 @@ impl Layout {
     }
 
     /// True if a state has elements for each parameter of an arena, in the arena's order: it was declared by
-    /// [`Store::like_arenas`] or [`Store::like_segments`].
+    /// [`Store::like_arenas`], [`Store::like_shares`] or [`Store::like_segments`].
     pub fn is_per_param(&self, state: StateId) -> bool {
         self.per_param.contains(&state)
     }
@@ -279,6 +281,8 @@ pub struct Store {
     values: Vec<Data>,
     arenas: BTreeMap<DType, StateId>,
     closed: bool,
+    /// The number of ranks that share out what optimizers keep.
+    ranks: usize,
 }
 
 impl Default for Store {
@@ -294,7 +298,7 @@ impl Store {
     pub fn new() -> Self {
         let id = StoreId::fresh();
         let layout = Layout { store: Some(id), ..Layout::default() };
-        Self { id, layout, values: vec![], arenas: BTreeMap::new(), closed: false }
+        Self { id, layout, values: vec![], arenas: BTreeMap::new(), closed: false, ranks: 1 }
     }
 
     /// Declares a state with its first value.
@@ -304,7 +308,7 @@ impl Store {
     #[track_caller]
     pub fn state(&mut self, name: &str, value: &Array) -> StateId {
         assert!(self.layout.states().all(|(_, s)| s.name != name), "state {name:?} is declared twice");
-        let decl = StateDecl { name: name.into(), shape: value.shape().clone(), dtype: value.dtype() };
+        let decl = StateDecl { name: name.into(), shape: value.shape().clone(), dtype: value.dtype(), share: None };
         let id = StateId(Handle::new(self.id, self.values.len(), name));
         self.layout.states.push((id, decl));
         self.values.push(value.data().clone());
@@ -364,13 +368,46 @@ impl Store {
     /// can be declared afterwards.
     #[track_caller]
     pub fn like_arenas(&mut self, name: &str, params: &ParamSet) -> Vec<(StateId, StateId)> {
-        self.per_arena(name, params, |layout, arena| layout.state(arena).shape.numel())
+        self.per_arena(name, params, |layout, arena| (layout.state(arena).shape.numel(), None))
     }
 
     /// Declares one zero-filled state per arena that holds members of `params`, with one element per segment.
     #[track_caller]
     pub fn like_segments(&mut self, name: &str, params: &ParamSet) -> Vec<(StateId, StateId)> {
-        self.per_arena(name, params, |layout, arena| layout.members(arena).len())
+        self.per_arena(name, params, |layout, arena| (layout.members(arena).len(), None))
+    }
+
+    /// The flat states of optimizers that are declared from here on are shared out among this many ranks: each has a part
+    /// of them in its memory, computes that part of the new parameters, and gets the others from the other ranks. All
+    /// bits are those of the same ranks without this. A session must be one of as many ranks. 1 shares nothing out.
+    ///
+    /// Each element of a state is one rank's, so a rule that needs whole parameters, such as Muon's, is refused:
+    /// [`crate::OptimizerStates::declare`]. This is stage 1 of ZeRO (Rajbhandari et al. 2020).
+    ///
+    /// # Panics
+    /// If the number is 0.
+    #[track_caller]
+    pub fn shard(&mut self, ranks: usize) {
+        assert!(ranks > 0, "shard: there is at least one rank");
+        self.ranks = ranks;
+    }
+
+    /// The number of ranks that share out the flat states of optimizers declared from here on.
+    pub fn shards(&self) -> usize {
+        self.ranks
+    }
+
+    /// As [`Store::like_arenas`], shared out among the ranks of [`Store::shard`]: each state is as long as a rank's part.
+    #[track_caller]
+    pub fn like_shares(&mut self, name: &str, params: &ParamSet) -> Vec<(StateId, StateId)> {
+        let ranks = self.ranks;
+        if ranks == 1 {
+            return self.like_arenas(name, params);
+        }
+        self.per_arena(name, params, |layout, arena| {
+            let share = Share { whole: layout.state(arena).shape.numel(), ranks };
+            (share.part(), Some(share))
+        })
     }
 
     #[track_caller]
@@ -378,14 +415,15 @@ impl Store {
         &mut self,
         name: &str,
         params: &ParamSet,
-        len: impl Fn(&Layout, StateId) -> usize,
+        of: impl Fn(&Layout, StateId) -> (usize, Option<Share>),
     ) -> Vec<(StateId, StateId)> {
         self.closed = true;
         let mut declared = vec![];
         for arena in params.arenas(&self.layout) {
             let dtype = self.layout.state(arena).dtype;
-            let zeros = Array::zeros([len(&self.layout, arena)], dtype);
-            let state = self.state(&format!("{name}/{dtype}"), &zeros);
+            let (len, share) = of(&self.layout, arena);
+            let state = self.state(&format!("{name}/{dtype}"), &Array::zeros([len], dtype));
+            self.layout.states[state.index()].1.share = share;
             self.layout.per_param.push(state);
             declared.push((arena, state));
         }

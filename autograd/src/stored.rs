@@ -2,11 +2,12 @@
 
 use crate::{
     Array, DType, Shape,
+    collective::Way,
     error::{Error, Result},
     handle::kept,
     lints::Drawing,
     node::{Node, NodeId, Scope, ScopeId},
-    op::{Op, Typed},
+    op::{Op, Share, Typed},
     program::Program,
     recorded::{InputDecl, Pass, PassKind, TapDecl},
     site::Site,
@@ -96,6 +97,9 @@ const MOST: usize = match 1usize.checked_shl(34) {
     Some(most) => most,
     None => usize::MAX >> 4,
 };
+
+/// A bound on the number of ranks, beyond any world.
+const MOST_RANKS: usize = 1 << 16;
 
 impl Program {
     /// The program as data.
@@ -362,6 +366,16 @@ impl StoredProgram {
                     end = next.ok_or("its segments overlap, or leave the vector")?;
                 }
             }
+            Op::Exchange(Way::Gather(ranks) | Way::Scatter(ranks), _) => {
+                wants(1)?;
+                self.check_ranks(*ranks)?;
+            }
+            Op::Part(part) => {
+                wants(1)?;
+                let Share { whole, ranks } = part.share();
+                self.check_ranks(ranks)?;
+                check(whole <= MOST, || "its vector has too many elements".into())?;
+            }
             Op::Custom { args, outs, out, .. } => {
                 let all = args.checked_add(*outs).ok_or("it has too many values")?;
                 wants(all)?;
@@ -373,6 +387,11 @@ impl StoredProgram {
             _ => wants(1)?,
         }
         op.infer(inputs)
+    }
+
+    fn check_ranks(&self, ranks: usize) -> Checked<()> {
+        let known = ranks == self.ranks && (1..=MOST_RANKS).contains(&ranks);
+        check(known, || format!("it is of {ranks} ranks, and the program of {}", self.ranks))
     }
 }
 

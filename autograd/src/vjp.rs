@@ -100,6 +100,7 @@ pub(crate) fn vjp<'t>(
             })
         }
         Op::Exchange(way, tag) => some(tape.push(Op::Exchange(way.adjoint(), *tag), &[g])),
+        Op::Part(part) => some(tape.push(Op::Part(part.transposed()), &[g])),
         Op::CumSum { axis, reverse } => some(tape.push(Op::CumSum { axis: *axis, reverse: !reverse }, &[g])),
         Op::Reshape(_) => some(g.reshape(x[0].shape())),
         Op::Permute(order) => {

@@ -63,7 +63,8 @@ impl Read {
 struct Stop {
     /// The kernel before it.
     last: usize,
-    /// The place of each value, its elements, their reduction, and the words that must be equal on all ranks.
+    /// The place of each value, its elements, and what becomes of them. The result lies there too, from the first
+    /// element on.
     values: Vec<(Source, Range<usize>, Way)>,
 }
 
@@ -76,8 +77,8 @@ impl Stop {
         let mut parts: Vec<Exchange> = self.values.iter().map(bring).collect();
         exchange(collective, &mut parts)?;
         for ((place, range, ..), part) in self.values.iter().zip(&parts) {
-            let to = written(*place, slots, buffers);
-            with_type!(to.dtype(), T => T::slice_mut(to)[range.clone()].copy_from_slice(T::slice(&part.data)));
+            let (to, len) = (written(*place, slots, buffers), part.data.len());
+            with_type!(to.dtype(), T => T::slice_mut(to)[range.start..][..len].copy_from_slice(T::slice(&part.data)));
         }
         Ok(())
     }
@@ -205,7 +206,7 @@ impl Executable {
         let value = |k: usize| {
             let kernel = &plan.kernels[k];
             let (write, way) = (&kernel.writes[0], kernel.exchange().expect("the plan says so"));
-            (place(write.slot), write.offset..write.offset + write.shape.numel(), way)
+            (place(write.slot), write.offset..write.offset + kernel.reads[0].shape.numel(), way)
         };
         let stop = |range: Range<usize>| Stop { last: range.end - 1, values: range.map(value).collect() };
         let stops = plan.exchanges().into_iter().map(stop).collect();

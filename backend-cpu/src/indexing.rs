@@ -152,7 +152,9 @@ impl Single {
             op => unreachable!("{} is a leaf, a view or a loop: the plan holds no such kernel", op.name()),
         };
         let reads = x.iter().map(source).collect();
-        Self { action, reads, write: (source(write), write.offset), len: write.shape.numel(), dtype }
+        // The ranks make the rest of an exchange's result.
+        let len = if let Op::Exchange(..) = op { x[0].shape.numel() } else { write.shape.numel() };
+        Self { action, reads, write: (source(write), write.offset), len, dtype }
     }
 
     /// Runs the op.

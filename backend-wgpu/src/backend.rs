@@ -326,9 +326,10 @@ impl WgpuBackend {
         }
         exchange(collective, &mut parts)?;
         for ((stretch, ..), part) in stop.values.iter().zip(&parts) {
-            if stretch.len > 0 {
-                let to = buffer(self, stretch);
-                self.put(&to, stretch, &part.data)?;
+            let result = Stretch { len: part.data.len(), ..stretch.clone() };
+            if result.len > 0 {
+                let to = buffer(self, &result);
+                self.put(&to, &result, &part.data)?;
             }
         }
         Ok(())

@@ -28,7 +28,8 @@ pub(crate) struct Stretch {
     pub dtype: DType,
 }
 
-/// Values that are exchanged with other ranks after a stage, what becomes of each, and the words that must be equal on all.
+/// Values that are exchanged with other ranks after a stage, and what becomes of each.
+/// The result lies where the value does, from the first element on.
 #[derive(Debug)]
 pub(crate) struct Stop {
     pub values: Vec<(Stretch, Way)>,
@@ -107,7 +108,7 @@ impl Schedule {
                 let kernel = &plan.kernels[k];
                 let (write, way) = (&kernel.writes[0], kernel.exchange().expect("the plan says so"));
                 let view = lowering.view(write);
-                let (len, dtype) = (write.shape.numel(), view.dtype);
+                let (len, dtype) = (kernel.reads[0].shape.numel(), view.dtype);
                 (Stretch { memory: view.memory, start: view.offset, len, dtype }, way)
             };
             let values = exchange.clone().map(value).collect();

@@ -1,6 +1,6 @@
 //! Capsules: a step is stored and run again bit for bit, also by another session; what is no capsule is told.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::Arc};
 use tempfile::TempDir;
 use wgrad::{
     Accumulator, Array, Backend, DType, Optimizer, PassKind, Program, Session, StateId, Store, StoredProgram, Tape,
@@ -9,10 +9,10 @@ use wgrad::{
 use wgrad_cpu::CpuBackend;
 use wgrad_nn::{
     Capsule, Error,
-    optim::{Sgd, SgdConfig},
+    optim::{Adam, AdamConfig, Sgd, SgdConfig},
 };
 use wgrad_tests::{
-    gpu,
+    Mlp, gpu,
     steps::{Case, decoder, passes, recurrent, residual},
 };
 use wgrad_wgpu::WgpuBackend;
@@ -195,4 +195,40 @@ fn keys_of_the_format_are_reserved() {
     let (_, mut capsule) = capsules().remove(1);
     capsule.notes.insert("wgrad.x".into(), String::new());
     let _: Result<(), Error> = capsule.save("never");
+}
+
+#[test]
+fn a_stored_program_keeps_its_parts_and_a_broken_one_is_refused() {
+    let mut store = Store::new();
+    let model = Mlp::new(&mut store, DType::F32);
+    store.shard(2);
+    let adam = Adam::new(&mut store, &model.params(), AdamConfig::default());
+    let t = Tape::for_ranks(Arc::new(store.layout().clone()), 2);
+    adam.step(model.loss(&t).grad(&model.params()).all_reduce());
+    let text = serde_json::to_string(&t.finish().stored()).expect("it serializes");
+    let states: Vec<Array> = store
+        .layout()
+        .states()
+        .zip(store.values())
+        .map(|((_, decl), data)| Array::new(&decl.shape, data.clone()))
+        .collect();
+    let open = |text: &str| {
+        let stored: StoredProgram = serde_json::from_str(text).expect("it is a stored program");
+        stored.open(states.clone())
+    };
+    let again = open(&text).expect("it is a program").0;
+    assert_eq!(serde_json::to_string(&again.stored()).expect("it serializes"), text);
+    let most = usize::MAX.to_string();
+    for (what, with) in [
+        ("\"whole\":384,\"ranks\":2", "\"whole\":384,\"ranks\":0"),
+        ("\"whole\":384,\"ranks\":2", "\"whole\":384,\"ranks\":3"),
+        ("\"whole\":384", &format!("\"whole\":{most}")),
+        ("{\"Gather\":2}", "{\"Gather\":0}"),
+        ("{\"Gather\":2}", &format!("{{\"Gather\":{most}}}")),
+        ("\"ranks\":2,\"states\"", "\"ranks\":1,\"states\""),
+    ] {
+        let broken = text.replace(what, with);
+        assert!(broken != text, "{what}: {text}");
+        assert!(open(&broken).is_err(), "{with}");
+    }
 }

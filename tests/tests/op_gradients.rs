@@ -20,6 +20,8 @@ fn listed(op: &Op) -> &'static str {
         Op::ArgSort(..) => op.name(),
         // Exchanges with other ranks: `replicas.rs` has them.
         Op::Exchange(..) => op.name(),
+        // Stretches that ranks share out: `sharded.rs` has them.
+        Op::Part(_) => op.name(),
         Op::Select | Op::Cast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) => op.name(),
         Op::Slice { .. } | Op::Assemble { .. } | Op::Gather(_) | Op::ScatterAdd { .. } => op.name(),
         Op::SegmentReduce(Reduce::Sum | Reduce::Max | Reduce::Norm, _) => op.name(),

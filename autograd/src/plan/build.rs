@@ -165,9 +165,15 @@ impl Builder<'_> {
             let own = || self.groups.views[i as usize].operand.clone();
             self.placed.get(&NodeId(i)).cloned().unwrap_or_else(own)
         });
-        let writes = writes.collect();
+        let mut writes: Vec<Operand> = writes.collect();
         let mut reads: Vec<Operand> =
             (0..node.inputs.len()).map(|i| self.groups.input(members[0], i).operand.clone()).collect();
+        if let Op::Exchange(way, _) = node.op
+            && way.length(reads[0].shape.numel()) < reads[0].shape.numel()
+        {
+            // This rank's value lies where the result does, which is shorter.
+            writes = vec![Operand::contiguous(members[0].index(), &reads[0].shape)];
+        }
         reads.iter().for_each(|read| self.stored[read.slot] = true);
         if node.op.reads_contiguous() {
             let heads = self.groups.options.heads && matches!(node.op, Op::Attention(..) | Op::AttentionGrad(..));
@@ -264,6 +270,10 @@ impl Builder<'_> {
                     Op::Table(values) => {
                         plan.tables.push(values.clone());
                         (values.len(), Home::Table(plan.tables.len() - 1))
+                    }
+                    // This rank's value lies there before the result does.
+                    Op::Exchange(..) => {
+                        (node.shape.numel().max(program.node(node.inputs[0]).shape.numel()), Home::Transient)
                     }
                     _ => (node.shape.numel(), Home::Transient),
                 };

@@ -193,7 +193,7 @@ impl Kernel {
         })
     }
 
-    /// What the ranks make of its value, if it is an exchange.
+    /// The way in which ranks exchange its value, if it is an exchange.
     pub fn exchange(&self) -> Option<Way> {
         match self.kind {
             Kind::Op(Op::Exchange(way, _)) => Some(way),
@@ -250,12 +250,16 @@ pub struct Plan {
 
 impl Plan {
     /// The places where the plan is cut into stages: kernels that are exchanges with other ranks, as ranges of those that
-    /// follow one another. A device runs the kernels before; then the values that an exchange reads go to the host, through
-    /// [`crate::collective::exchange`] together, and back to where it writes; then it goes on.
+    /// follow one another and of which none reads another's result. A device runs the kernels of a range, which bring
+    /// this rank's values to where the results will lie; then these go to the host, through
+    /// [`crate::collective::exchange`] together, and back to the same place; then the device goes on.
     pub fn exchanges(&self) -> Vec<Range<usize>> {
         let mut exchanges: Vec<Range<usize>> = vec![];
         for k in (0..self.kernels.len()).filter(|k| self.kernels[*k].exchange().is_some()) {
-            match exchanges.last_mut().filter(|last| last.end == k) {
+            let reads = |slot: usize| self.kernels[k].reads.iter().any(|read| read.slot == slot);
+            let waits =
+                |last: &Range<usize>| self.kernels[last.clone()].iter().any(|other| reads(other.writes[0].slot));
+            match exchanges.last_mut().filter(|last| last.end == k && !waits(last)) {
                 Some(last) => last.end += 1,
                 None => exchanges.push(k..k + 1),
             }

@@ -297,8 +297,12 @@ pub(crate) fn eval(node: &Node, x: &[&[f64]], shapes: &[&Shape]) -> Result<Vec<f
             }
             out
         }
-        // The reference is a world of one.
-        Op::Exchange(..) => x[0].to_vec(),
+        // The reference is rank 0, and the others bring zeros.
+        Op::Exchange(..) | Op::Part(_) => {
+            let mut out = x[0].to_vec();
+            out.resize(shape.numel(), 0.0);
+            out
+        }
         Op::Reshape(_) | Op::Detach | Op::Barrier(_) | Op::Hook(_) => x[0].to_vec(),
         Op::Recomputed => x[1].to_vec(),
         Op::Custom { args, out, .. } => x[args + out].to_vec(),

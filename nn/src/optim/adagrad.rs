@@ -72,7 +72,7 @@ impl Adagrad {
         check_not_negative("adagrad", "initial_accumulator", config.initial_accumulator);
         check_eps("adagrad", config.eps);
         let segmental: &[&str] = if config.lr_decay > 0.0 { &["steps"] } else { &[] };
-        let states = OptimizerStates::declare(store, params, &config.name, &["v"], segmental);
+        let states = OptimizerStates::elementwise(store, params, &config.name, &["v"], segmental);
         let adagrad = Self { config, states };
         adagrad.settings().check(store.layout(), params);
         adagrad
@@ -114,7 +114,8 @@ impl Optimizer for Adagrad {
 
     fn preconditioner<'t>(&self, tape: &'t Tape) -> Option<Preconditioner<'t>> {
         let c = &self.config;
-        let divisor = |_: StateId, states: &[StateId]| (tape.state(states[0]) + c.initial_accumulator).sqrt() + c.eps;
+        let whole = |state: StateId| self.states.whole(tape, state);
+        let divisor = |_: StateId, states: &[StateId]| (whole(states[0]) + c.initial_accumulator).sqrt() + c.eps;
         Some(Preconditioner { divisors: divisors(&self.states, tape, divisor), limit: 2.0 })
     }
 

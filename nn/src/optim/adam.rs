@@ -133,8 +133,8 @@ pub(super) fn step<'t>(
     let correction_m = correction_m * betas.0 + (1.0 - betas.0);
     let correction_v = correction_v * betas.1 + (1.0 - betas.1);
     // Take reciprocals per segment: a division by the broadcast values would be 0 / 0 in the padding.
-    let rate = (lr / correction_m).segment_broadcast(&rule.segments);
-    let scale = correction_v.sqrt().recip().segment_broadcast(&rule.segments);
+    let rate = rule.spread(lr / correction_m);
+    let scale = rule.spread(correction_v.sqrt().recip());
     let largest = largest.map(|largest| largest.maximum(v));
     let change = rate * m / (largest.unwrap_or(v).guarded_sqrt() * scale + eps);
     let flat = [m, v].into_iter().chain(largest);
@@ -150,7 +150,7 @@ impl Adam {
     pub fn new(store: &mut Store, params: &ParamSet, config: AdamConfig) -> Self {
         check("adam", config.betas, config.eps);
         let states =
-            OptimizerStates::declare(store, params, &config.name, &FLAT[..flat_states(config.amsgrad)], &SEGMENTAL);
+            OptimizerStates::elementwise(store, params, &config.name, &FLAT[..flat_states(config.amsgrad)], &SEGMENTAL);
         let adam = Self { config, states };
         adam.settings().check(store.layout(), params);
         adam
@@ -171,7 +171,7 @@ impl AdamW {
     pub fn new(store: &mut Store, params: &ParamSet, config: AdamWConfig) -> Self {
         check("adamw", config.betas, config.eps);
         let states =
-            OptimizerStates::declare(store, params, &config.name, &FLAT[..flat_states(config.amsgrad)], &SEGMENTAL);
+            OptimizerStates::elementwise(store, params, &config.name, &FLAT[..flat_states(config.amsgrad)], &SEGMENTAL);
         let adam = Self { config, states };
         adam.settings().check(store.layout(), params);
         adam
@@ -213,7 +213,7 @@ macro_rules! common {
             let c = &self.config;
             let divisor = |arena: StateId, states: &[StateId]| {
                 let flat = flat_states(c.amsgrad);
-                let [v, correction] = [flat - 1, flat + 1].map(|at| tape.state(states[at]));
+                let [v, correction] = [flat - 1, flat + 1].map(|at| self.states.whole(tape, states[at]));
                 let scale = correction.sqrt().recip().segment_broadcast(&tape.layout().segments(arena));
                 v.sqrt() * scale + c.eps
             };

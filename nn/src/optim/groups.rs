@@ -190,5 +190,5 @@ impl fmt::Display for Group {
 /// A scalar as it is; one value per segment, spread over the segments.
 #[track_caller]
 pub(super) fn flat<'t>(rule: &Rule<'t>, value: Tensor<'t>) -> Tensor<'t> {
-    if value.rank() == 0 { value } else { value.segment_broadcast(&rule.segments) }
+    if value.rank() == 0 { value } else { rule.spread(value) }
 }

@@ -56,7 +56,7 @@ impl Lion {
     pub fn new(store: &mut Store, params: &ParamSet, config: LionConfig) -> Self {
         check_rate("lion", "betas.0", config.betas.0);
         check_rate("lion", "betas.1", config.betas.1);
-        let states = OptimizerStates::declare(store, params, &config.name, &["m"], &[]);
+        let states = OptimizerStates::elementwise(store, params, &config.name, &["m"], &[]);
         let lion = Self { config, states };
         lion.settings().check(store.layout(), params);
         lion

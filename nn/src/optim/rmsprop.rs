@@ -78,7 +78,7 @@ impl RmsProp {
         let mut flat = vec!["v"];
         flat.extend(config.centered.then_some("a"));
         flat.extend((config.momentum > 0.0).then_some("momentum"));
-        let states = OptimizerStates::declare(store, params, &config.name, &flat, &[]);
+        let states = OptimizerStates::elementwise(store, params, &config.name, &flat, &[]);
         let rmsprop = Self { config, states };
         rmsprop.settings().check(store.layout(), params);
         rmsprop
@@ -121,8 +121,9 @@ impl Optimizer for RmsProp {
     fn preconditioner<'t>(&self, tape: &'t Tape) -> Option<Preconditioner<'t>> {
         let c = &self.config;
         let divisor = |_: StateId, states: &[StateId]| {
-            let v = tape.state(states[0]);
-            let spread = if c.centered { (v - tape.state(states[1]).square()).maximum(0.0) } else { v };
+            let whole = |i: usize| self.states.whole(tape, states[i]);
+            let v = whole(0);
+            let spread = if c.centered { (v - whole(1).square()).maximum(0.0) } else { v };
             spread.sqrt() + c.eps
         };
         Some(Preconditioner { divisors: divisors(&self.states, tape, divisor), limit: 2.0 * (1.0 + c.momentum) })

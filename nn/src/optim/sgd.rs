@@ -70,7 +70,7 @@ impl Sgd {
         let flat: &[&str] = if momentum > 0.0 { &["momentum"] } else { &[] };
         // The state of momentum starts at 0, so the first `b` equals `g`, unless dampening would shrink `g`.
         let segmental: &[&str] = if momentum > 0.0 && dampening != 0.0 { &["started"] } else { &[] };
-        let states = OptimizerStates::declare(store, params, &config.name, flat, segmental);
+        let states = OptimizerStates::elementwise(store, params, &config.name, flat, segmental);
         let sgd = Self { config, states };
         sgd.settings().check(store.layout(), params);
         sgd
@@ -147,7 +147,7 @@ impl Optimizer for Sgd {
             }
             [b, started, ..] => {
                 let share = 1.0 - started * c.dampening;
-                let b = finite(b * c.momentum + g * share.segment_broadcast(&rule.segments));
+                let b = finite(b * c.momentum + g * rule.spread(share));
                 (b, vec![b, started.ones_like()])
             }
         };

@@ -42,6 +42,9 @@ pub type Arrays = BTreeMap<String, Array>;
 /// The file is replaced in one step, when the new one is complete and on disk. A run that saves to one file again and
 /// again holds a [`SaveFile`], and calls [`save_to`].
 ///
+/// States that ranks share out ([`wgrad::Store::shard`]) are saved whole, so a run goes on with any number of ranks: one
+/// rank saves, and all others call [`take_part`] at the same time.
+///
 /// # Errors
 /// As [`SaveFile::open`] and [`save_to`].
 ///
@@ -50,10 +53,26 @@ pub type Arrays = BTreeMap<String, Array>;
 #[track_caller]
 pub fn save(session: &mut Session, path: impl AsRef<Path>, metadata: &Metadata) -> Result<()> {
     check_keys(metadata);
-    save_to(&SaveFile::open(path)?, session, metadata, &Arrays::new())
+    // Other ranks may wait for what is read here, so an error of the file comes after it.
+    let tensors = tensors(session)?;
+    write_session(&SaveFile::open(path)?, session, tensors, metadata, &Arrays::new())
 }
 
-/// Saves all parameters and states of a session, and arrays of the caller, to a [`SaveFile`].
+/// Gives the rank that saves a checkpoint this rank's parts of the states that all of them share out. Ranks that share
+/// nothing out do nothing here.
+///
+/// # Errors
+/// [`Error::Session`] if the device or a rank is lost, or if the ranks do not save at the same time.
+pub fn take_part(session: &mut Session) -> Result<()> {
+    let layout = session.layout().clone();
+    for (state, _) in layout.states().filter(|(_, decl)| decl.share.is_some()) {
+        session.read_whole(state)?;
+    }
+    Ok(())
+}
+
+/// Saves all parameters and states of a session, and arrays of the caller, to a [`SaveFile`]. Other ranks that share
+/// states out call [`take_part`] at the same time.
 ///
 /// # Errors
 /// [`Error::Io`] if it cannot be written; [`Error::Header`] if the metadata has no room in the header;
@@ -64,10 +83,19 @@ pub fn save(session: &mut Session, path: impl AsRef<Path>, metadata: &Metadata) 
 #[track_caller]
 pub fn save_to(file: &SaveFile, session: &mut Session, metadata: &Metadata, arrays: &Arrays) -> Result<()> {
     check_keys(metadata);
+    let tensors = tensors(session)?;
+    write_session(file, session, tensors, metadata, arrays)
+}
+
+/// The tensors of a file, by name.
+type Tensors<'a> = Vec<(String, Cow<'a, Array>)>;
+
+/// All parameters and states of a session, whole.
+fn tensors<'a>(session: &mut Session) -> Result<Tensors<'a>> {
     let layout = session.layout().clone();
     let mut tensors = vec![];
     for (state, decl) in layout.states() {
-        let data = session.read(state)?;
+        let data = session.read_whole(state)?;
         if !layout.is_arena(state) {
             tensors.push((state_key(&decl.name), Cow::Owned(data)));
             continue;
@@ -77,19 +105,25 @@ pub fn save_to(file: &SaveFile, session: &mut Session, metadata: &Metadata, arra
             tensors.push((param.path.clone(), Cow::Owned(Array::new(&param.shape, values))));
         }
     }
+    Ok(tensors)
+}
+
+fn write_session<'a>(
+    file: &SaveFile,
+    session: &Session,
+    mut tensors: Tensors<'a>,
+    metadata: &Metadata,
+    arrays: &'a Arrays,
+) -> Result<()> {
     tensors.extend(arrays.iter().map(|(name, array)| (format!("{EXTRA}{name}"), Cow::Borrowed(array))));
     let mut metadata = metadata.clone();
     metadata.insert(FORMAT_KEY.into(), FORMAT.into());
-    metadata.insert(ORDER_KEY.into(), serde_json::json!(order(&layout)).to_string());
+    metadata.insert(ORDER_KEY.into(), serde_json::json!(order(session.layout())).to_string());
     write_file(file, tensors, &metadata)
 }
 
 /// Writes tensors and metadata as safetensors. The same content makes the same bytes.
-pub(crate) fn write_file(
-    file: &SaveFile,
-    mut tensors: Vec<(String, Cow<'_, Array>)>,
-    metadata: &Metadata,
-) -> Result<()> {
+pub(crate) fn write_file(file: &SaveFile, mut tensors: Tensors<'_>, metadata: &Metadata) -> Result<()> {
     // The widest types come first, so that each tensor is aligned to its type.
     tensors.sort_by(|(a, x), (b, y)| stored(y.dtype()).cmp(&stored(x.dtype())).then_with(|| a.cmp(b)));
     let header = encode_header(&tensors, metadata);
@@ -155,7 +189,8 @@ fn encode_header(tensors: &[(String, Cow<'_, Array>)], metadata: &Metadata) -> V
     bytes
 }
 
-/// Restores all parameters and states of a session, and returns the caller's metadata.
+/// Restores all parameters and states of a session, and returns the caller's metadata. Of states that ranks share out, each
+/// rank takes its part.
 ///
 /// The whole file is checked before anything is written: a file that does not fit leaves the session as it was.
 ///
@@ -398,7 +433,7 @@ fn wanted(layout: &Layout) -> Vec<Wanted> {
     });
     let states = layout.states().filter(|(id, _)| !layout.is_arena(*id)).map(|(state, decl)| Wanted {
         key: state_key(&decl.name),
-        shape: decl.shape.clone(),
+        shape: decl.share.map_or(decl.shape.clone(), |share| [share.whole].into()),
         dtype: decl.dtype,
         place: Place::State(state),
     });
@@ -415,7 +450,7 @@ fn write<'a>(session: &mut Session, tensors: impl Iterator<Item = (&'a Wanted, D
         let array = Array::new(&want.shape, data);
         match want.place {
             Place::Param(param) => session.write_param(param, &array)?,
-            Place::State(state) => session.write(state, &array)?,
+            Place::State(state) => session.write_whole(state, &array)?,
         }
     }
     Ok(())
