@@ -60,7 +60,7 @@ impl Collective for Alone {
     fn abort(&mut self) {}
 }
 
-/// What an exchange makes of the values of all ranks.
+/// The use that an exchange makes of the values of all ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Way {
     /// Their elementwise reduction, on every rank: the sum (f16 is rounded once), or the maximum. They have one length.
@@ -121,13 +121,13 @@ impl Way {
 /// One value of an exchange.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exchange {
-    /// What becomes of it.
+    /// The way in which it is exchanged.
     pub way: Way,
     /// The value.
     pub data: Data,
 }
 
-/// What all ranks have in common when they exchange values: one word for each [`Difference`].
+/// The facts that all ranks have in common when they exchange values: one word for each [`Difference`].
 ///
 /// ```
 /// use wgrad::collective::{Difference, Stamp, judge};
@@ -245,6 +245,27 @@ pub(crate) struct Counted<'a> {
     pub calls: usize,
     /// True if one of them has failed: then it has failed on all ranks.
     pub failed: bool,
+    /// True if this rank asks all to stop. It travels with the first exchange.
+    pub asks: bool,
+    /// True if any rank has asked.
+    pub asked: bool,
+}
+
+impl Counted<'_> {
+    /// Exchanges the values together with the wish to stop.
+    fn exchange_asking(&mut self, stamp: Stamp, parts: &mut [Exchange]) -> Result<()> {
+        let take = |part: &mut Exchange| {
+            let empty = Data::zeros(part.data.dtype(), 0);
+            Exchange { data: std::mem::replace(&mut part.data, empty), ..*part }
+        };
+        let mut all: Vec<Exchange> = parts.iter_mut().map(take).collect();
+        all.push(Exchange { way: Way::Reduce(Reduce::Max), data: Data::Bool(vec![self.asks]) });
+        self.collective.exchange(stamp, &mut all)?;
+        let asked = all.pop().expect("it has been pushed").data;
+        self.asked |= asked == Data::Bool(vec![true]);
+        parts.iter_mut().zip(all).for_each(|(part, met)| *part = met);
+        Ok(())
+    }
 }
 
 impl Collective for Counted<'_> {
@@ -258,9 +279,10 @@ impl Collective for Counted<'_> {
 
     fn exchange(&mut self, stamp: Stamp, parts: &mut [Exchange]) -> Result<()> {
         self.calls += 1;
+        let is_first = self.calls == 1 && self.ranks() > 1;
         let mut all = self.stamp;
         all.set(Difference::Values, stamp.get(Difference::Values));
-        let result = self.collective.exchange(all, parts);
+        let result = if is_first { self.exchange_asking(all, parts) } else { self.collective.exchange(all, parts) };
         self.failed |= result.is_err();
         result
     }
@@ -306,5 +328,44 @@ impl<'t> Tensor<'t> {
             return self;
         }
         self.tape.push(Op::Exchange(Way::Reduce(reduce), tag), &[self])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::InProcess;
+
+    /// The sums of two exchanges of one run on each rank, and whether any rank has asked.
+    fn run_on_all(ranks: usize, asks: impl Fn(usize) -> bool + Sync) -> Vec<(Vec<Data>, bool)> {
+        let asks = &asks;
+        let run = |mut rank: InProcess| {
+            let (stamp, own) = (Stamp::default(), rank.rank());
+            let mut counted =
+                Counted { collective: &mut rank, stamp, calls: 0, failed: false, asks: asks(own), asked: false };
+            let sums = (0..2).map(|_| {
+                let data = Data::F32(vec![own as f32 + 1.0]);
+                let mut part = [Exchange { way: Way::Reduce(Reduce::Sum), data }];
+                exchange(&mut counted, &mut part).map(|()| part[0].data.clone())
+            });
+            let sums = sums.collect::<Result<Vec<_>>>().expect("all meet");
+            (sums, counted.asked)
+        };
+        std::thread::scope(|scope| {
+            let world = InProcess::world(ranks).into_iter().map(|rank| scope.spawn(move || run(rank)));
+            let world: Vec<_> = world.collect();
+            world.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+        })
+    }
+
+    #[test]
+    fn a_wish_to_stop_reaches_all_ranks_with_the_first_exchange() {
+        for asking in [None, Some(0), Some(2)] {
+            for (sums, asked) in run_on_all(3, |rank| Some(rank) == asking) {
+                assert_eq!(sums, vec![Data::F32(vec![6.0]); 2], "the values are as without it");
+                assert_eq!(asked, asking.is_some());
+            }
+        }
+        assert!(!run_on_all(1, |_| true)[0].1, "a rank alone exchanges nothing");
     }
 }

@@ -52,7 +52,7 @@ enum Brought {
 /// The end of an exchange, for those who wait.
 #[derive(Clone, Debug)]
 enum Outcome {
-    /// What the values become, before a rank takes its stretches of those that are scattered.
+    /// The values that come of all, before a rank takes its stretches of those that are scattered.
     Values(Arc<Vec<Data>>),
     /// The stamps, which differ.
     Differ(Arc<Vec<Stamp>>),
@@ -174,7 +174,7 @@ impl Drop for InProcess {
     }
 }
 
-/// What becomes of the values of all ranks.
+/// The outcome of a meeting that all ranks have come to.
 fn met(all: Vec<Brought>) -> Outcome {
     let ranks = all.len();
     let (mut stamps, mut values) = (vec![], vec![]);

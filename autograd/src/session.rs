@@ -49,7 +49,7 @@ pub struct Step {
     executable: Arc<Executable>,
     /// The number of exchanges in a run.
     exchanges: usize,
-    /// What the ranks must have in common to run it.
+    /// The facts that ranks must have in common to run it.
     stamp: Stamp,
     session: u64,
 }
@@ -159,6 +159,9 @@ pub struct Session {
     /// The runs with exchanges so far, and the number of them from one comparison of parameters to the next.
     meetings: u64,
     compared_every: u64,
+    /// True if this rank asks all ranks to stop; and if one of them has asked, as far as a run has told.
+    asking: bool,
+    asked: bool,
     windows: Windows,
     draws: Draws,
     lints: Vec<Lint>,
@@ -192,6 +195,8 @@ impl Session {
             runs: 0,
             meetings: 0,
             compared_every: ranks::COMPARED_EVERY,
+            asking: false,
+            asked: false,
             windows: Windows::default(),
             draws: Draws::default(),
             lints: vec![],
@@ -259,7 +264,7 @@ impl Session {
     }
 
     /// Lints of the session's programs together, those of [`Session::eval`] too, and of its rank beside
-    /// others: [`Pitfall::SharedDraws`], [`Pitfall::SameDrawsOnRanks`]. Each line is told of once.
+    /// others: [`crate::Pitfall::SharedDraws`], [`crate::Pitfall::SameDrawsOnRanks`]. Each line is told of once.
     pub fn lints(&self) -> &[Lint] {
         &self.lints
     }
@@ -274,7 +279,8 @@ impl Session {
 
     /// The plan of a program for this session's device, and the program as it was planned: lowered and simplified.
     pub fn plan(&self, program: &Program) -> (Program, Plan) {
-        let lowered = program.lowered(self.grouping.simplify, |op, inputs| self.backend.claims(op, inputs));
+        let (rank, simplify) = (self.collective.rank(), self.grouping.simplify);
+        let lowered = program.lowered_for(rank, simplify, |op, inputs| self.backend.claims(op, inputs));
         let plan = Plan::with(&lowered, &self.grouping);
         (lowered, plan)
     }
@@ -397,9 +403,11 @@ impl Session {
         let run = self.runs;
         self.runs += 1;
         let stamp = self.stamped(step)?;
-        let mut counted = Counted { collective: &mut *self.collective, stamp, calls: 0, failed: false };
+        let (collective, asks) = (&mut *self.collective, self.asking);
+        let mut counted = Counted { collective, stamp, calls: 0, failed: false, asks, asked: false };
         let result = self.backend.run(step.executable.id, &data, run, &mut counted);
         *made = (counted.calls, counted.failed);
+        self.asked |= counted.asked;
         result?;
         if let Some(windows) = windows {
             self.windows = windows;

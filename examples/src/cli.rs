@@ -3,6 +3,8 @@
 use crate::{
     Error, Result,
     device::Device,
+    launch::LaunchArgs,
+    ranks::{Rank, RanksArgs},
     replay::ReplayArgs,
     resnet::{ResNetArgs, ResNetRunArgs},
     rnn::{Case, CellName, Fix, TaskName},
@@ -52,6 +54,9 @@ pub struct Common {
     /// Print the result only
     #[arg(long, global = true)]
     pub quiet: bool,
+    /// The rank that runs the command.
+    #[arg(skip)]
+    pub rank: Rank,
 }
 
 impl Common {
@@ -78,6 +83,8 @@ pub enum Command {
     Diagnose(DiagnoseArgs),
     /// Run the step in a capsule again, value by value, and tell whether the model or the device is to blame
     Replay(ReplayArgs),
+    /// Start a run on several ranks by mpirun, and again with the ranks that are left when one is lost
+    Launch(LaunchArgs),
     /// List the runs in a folder, each with its outcome, in one table
     Runs(RunsArgs),
     /// Set one run beside another, such as before and after a cure
@@ -161,7 +168,7 @@ pub struct RunOptions {
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
     /// In place of training alone, tell what is wrong with the run, where, since when, and what cures it
-    #[arg(long, conflicts_with_all = ["save", "resume"])]
+    #[arg(long, conflicts_with_all = ["save", "resume", "ranks"])]
     pub diagnose: bool,
     /// Run the same steps again with each remedy of the findings, until one cures, beside two controls
     #[arg(long, requires = "diagnose")]
@@ -169,6 +176,31 @@ pub struct RunOptions {
     /// Keep the step at which the run breaks in a file, for `wgrad replay`
     #[arg(long, value_name = "FILE", requires = "diagnose")]
     pub capsule: Option<PathBuf>,
+    /// The ranks that train together
+    #[command(flatten)]
+    pub ranks: RanksArgs,
+}
+
+impl Command {
+    /// The files and ranks of the run that the subcommand trains; `None` if it trains none.
+    pub fn trained(&self) -> Option<&RunOptions> {
+        match self {
+            Command::Rnn(args) => Some(&args.run),
+            Command::Transformer(args) => Some(&args.run),
+            Command::Resnet(args) => Some(&args.run),
+            Command::TwoTower(args) => Some(&args.run),
+            Command::Train(args) => Some(&args.run),
+            _ => None,
+        }
+    }
+
+    /// The ranks that run the subcommand, if it runs on ranks.
+    pub fn ranks(&self) -> Option<&RanksArgs> {
+        match self {
+            Command::Bench(args) => Some(&args.ranks),
+            _ => self.trained().map(|run| &run.ranks),
+        }
+    }
 }
 
 /// The options that decide how an example is trained.
@@ -292,6 +324,9 @@ pub struct BenchArgs {
     /// Only results whose names begin with NAME, such as w7_matmul
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub only: Vec<String>,
+    /// The ranks that share each batch
+    #[command(flatten)]
+    pub ranks: RanksArgs,
     /// After each result, print the time of each kernel of a step
     ///
     /// The steps are run again, within the same budget, and each kernel is timed. Kernels that do the same share one
@@ -308,14 +343,14 @@ pub struct BenchArgs {
     /// "kernels_ms", "between_ms", "between_share", "matmul_gflops", "copy_gbs", "profile": [{"kernel", "over",
     /// "computes", "recorded_in", "operands" (the first's), "count", "ms", "share", "gflops", "gbs", "of_limit",
     /// "limit"}, ..]}
-    #[arg(long)]
+    #[arg(long, conflicts_with = "ranks")]
     pub profile: bool,
 }
 
 /// The longest budget, in seconds.
 const LONGEST: f64 = 86_400.0;
 
-fn seconds(text: &str) -> std::result::Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> std::result::Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.0..=LONGEST).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("expected seconds, 0 to {LONGEST}"))
 }

@@ -68,7 +68,7 @@ impl Place {
         let cpu = Place::Cpu { threads: common.threads.into() };
         let open = |choice| Gpu::open(choice, Options::default());
         let note = |text: String| {
-            if !common.quiet {
+            if !common.quiet && common.rank.is_first() {
                 eprintln!("wgrad: {text}");
             }
         };

@@ -1,6 +1,9 @@
 //! The errors of the command, each as one sentence.
 
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
+
+/// The exit status of a run that has lost a rank. A launcher may start such a run again.
+pub const LOST: u8 = 3;
 
 /// An error of the command.
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +113,45 @@ pub enum Error {
         /// The device's name.
         device: String,
     },
+    /// An error of one rank among others.
+    #[error("rank {rank}: {source}")]
+    OfRank {
+        /// The rank.
+        rank: usize,
+        /// The error.
+        source: Box<Error>,
+    },
+    /// MPI does not start.
+    #[error("MPI does not start: {0}")]
+    Mpi(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The thread of a rank cannot be started.
+    #[error("the thread of a rank cannot be started: {0}")]
+    Thread(#[source] io::Error),
+    /// The program that starts the ranks is not there.
+    #[error(
+        "{} is not there: install Open MPI (on Debian and Ubuntu the packages openmpi-bin and libopenmpi-dev), or name \
+         its mpirun by --mpirun PATH", path.display()
+    )]
+    NoMpirun {
+        /// The program.
+        path: PathBuf,
+    },
+    /// The program that starts the ranks cannot be run, or was killed itself.
+    #[error("{} cannot go on: {why}", path.display())]
+    Mpirun {
+        /// The program.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
+    /// A rank was lost once more than the launcher starts again: exit status 3.
+    #[error("{why}: not started again, as {left}")]
+    RanksLost {
+        /// The way in which the ranks ended.
+        why: String,
+        /// The reason that the launcher gives up.
+        left: String,
+    },
     /// The session failed.
     #[error(transparent)]
     Session(#[from] wgrad::Error),
@@ -119,9 +161,35 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if the command line or the run file is wrong: the exit status is then 2.
-    pub fn is_of_usage(&self) -> bool {
-        matches!(self, Error::Usage(_) | Error::RunFile { .. })
+    /// The exit status: 2 if the command line or the run file is wrong, 3 if a rank was lost, and 1 otherwise.
+    pub fn status(&self) -> u8 {
+        match self {
+            Error::Usage(_) | Error::RunFile { .. } => 2,
+            Error::RanksLost { .. } => LOST,
+            Error::Saved { source, .. } | Error::OfRank { source, .. } => source.status(),
+            _ => match self.of_session() {
+                Some(wgrad::Error::RankLost { .. }) => LOST,
+                _ => 1,
+            },
+        }
+    }
+
+    /// True if it only tells that another rank has failed or is lost.
+    pub(crate) fn is_of_another_rank(&self) -> bool {
+        let error = self.without_rank().of_session();
+        matches!(error, Some(wgrad::Error::RankLost { .. } | wgrad::Error::RankFailed { .. }))
+    }
+
+    /// The error of a rank without the rank's number.
+    pub(crate) fn without_rank(&self) -> &Error {
+        if let Error::OfRank { source, .. } = self { source } else { self }
+    }
+
+    fn of_session(&self) -> Option<&wgrad::Error> {
+        match self {
+            Error::Session(error) | Error::Nn(wgrad_nn::Error::Session(error)) => Some(error),
+            _ => None,
+        }
     }
 }
 

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// The exit status of a process that a second Ctrl-C ends, as shells expect it.
-#[cfg(not(target_arch = "wasm32"))]
-const INTERRUPTED: i32 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Starts to listen for Ctrl-C; does nothing on systems without the signal.
 pub fn listen() {
@@ -19,7 +18,7 @@ pub fn listen() {
 #[cfg(not(target_arch = "wasm32"))]
 fn interrupted() {
     if REQUESTED.swap(true, Ordering::Relaxed) {
-        std::process::exit(INTERRUPTED);
+        std::process::exit(INTERRUPTED.into());
     }
 }
 

@@ -7,7 +7,9 @@ pub mod device;
 pub mod doctor;
 pub mod history;
 pub mod interrupt;
+pub mod launch;
 pub mod output;
+pub mod ranks;
 pub mod replay;
 pub mod report;
 pub mod resnet;
@@ -23,7 +25,7 @@ pub mod verify;
 
 mod error;
 
-pub use error::{Error, Result};
+pub use error::{Error, LOST, Result};
 
 /// All cases of all examples.
 pub fn cases() -> Vec<run::Case> {

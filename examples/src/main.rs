@@ -4,11 +4,11 @@ use clap::Parser;
 use serde::Serialize;
 use std::process::ExitCode;
 use wgrad_examples::{
-    Result, bench,
+    Error, Result, bench,
     cli::{Cli, Command, Common},
-    doctor, interrupt,
+    doctor, interrupt, launch,
     output::json,
-    replay,
+    ranks, replay,
     report::Report,
     resnet, rnn, runfile, runs, say, tape, tour, transformer, two_tower, verify,
 };
@@ -18,31 +18,41 @@ fn main() -> ExitCode {
     outlive_limits();
     let cli = Cli::parse();
     interrupt::listen();
-    let done = |()| true;
-    let outcome = match &cli.command {
-        None => the_tour(&cli.common).map(done),
-        Some(Command::Rnn(args)) => rnn::train(args, &cli.common).map(done),
-        Some(Command::Transformer(args)) => transformer::train(args, &cli.common).map(done),
-        Some(Command::Resnet(args)) => resnet::train(args, &cli.common).map(done),
-        Some(Command::TwoTower(args)) => two_tower::train(args, &cli.common).map(done),
-        Some(Command::Train(args)) => runfile::train(args, &cli.common).map(done),
-        Some(Command::Diagnose(args)) => runfile::diagnose(args, &cli.common).map(done),
-        Some(Command::Replay(args)) => replay::replay(args, &cli.common).map(done),
-        Some(Command::Runs(args)) => runs::runs(args, &cli.common).map(done),
-        Some(Command::Compare(args)) => runs::compare(args, &cli.common).map(done),
-        Some(Command::Tape(args)) => tape::tape(args, &cli.common).map(done),
-        Some(Command::Verify(args)) => verify::verify(args, &cli.common),
-        Some(Command::Doctor) => doctor::doctor(&cli.common),
-        Some(Command::Bench(args)) => bench::bench(args, &cli.common).map(done),
+    let run = |common: &Common| run(cli.command.as_ref(), common);
+    let outcome = match cli.command.as_ref().and_then(Command::ranks) {
+        Some(asked) => ranks::each(asked, &cli.common, &run),
+        None => run(&cli.common).map_err(|error| vec![error]),
     };
-    match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        // The command has already shown the failed checks.
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("wgrad: {error}");
-            ExitCode::from(if error.is_of_usage() { 2 } else { 1 })
-        }
+    outcome.map_or_else(
+        |errors| {
+            errors.iter().for_each(|error| eprintln!("wgrad: {error}"));
+            ExitCode::from(errors.first().map_or(1, Error::status))
+        },
+        ExitCode::from,
+    )
+}
+
+/// Runs a subcommand, and returns the exit status.
+fn run(command: Option<&Command>, common: &Common) -> Result<u8> {
+    let done = |()| 0;
+    // The command has already shown the failed checks.
+    let passed = |passed: bool| u8::from(!passed);
+    match command {
+        None => the_tour(common).map(done),
+        Some(Command::Rnn(args)) => rnn::train(args, common).map(done),
+        Some(Command::Transformer(args)) => transformer::train(args, common).map(done),
+        Some(Command::Resnet(args)) => resnet::train(args, common).map(done),
+        Some(Command::TwoTower(args)) => two_tower::train(args, common).map(done),
+        Some(Command::Train(args)) => runfile::train(args, common).map(done),
+        Some(Command::Diagnose(args)) => runfile::diagnose(args, common).map(done),
+        Some(Command::Replay(args)) => replay::replay(args, common).map(done),
+        Some(Command::Runs(args)) => runs::runs(args, common).map(done),
+        Some(Command::Compare(args)) => runs::compare(args, common).map(done),
+        Some(Command::Tape(args)) => tape::tape(args, common).map(done),
+        Some(Command::Verify(args)) => verify::verify(args, common).map(passed),
+        Some(Command::Doctor) => doctor::doctor(common).map(passed),
+        Some(Command::Bench(args)) => bench::bench(args, common).map(done),
+        Some(Command::Launch(args)) => launch::launch(args, common),
     }
 }
 

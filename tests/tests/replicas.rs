@@ -297,10 +297,13 @@ fn ranks_that_differ_are_found_out_on_all() {
     });
 }
 
+/// A parameter's name, length and first value on a rank, and the learning rate there.
+type Of = fn(usize) -> (&'static str, usize, f32, f64);
+
 /// Two ranks that differ in one thing, from their first run on.
 #[test]
 fn a_wrong_world_is_refused_by_name() {
-    let cases: [(&str, fn(usize) -> (&'static str, usize, f32, f64)); 5] = [
+    let cases: [(&str, Of); 5] = [
         ("rank 1 declares other parameters than rank 0", |r| (["p", "q"][r], 2, 0.5, 0.1)),
         ("rank 1 declares other parameters than rank 0", |r| ("p", 2 + r, 0.5, 0.1)),
         ("rank 1 runs another program than rank 0", |r| ("p", 2, 0.5, [0.1, 0.2][r])),
@@ -463,7 +466,7 @@ fn replicas_that_drift_apart_are_found_out_on_all() {
     });
 }
 
-/// A tape of two ranks, that is never run.
+/// A parameter of two elements, with its optimizer.
 fn two() -> (Store, Param, ParamSet, Sgd) {
     let mut store = Store::new();
     let p = store.param("p", &f32s(&[1.0, -2.0]));
@@ -603,5 +606,36 @@ fn everything_is_exchanged_at_one_stop() {
         for kernel in &plan.kernels[..exchanges[0].end] {
             assert!(kernel.writes.iter().all(|write| !states.contains(&write.slot)));
         }
+    }
+}
+
+/// A rank asks when it likes. All know of it after the same run.
+#[test]
+fn all_ranks_are_told_after_the_same_run_that_one_asks_to_stop() {
+    for (ranks, asking) in [(1, 0), (2, 1), (3, 0)] {
+        let stopped = world(ranks, |rank| {
+            let own = rank.rank();
+            let (store, p, params, sgd) = two();
+            let mut cpu = Machine::poisoned(1, store).as_rank(rank);
+            let step = cpu.session.record(|t| sgd.step(t.param(p).square().sum().grad(&params).all_reduce()));
+            let local = cpu.session.record(|t| t.tap("loss", t.param(p).sum())).expect("compiles");
+            let step = step.expect("compiles");
+            let mut runs = 0;
+            while !cpu.session.asked_to_stop() {
+                if own == asking && runs == 2 {
+                    cpu.session.ask_to_stop();
+                    // A run that exchanges nothing tells nobody.
+                    cpu.run(&local, &[]);
+                    assert_eq!(cpu.session.asked_to_stop(), ranks == 1);
+                    if ranks == 1 {
+                        break;
+                    }
+                }
+                cpu.run(&step, &[]);
+                runs += 1;
+            }
+            runs
+        });
+        assert_eq!(stopped, vec![if ranks == 1 { 2 } else { 3 }; ranks]);
     }
 }

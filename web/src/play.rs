@@ -5,6 +5,7 @@ use wgrad_examples::{
     Result,
     cli::{Common, RnnArgs},
     device::{Device, Place},
+    ranks::Rank,
     rnn::{Case, Config, Fix},
     run::{Example, Runnable},
 };
@@ -26,8 +27,15 @@ impl Play {
     pub fn open(place: &Place, cured: bool, seed: u64) -> Result<Self> {
         let fix = if cured { Fix::ClipNorm } else { Fix::None };
         let config = Config::new(&RnnArgs { case: Case::Exploding, fix, ..RnnArgs::default() }, None)?;
-        let common =
-            Common { device: Device::Auto, threads: 0, seed: Some(seed), steps: None, json: false, quiet: true };
+        let common = Common {
+            device: Device::Auto,
+            threads: 0,
+            seed: Some(seed),
+            steps: None,
+            json: false,
+            quiet: true,
+            rank: Rank::default(),
+        };
         let (example, session) = config.open(&common, place, &Default::default())?;
         Ok(Self { example, session, losses: vec![], norms: vec![], flow: vec![] })
     }

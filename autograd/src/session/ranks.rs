@@ -2,7 +2,7 @@
 
 use super::{Session, Step};
 use crate::{
-    Error, Node, Pitfall, Program,
+    Error, Node, NodeId, Pitfall, Program,
     collective::{Difference, Stamp, agree},
     error::Result,
     lints::same_on_all_ranks,
@@ -17,7 +17,7 @@ pub(super) const COMPARED_EVERY: u64 = 64;
 
 static VERSION: LazyLock<u64> = LazyLock::new(|| fnv1a(env!("CARGO_PKG_VERSION")));
 
-/// What the ranks must have in common to run a program. The words of the values are left to the backend.
+/// The facts that ranks must have in common to run a program. The words of the values are left to the backend.
 pub(super) fn stamp(program: &Program) -> Stamp {
     let mut stamp = Stamp::default();
     if program.ranks() > 1 {
@@ -43,38 +43,63 @@ fn gradients(program: &Program) -> u64 {
     tags.fold(0, |hash, tag| fnv1a_bytes(hash, tag.to_le_bytes()))
 }
 
-/// A hash of the computation of all that a program changes. The operations that come after an exchange count with their
-/// shapes and settings, as do the constants and states among their operands. Of the others, only the kind counts: each
-/// rank may have batches of its own size.
+/// A hash of what a program does: how each state is computed from what the ranks have exchanged, and, in their order, the
+/// operations before that which say most of a model. A rank may have batches of its own size, so shapes and constants count
+/// after an exchange alone.
 fn behaviour(program: &Program) -> u64 {
     let nodes = program.nodes();
-    let any = |of: &[bool], node: &Node| node.inputs.iter().any(|input| of[input.index()]);
-    let (mut fed, mut whole, mut live) = (vec![false; nodes.len()], vec![false; nodes.len()], vec![false; nodes.len()]);
-    for (i, node) in nodes.iter().enumerate() {
-        fed[i] = matches!(node.op, Op::Input(_)) || any(&fed, node);
-        whole[i] = matches!(node.op, Op::Exchange(..)) || any(&whole, node);
-    }
+    let mut live = vec![false; nodes.len()];
     program.commits().iter().for_each(|(_, node)| live[node.index()] = true);
-    for (i, node) in nodes.iter().enumerate().rev() {
-        for input in node.inputs.iter().map(|input| input.index()) {
-            live[input] |= live[i];
-            // A rank brings to an exchange what it likes.
-            whole[input] |= live[i] && whole[i] && !fed[input] && !matches!(node.op, Op::Exchange(..));
+    for (i, node) in nodes.iter().enumerate().rev().filter(|(_, node)| !node.inputs.is_empty()) {
+        if live[i] {
+            node.inputs.iter().for_each(|input| live[input.index()] = true);
         }
     }
-    let mut hash = FNV_OFFSET;
-    for (i, node) in nodes.iter().enumerate().filter(|(i, _)| live[*i]) {
-        let text = match (&node.op, whole[i]) {
-            // Its tag is a word of its own.
-            (Op::Exchange(way, _), _) => format!("{way:?} {}{};", node.dtype, node.shape),
+    let any = |of: &[bool], node: &Node| node.inputs.iter().any(|input| of[input.index()]);
+    let (mut met, mut own) = (vec![false; nodes.len()], vec![false; nodes.len()]);
+    let (mut values, mut hash) = (vec![0; nodes.len()], FNV_OFFSET);
+    for (i, node) in nodes.iter().enumerate() {
+        met[i] = matches!(node.op, Op::Exchange(..)) || any(&met, node);
+        own[i] = !met[i] && (matches!(node.op, Op::Input(_)) || any(&own, node));
+        if own[i] {
+            if live[i] && tells(&node.op) {
+                hash = fnv1a_bytes(hash, format!("{};", node.op.name()).into_bytes());
+            }
+            continue;
+        }
+        let (text, inputs): (String, &[NodeId]) = match &node.op {
+            // Its tag is a word of its own, and a rank brings to it what it likes.
+            Op::Exchange(way, _) => (format!("{way:?}"), &[]),
             // Ranks that declare the same states have other numbers for them.
-            (Op::State(id), true) => format!("{:?};", program.layout().state(*id)),
-            (op, true) => format!("{op:?} {}{};", node.dtype, node.shape),
-            (op, false) => format!("{};", op.name()),
+            Op::State(id) => (format!("{:?}", program.layout().state(*id).name), &[]),
+            op => (format!("{op:?}"), &node.inputs),
         };
-        hash = fnv1a_bytes(hash, text.into_bytes());
+        let value = fnv1a_bytes(FNV_OFFSET, format!("{text} {}{}", node.dtype, node.shape).into_bytes());
+        let of = |value, input: &NodeId| fnv1a_bytes(value, u64::to_le_bytes(values[input.index()]));
+        values[i] = inputs.iter().fold(value, of);
     }
-    hash
+    let commits = program.commits().iter().filter(|(_, node)| met[node.index()]);
+    commits.fold(hash, |hash, (_, node)| fnv1a_bytes(hash, values[node.index()].to_le_bytes()))
+}
+
+/// True if an operation is the same whatever the size of a batch. Sums, movement and arithmetic may fall away where a rank
+/// has a single row.
+fn tells(op: &Op) -> bool {
+    let depends = matches!(
+        op,
+        Op::Input(_)
+            | Op::Binary(_)
+            | Op::Select
+            | Op::Cast(_)
+            | Op::Reduce(..)
+            | Op::Reshape(_)
+            | Op::Permute(_)
+            | Op::Expand(_)
+            | Op::Slice { .. }
+            | Op::Assemble { .. }
+            | Op::Barrier(_)
+    );
+    !depends
 }
 
 impl Session {
@@ -100,6 +125,30 @@ impl Session {
     pub fn check_replicas_every(&mut self, runs: u64) {
         assert!(runs > 0, "check_replicas_every: 0 runs");
         self.compared_every = runs;
+    }
+
+    /// Asks all ranks to stop after the same run. The wish travels with the first exchange of each run from now on:
+    /// after that run [`Session::asked_to_stop`] is true on every rank. It changes nothing else, and cannot be taken
+    /// back. Ranks may ask at different moments, as each does that gets a signal.
+    ///
+    /// ```
+    /// # use wgrad::Session;
+    /// # fn train(session: &mut Session, interrupted: impl Fn() -> bool, mut step: impl FnMut(&mut Session)) {
+    /// while !session.asked_to_stop() {
+    ///     if interrupted() {
+    ///         session.ask_to_stop();
+    ///     }
+    ///     step(session);
+    /// }
+    /// # }
+    /// ```
+    pub fn ask_to_stop(&mut self) {
+        self.asking = true;
+    }
+
+    /// True if a rank has asked to stop: on all ranks after the same run, or at once if there is a single rank.
+    pub fn asked_to_stop(&self) -> bool {
+        self.asked || (self.asking && self.ranks() == 1)
     }
 
     fn parameters_hash(&mut self) -> Result<u64> {

@@ -15,7 +15,9 @@ use crate::{
     Error, Result,
     cli::{BenchArgs, Common},
     device::Place,
-    interrupt, say,
+    interrupt,
+    ranks::Share,
+    say,
 };
 use std::{cell::Cell, thread::available_parallelism, time::Duration};
 use wgrad::{Session, Step, Store};
@@ -120,7 +122,7 @@ pub fn bench(args: &BenchArgs, common: &Common) -> Result<()> {
     for (workload, source) in workloads.into_iter().zip(sources) {
         (workload.run)(&bench, source)?;
         if interrupt::requested() {
-            if !common.json {
+            if !common.json && common.rank.is_first() {
                 say!("Interrupted: unfinished results are left out");
             }
             break;
@@ -149,6 +151,9 @@ fn workloads(args: &BenchArgs, common: &Common) -> Result<Vec<&'static Workload>
             return Err(Error::Usage(format!("{name} has no batches: --batch is for {training}")));
         }
     }
+    if let (Some(_), Some(without)) = (args.ranks.ranks, workloads.iter().find(|workload| !workload.trains)) {
+        return Err(Error::Usage(format!("{} does not train, so ranks have nothing to share", without.name)));
+    }
     let results: Vec<&str> = workloads.iter().flat_map(|workload| (workload.results)()).collect();
     match args.only.iter().find(|only| !results.iter().any(|result| is_meant(result, only))) {
         Some(name) => Err(missing("result", name, &results)),
@@ -173,12 +178,17 @@ fn missing(what: &str, name: &str, known: &[&str]) -> Error {
 }
 
 impl Bench<'_> {
-    /// A session on the device.
+    /// A session on the device, of this rank.
     ///
     /// # Errors
     /// If the device has too little memory, or is lost.
     pub fn session(&self, store: Store) -> Result<Session> {
-        self.place.session(store)
+        Ok(self.common.rank.join(self.place.session(store)?))
+    }
+
+    /// The share of this rank in each batch.
+    pub fn share(&self) -> Share {
+        self.common.rank.share()
     }
 
     /// True if `--only` selects a result.
@@ -188,8 +198,12 @@ impl Bench<'_> {
 
     /// Prints a result.
     pub fn show(&self, name: &'static str, timing: &Timing, losses: Losses, rss_base: Option<f64>) {
+        if !self.common.rank.is_first() {
+            return;
+        }
         let (backend, threads, note) = (self.backend(), self.threads, self.note.clone());
-        let row = Row::new(name, timing, losses, Circumstances { backend, threads, rss_base, note });
+        let at = Circumstances { backend, threads, ranks: self.share().ranks, rss_base, note };
+        let row = Row::new(name, timing, losses, at);
         if self.common.json {
             row.json();
             return;

@@ -47,24 +47,19 @@ fn milliseconds(time: Duration) -> f64 {
 /// The losses of the first step and of step [`LAST_LOSS`].
 pub type Losses = (Option<f64>, Option<f64>);
 
-/// Times training steps. `step(i)` makes step `i` and returns its loss; `prepared` is the time of the preparation
-/// before. Returns `None` if the user interrupts it.
+/// Times training steps. `step(i, stops)` makes step `i` and returns its loss; with `stops` it may return `None`, and no
+/// step follows. `prepared` is the time of the preparation before. Returns `None` if the user interrupts it.
 pub fn steps(
     budget: Duration,
     prepared: Duration,
-    mut step: impl FnMut(usize) -> Result<f64>,
+    mut step: impl FnMut(usize, bool) -> Result<Option<f64>>,
 ) -> Result<Option<(Timing, Losses)>> {
     let (mut first, mut losses, mut times) = (prepared, (None, None), vec![]);
     let mut timed = Duration::ZERO;
     for i in 0.. {
-        if interrupt::requested() {
-            return Ok(None);
-        }
-        if i >= LAST_LOSS && (timed > budget || times.len() >= MOST) {
-            break;
-        }
+        let is_enough = i >= LAST_LOSS && (timed > budget || times.len() >= MOST);
         let start = Instant::now();
-        let loss = step(i)?;
+        let Some(loss) = step(i, is_enough || interrupt::requested())? else { break };
         let time = start.elapsed();
         match i {
             0 => (losses.0, first) = (Some(loss), prepared + time),
@@ -76,7 +71,7 @@ pub fn steps(
             timed += time;
         }
     }
-    Ok(Some((Timing::new(first, times), losses)))
+    Ok((!interrupt::requested()).then(|| (Timing::new(first, times), losses)))
 }
 
 /// Times an operation, which has ended when `call` returns. `prepared` is the time of the preparation before. Returns
@@ -123,14 +118,17 @@ mod tests {
 
     #[test]
     fn a_training_run_is_ten_steps_at_least_of_which_three_do_not_count() {
-        let made = steps(Duration::ZERO, Duration::ZERO, |i| Ok(i as f64)).expect("no step fails");
+        let made =
+            steps(Duration::ZERO, Duration::ZERO, |i, stops| Ok((!stops).then_some(i as f64))).expect("no step fails");
         let (timing, losses) = made.expect("nobody stops it");
         assert_eq!((timing.iters, losses), (7, (Some(0.0), Some(9.0))));
     }
 
     #[test]
     fn a_budget_that_is_never_used_up_ends_all_the_same() {
-        let (timing, _) = steps(Duration::MAX, Duration::ZERO, |_| Ok(0.0)).expect("fine").expect("nobody stops it");
+        let (timing, _) = steps(Duration::MAX, Duration::ZERO, |_, stops| Ok((!stops).then_some(0.0)))
+            .expect("fine")
+            .expect("nobody stops it");
         assert_eq!(timing.iters, MOST);
         let timing = calls(Duration::MAX, Duration::ZERO, || Ok(())).expect("fine").expect("nobody stops it");
         assert_eq!(timing.iters, MOST);

@@ -109,6 +109,10 @@ impl Training for Sequences {
         (self.batches)(self, source, batch)
     }
 
+    fn axis(&self) -> usize {
+        1
+    }
+
     fn loss<'t>(&self, (recurrent, head): &(Recurrent, Linear), x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
         (self.loss)(head.forward(recurrent.forward(x).last), y)
     }

@@ -20,6 +20,8 @@ pub struct Row {
     loss_last: Option<f64>,
     iters: usize,
     threads: usize,
+    #[serde(skip_serializing_if = "is_one")]
+    ranks: usize,
     first_step_ms: f64,
     note: String,
 }
@@ -29,8 +31,10 @@ pub struct Row {
 pub struct Circumstances {
     /// The backend: `cpu`, or `wgpu:` and the adapter's name.
     pub backend: String,
-    /// The number of CPU threads.
+    /// The number of CPU threads, of each rank.
     pub threads: usize,
+    /// The number of ranks.
+    pub ranks: usize,
     /// The peak resident memory of the process before the model was made, in MiB.
     pub rss_base: Option<f64>,
     /// A remark for the reader of the result.
@@ -55,6 +59,7 @@ impl Row {
             loss_last: losses.1,
             iters: timing.iters,
             threads: at.threads,
+            ranks: at.ranks,
             first_step_ms: round(timing.first_step, 1),
             note: at.note,
         }
@@ -78,6 +83,10 @@ impl Row {
             last
         );
     }
+}
+
+fn is_one(ranks: &usize) -> bool {
+    *ranks == 1
 }
 
 /// A loss with at least six significant digits, or `-`.

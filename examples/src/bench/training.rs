@@ -1,11 +1,12 @@
-//! Workloads that train a network. Each step is forward, backward, clip, update, and the loss read back.
+//! Workloads that train a network. Each step is forward, backward, clip, update, and the loss read back. Ranks share each
+//! batch, and the step then has an all-reduce.
 
 use super::{
     command::Bench,
     data::{Draw, Source, split, transposed},
     measure,
 };
-use crate::Result;
+use crate::{Error, Result, ranks::Share, run::stretch};
 use std::time::Instant;
 use wgrad::{Array, Optimizer, Param, ParamSet, Session, Store, Tensor};
 use wgrad_nn::data::Batch;
@@ -39,6 +40,11 @@ pub trait Training {
     /// # Errors
     /// If the source does not hold the batches.
     fn batches(&self, source: &mut Source, batch: usize) -> Result<Vec<Batch>>;
+
+    /// The dimension of the inputs that counts examples. In targets, it is the first dimension.
+    fn axis(&self) -> usize {
+        0
+    }
 
     /// The loss of a batch.
     fn loss<'t>(&self, model: &Self::Model, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t>;
@@ -89,14 +95,22 @@ pub fn run(training: &impl Training, bench: &Bench<'_>, mut source: Source) -> R
     let params = store.params();
     let optimizer = training.optimizer(&mut store, &params);
     let mut session = bench.session(store)?;
+    let (share, rows) = (bench.share(), bench.batch.unwrap_or(training.batch()));
+    if rows < share.ranks {
+        return Err(Error::Usage(format!("--ranks: {} ranks cannot share a batch of {rows} rows", share.ranks)));
+    }
     load(&mut session, &mut source, &training.weights(&model))?;
-    let batches = training.batches(&mut source, bench.batch.unwrap_or(training.batch()))?;
+    let whole = training.batches(&mut source, rows)?;
+    let own = share.rows(rows);
+    let batches: Vec<Batch> = whole.iter().map(|batch| stretch(batch, training.axis(), own.clone())).collect();
+    let factor = Share::factor(own.len(), rows, share.ranks);
     let start = Instant::now();
     let step = session.record(|t| {
         let (x, y) = (t.input_like("x", &batches[0]["x"]), t.input_like("y", &batches[0]["y"]));
         let loss = training.loss(&model, x, y);
-        t.tap("loss", loss);
-        let grads = loss.grad(&params);
+        let loss = factor.map_or(loss, |factor| loss * factor);
+        t.tap("loss", if share.ranks == 1 { loss } else { loss.sum_over_ranks() / share.ranks as f64 });
+        let grads = loss.grad(&params).all_reduce();
         optimizer.step(if training.clips() { grads.clip_by_global_norm(MAX_NORM) } else { grads });
     })?;
     let prepared = start.elapsed();
@@ -106,7 +120,13 @@ pub fn run(training: &impl Training, bench: &Bench<'_>, mut source: Source) -> R
         let taps = session.taps()?;
         Ok(taps.last().and_then(|taps| taps.scalar("loss")).expect("tapped by the step"))
     };
-    let measured = measure::steps(bench.budget, prepared, |i| make(&mut session, i))?;
+    let measured = measure::steps(bench.budget, prepared, |i, stops| {
+        if stops {
+            session.ask_to_stop();
+        }
+        // All ranks stop after the same step.
+        if session.asked_to_stop() { Ok(None) } else { make(&mut session, i).map(Some) }
+    })?;
     let Some((timing, losses)) = measured else { return Ok(()) };
     bench.show(training.name(), &timing, losses, rss_base);
     let mut next = 0..;

@@ -5,7 +5,7 @@ use crate::{
     Result,
     cli::Common,
     device::Place,
-    run::{self, Example, Network, Plan, Runnable, Settings, name_of},
+    run::{self, Example, Network, Objective, Plan, Runnable, Settings, name_of},
 };
 use wgrad::{Optimizer, ParamSet, Program, Session, Store, Tensor};
 use wgrad_nn::{
@@ -24,8 +24,8 @@ struct Classifier {
 }
 
 impl Network for Classifier {
-    fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
-        self.model.forward(x, true).cross_entropy(y)
+    fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Objective<'t> {
+        self.model.forward(x, true).cross_entropy(y).into()
     }
 
     fn metric<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {

@@ -8,7 +8,7 @@ use crate::{
     Result,
     cli::Common,
     device::Place,
-    run::{Example, LOSS, Network, Plan, Runnable, Settings, Tasks, name_of, open, program},
+    run::{Example, Network, Objective, Plan, Runnable, Settings, Tasks, name_of, open, program},
 };
 use wgrad::{Array, Optimizer, ParamSet, Program, Session, StateId, Store, Tensor};
 use wgrad_nn::{
@@ -43,16 +43,16 @@ impl Rnn {
 }
 
 impl Network for Rnn {
-    fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
+    fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Objective<'t> {
         let tape = x.tape();
         let forward = || if self.omega.is_some() { self.model.unrolled(x) } else { self.model.forward(x) };
         let (hidden, outputs) = if self.checkpoint { tape.checkpoint(forward) } else { forward() };
         let loss = self.model.loss(outputs, y);
-        tape.tap(LOSS, loss);
-        match self.omega {
+        let value = match self.omega {
             Some(weight) => loss + omega(loss, &self.model.recurrent, &hidden) * weight,
             None => loss,
-        }
+        };
+        Objective { value, mean: Some(loss) }
     }
 
     fn metric<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
@@ -85,6 +85,9 @@ impl Rnn {
             // The parameters on the tape are now the values after the update.
             let loss = self.plain_loss(batch.get("x"), batch.get("y"));
             let slope = loss.grad_wrt(&[log_bound])[0].expect("the new parameters depend on the bound");
+            // Only the sign counts, and all ranks must agree on it.
+            let rows = batch.get("y").shape()[0] as f64;
+            let slope = if t.ranks() == 1 { slope } else { (slope * rows).sum_over_ranks() };
             let rate = t.scalar(BOUND_RATE, slope.dtype());
             let up = slope.less(0.0).select(rate, rate.zeros_like());
             let down = slope.greater(0.0).select(rate, rate.zeros_like());

@@ -1,7 +1,8 @@
 //! The source of a run's batches.
 
 use crate::Result;
-use wgrad::Array;
+use std::ops::Range;
+use wgrad::{Array, Data as Values};
 use wgrad_nn::{
     checkpoint::Metadata,
     data::{Batch, Dataset, Loader, LoaderConfig, Position, Task},
@@ -121,30 +122,33 @@ impl Feed for Drawn {
 /// # Panics
 /// If `count` does not divide the number of samples.
 pub fn split(batch: &Batch, axis: usize, count: usize) -> Vec<Batch> {
-    let mut parts = vec![Batch::default(); count];
-    for (name, array) in batch.inputs() {
-        let axis = if name == "x" { axis } else { 0 };
-        for (part, of_part) in parts.iter_mut().zip(cut(array, axis, count)) {
-            *part = std::mem::take(part).with(name, of_part);
-        }
-    }
-    parts
+    let samples = batch["x"].shape()[axis];
+    assert!(samples.is_multiple_of(count), "{count} parts of {samples} samples");
+    let size = samples / count;
+    (0..count).map(|part| stretch(batch, axis, part * size..(part + 1) * size)).collect()
 }
 
-fn cut(array: &Array, axis: usize, count: usize) -> Vec<Array> {
-    if count == 1 {
-        return vec![array.clone()];
-    }
-    let shape = array.shape();
-    assert!(shape[axis].is_multiple_of(count), "{count} parts of {shape} along dimension {axis}");
-    let part = shape.with(axis, shape[axis] / count);
-    let (outer, inner): (usize, usize) = (shape[..axis].iter().product(), part[axis..].iter().product());
-    let values = array.to_f64();
-    let of = |at: usize| {
-        let rows = (0..outer).flat_map(|row| &values[(row * count + at) * inner..][..inner]);
-        Array::new(part.clone(), wgrad::Data::from_f64(array.dtype(), &rows.copied().collect::<Vec<_>>()))
+/// Some samples of a batch, side by side, along dimension `axis` of the inputs `x` and the first dimension of all other
+/// arrays.
+pub fn stretch(batch: &Batch, axis: usize, samples: Range<usize>) -> Batch {
+    let part = |part: Batch, (name, array): (&str, &Array)| {
+        let axis = if name == "x" { axis } else { 0 };
+        part.with(name, cut(array, axis, samples.clone()))
     };
-    (0..count).map(of).collect()
+    batch.inputs().into_iter().fold(Batch::default(), part)
+}
+
+/// The elements of an array within a range along one dimension.
+fn cut(array: &Array, axis: usize, range: Range<usize>) -> Array {
+    let shape = array.shape();
+    if range == (0..shape[axis]) {
+        return array.clone();
+    }
+    let (outer, inner): (usize, usize) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
+    let rows = (0..outer).map(|row| row * shape[axis]);
+    let rows = rows.map(|row| array.data().slice((row + range.start) * inner..(row + range.end) * inner));
+    let none = || Values::zeros(array.dtype(), 0);
+    Array::new(shape.with(axis, range.len()), Values::concat(rows).unwrap_or_else(none))
 }
 
 #[cfg(test)]
@@ -189,6 +193,9 @@ mod tests {
         let parts = split(&Batch::new(x.clone(), y.clone()), 1, 2);
         assert_eq!(parts[1]["x"], Array::new([2, 2, 1], vec![2f32, 3.0, 6.0, 7.0]));
         assert_eq!(parts[1]["y"], Array::new([2], vec![2u32, 3]));
-        assert_eq!(split(&Batch::new(x.clone(), y.clone()), 1, 1), [Batch::new(x, y)]);
+        assert_eq!(split(&Batch::new(x.clone(), y.clone()), 1, 1), [Batch::new(x.clone(), y.clone())]);
+        let rest = stretch(&Batch::new(x, y), 1, 1..4);
+        assert_eq!(rest["x"], Array::new([2, 3, 1], vec![1f32, 2.0, 3.0, 5.0, 6.0, 7.0]));
+        assert_eq!(rest["y"], Array::new([3], vec![1u32, 2, 3]));
     }
 }

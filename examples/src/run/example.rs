@@ -1,6 +1,6 @@
 //! The interface between an example and a run.
 
-use crate::{Error, Result, cli::Common, device::Place, history::Observed, report::Metric};
+use crate::{Error, Result, cli::Common, device::Place, history::Observed, ranks::Share, report::Metric};
 use wgrad::{Lint, Program, Session, Taps};
 use wgrad_nn::{
     Measurement, Update,
@@ -78,6 +78,12 @@ pub trait Example {
 
     /// The settings that a resumed run must share with the saved run, beyond the names and shapes of the tensors.
     fn identity(&self) -> Vec<(&'static str, String)>;
+
+    /// Takes this share of each batch from now on. The steps are then those of a session of as many ranks.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if there are more ranks than rows.
+    fn join(&mut self, share: Share) -> Result<()>;
 
     /// Makes one training step.
     ///

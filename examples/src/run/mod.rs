@@ -17,11 +17,11 @@ mod train;
 
 pub(crate) use cases::name_of;
 pub use cases::{Case, Cure, cases, cured};
-pub use data::{Data, Feed, Tasks};
+pub use data::{Data, Feed, Tasks, stretch};
 pub use diagnose::{Diagnose, diagnose};
 pub use example::{Example, Names, Runnable, Seen, Settings};
 pub use metrics::{Kept, Metrics, QUEUE};
-pub use network::{LOSS, Network, Plan, open, program};
+pub use network::{Network, Objective, Plan, open, program};
 pub use recorded::measured;
 pub use show::{Asked, Beside, compare, line, show};
 pub use table::{Column, table};

@@ -1,8 +1,12 @@
 //! Networks with a trainer: micro-batches, held-out data, and the flow of gradients through the layers.
 
-use super::{Data, Example, Feed, Names, Seen, Settings, data::split, measured};
-use crate::{Error, Result, cli::Training, device::Place, history::Observed};
-use wgrad::{Layout, Lint, Optimizer, Param, ParamSet, Program, Session, Store, Tape, Taps, Tensor};
+use super::{
+    Data, Example, Feed, Names, Seen, Settings,
+    data::{split, stretch},
+    measured,
+};
+use crate::{Error, Result, cli::Training, device::Place, history::Observed, ranks::Share};
+use wgrad::{Array, Layout, Lint, Optimizer, Param, ParamSet, Program, Session, Store, Tape, Taps, Tensor};
 use wgrad_nn::{
     Detail, FlowMeasure, Loss, Measurement, MonitorConfig, Trainer, TrainerConfig,
     checkpoint::Metadata,
@@ -13,8 +17,13 @@ use wgrad_nn::{
 
 /// A model with its loss and its metric.
 pub trait Network: Clone + 'static {
-    /// The value to minimise for a batch: the mean loss, or another value; the mean loss is then tapped as [`LOSS`].
-    fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t>;
+    /// The loss of a batch.
+    fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Objective<'t>;
+
+    /// True if the value to minimise is a sum over the batch, and not a mean.
+    fn is_sum(&self) -> bool {
+        false
+    }
 
     /// The mean metric of a batch of held-out data.
     fn metric<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t>;
@@ -33,8 +42,23 @@ pub trait Network: Clone + 'static {
     }
 }
 
+/// The loss of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Objective<'t> {
+    /// The value to minimise: the mean loss, or another value.
+    pub value: Tensor<'t>,
+    /// The mean loss, which the run shows, if it minimises another value.
+    pub mean: Option<Tensor<'t>>,
+}
+
+impl<'t> From<Tensor<'t>> for Objective<'t> {
+    fn from(value: Tensor<'t>) -> Self {
+        Self { value, mean: None }
+    }
+}
+
 /// The tap of the mean loss, if the run minimises another value.
-pub const LOSS: &str = "example/loss";
+const LOSS: &str = "example/loss";
 
 /// The plan of a network's training.
 pub struct Plan<D> {
@@ -64,6 +88,8 @@ struct Trained<N> {
     trainer: Trainer,
     feed: Box<dyn Feed>,
     held_out: Vec<Batch>,
+    /// The share of this rank in each micro-batch.
+    share: Share,
     /// The indices, among all parameters, of the weights whose gradient norms are shown.
     weights: Vec<usize>,
     /// The mean losses of the micro-batches of the current update, as far as they are tapped as [`LOSS`].
@@ -72,7 +98,7 @@ struct Trained<N> {
     flow: Vec<f64>,
     /// The recorded update, without its measurements.
     program: Program,
-    /// The last micro-batch.
+    /// The last micro-batch, with the rows of all ranks.
     last: Option<Batch>,
     place: Place,
 }
@@ -112,10 +138,33 @@ fn trainer<N: Network, D>(
         Some(_) => TrainerConfig { profile: true, ..setup.of(config) },
         None => shown(config),
     };
-    let trained = network.clone();
+    let (trained, rows) = (network.clone(), plan.settings.batch / plan.training.accumulate);
     network.train(Trainer::new(store, params, optimizer, config, move |batch| {
-        Loss::from(trained.loss(batch.get("x"), batch.get("y")))
+        let (x, y) = (batch.get("x"), batch.get("y"));
+        let Objective { value, mean } = trained.loss(x, y);
+        let (own, ranks) = (y.shape()[0], x.tape().ranks());
+        let factor = Share::factor(own, rows, ranks);
+        if let Some(mean) = mean {
+            x.tape().tap(LOSS, over_ranks(times(mean, factor)));
+        }
+        let of_sum = (ranks > 1).then_some(ranks as f64);
+        Loss::from(times(value, if trained.is_sum() { of_sum } else { factor }))
     }))
+}
+
+/// The tensor times a factor, if there is one.
+#[track_caller]
+fn times(x: Tensor<'_>, factor: Option<f64>) -> Tensor<'_> {
+    factor.map_or(x, |factor| x * factor)
+}
+
+/// The mean over all ranks.
+#[track_caller]
+fn over_ranks(x: Tensor<'_>) -> Tensor<'_> {
+    match x.tape().ranks() {
+        1 => x,
+        ranks => x.sum_over_ranks() / ranks as f64,
+    }
 }
 
 /// The names of the numbers in a program's flow, first to last: layers, or time steps.
@@ -195,6 +244,7 @@ pub fn open<N: Network, D: Data>(
         trainer,
         feed,
         held_out,
+        share: Share::default(),
         weights,
         losses: vec![],
         flow: vec![],
@@ -213,9 +263,17 @@ fn flow(measured: &Measurement, share: f64) -> Vec<f64> {
     flows.flat_map(of).map(|mean| mean * share).collect()
 }
 
-/// The metric on held-out data.
-fn evaluate<N: Network>(network: &N, held_out: &[Batch], session: &mut Session) -> Result<f64> {
-    for batch in held_out {
+/// The metric on held-out data. Each rank computes that of its share, and all get that of all.
+fn evaluate<N: Network>(
+    network: &N,
+    held_out: &[Batch],
+    axis: usize,
+    share: Share,
+    session: &mut Session,
+) -> Result<f64> {
+    let own = held_out.iter().map(|batch| stretch(batch, axis, share.rows(batch["y"].shape()[0])));
+    let own: Vec<Batch> = own.filter(|batch| batch["y"].shape()[0] > 0).collect();
+    for batch in &own {
         session.run_cached("evaluation", &batch.inputs(), |t| {
             let input = |name: &str| t.input_like(name, &batch[name]);
             t.tap("metric", network.metric(input("x"), input("y")));
@@ -223,10 +281,20 @@ fn evaluate<N: Network>(network: &N, held_out: &[Batch], session: &mut Session) 
     }
     session.wait()?;
     let means = session.taps()?;
-    let of = means.iter().filter_map(|taps| taps.scalar("metric")).zip(held_out);
+    let of = means.iter().filter_map(|taps| taps.scalar("metric")).zip(&own);
     let sized = of.map(|(mean, batch)| (mean, batch["y"].shape()[0] as f64));
     let (sum, count) = sized.fold((0.0, 0.0), |(sum, count), (mean, size)| (sum + mean * size, count + size));
-    Ok(sum / count)
+    if share.ranks == 1 {
+        return Ok(sum / count);
+    }
+    let own = Array::new([2], vec![sum as f32, count as f32]);
+    session.run_cached("evaluation of all ranks", &[("own", &own)], |t| {
+        t.tap("all", t.input_like("own", &own).sum_over_ranks());
+    })?;
+    session.wait()?;
+    let taps = session.taps()?;
+    let all = taps.last().and_then(|taps| taps.get("all")).expect("tapped by the run");
+    Ok(all.item(0) / all.item(1))
 }
 
 impl<N: Network> Example for Trained<N> {
@@ -242,10 +310,22 @@ impl<N: Network> Example for Trained<N> {
         self.identity.clone()
     }
 
+    fn join(&mut self, share: Share) -> Result<()> {
+        let (rows, ranks) = (self.settings.batch / self.accumulate, share.ranks);
+        if ranks > rows {
+            let of = if self.accumulate == 1 { "batch" } else { "micro-batch" };
+            return Err(Error::Usage(format!("--ranks: {ranks} ranks cannot share a {of} of {rows} rows")));
+        }
+        self.share = share;
+        Ok(())
+    }
+
     fn step(&mut self, session: &mut Session) -> Result<()> {
         let batch = self.feed.next()?;
-        for micro in split(&batch, self.feed.axis(), self.accumulate) {
-            self.trainer.step(session, &micro.inputs())?;
+        let axis = self.feed.axis();
+        for micro in split(&batch, axis, self.accumulate) {
+            let own = stretch(&micro, axis, self.share.rows(micro["y"].shape()[0]));
+            self.trainer.step(session, &own.inputs())?;
             self.last = Some(micro);
         }
         Ok(())
@@ -253,9 +333,9 @@ impl<N: Network> Example for Trained<N> {
 
     fn observe(&mut self, taps: &Taps, tell: &mut dyn FnMut(Seen<'_>)) {
         let runs = std::slice::from_ref(taps);
-        // A micro-batch measures the gradient of its own mean loss. This factor converts it to the mean loss of the
-        // whole batch.
-        let share = 1.0 / self.accumulate as f64;
+        // A micro-batch measures the gradient of its own mean loss, and each rank that of its rows. This factor converts
+        // it to the mean loss of the whole batch.
+        let share = 1.0 / (self.accumulate * self.share.ranks) as f64;
         let measured = self.trainer.measurements(runs);
         if let Some(measured) = measured.first() {
             self.flow = flow(measured, share);
@@ -282,16 +362,17 @@ impl<N: Network> Example for Trained<N> {
     }
 
     fn evaluate(&mut self, session: &mut Session) -> Result<f64> {
-        evaluate(&self.network, &self.held_out, session)
+        evaluate(&self.network, &self.held_out, self.feed.axis(), self.share, session)
     }
 
     fn opened(self: Box<Self>, session: Session) -> Opened<Error> {
         let Self { trainer, mut feed, accumulate, network, held_out, .. } = *self;
+        let axis = feed.axis();
         let batches = move || {
             let batch = feed.next()?;
             Ok(split(&batch, feed.axis(), accumulate).into_iter().map(|micro| micro.into_iter().collect()).collect())
         };
-        let judge = move |session: &mut Session| evaluate(&network, &held_out, session);
+        let judge = move |session: &mut Session| evaluate(&network, &held_out, axis, Share::default(), session);
         Opened { trainer, session, batches: Box::new(batches), judge: Some(Box::new(judge)) }
     }
 

@@ -8,7 +8,8 @@ use wgrad_nn::{Capsule, track::Recorded};
 /// A step with the times of its kernels, and the ranges of its values for the current states.
 ///
 /// For a GPU, the ranges are computed on the CPU, from the same states. Each operation alone would be a kernel to
-/// compile, which takes some software renderers minutes. The recorded `moment` then says so.
+/// compile, which takes some software renderers minutes. The recorded `moment` then says so. A rank among others
+/// measures a copy of its session, which needs no other rank; the program must be one for a single rank.
 ///
 /// # Errors
 /// If a device fails.
@@ -19,6 +20,10 @@ pub fn measured(
     moment: &str,
     place: &Place,
 ) -> Result<Recorded> {
+    if session.ranks() > 1 {
+        let (mut alone, step) = Capsule::of(session, program, inputs)?.open(place.backend()?)?;
+        return measured(&mut alone, &step, inputs, moment, place);
+    }
     let recorded = Recorded::new(program);
     let recorded = match place {
         Place::Cpu { .. } => recorded.with_ranges(session, inputs, moment)?,

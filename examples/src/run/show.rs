@@ -63,7 +63,8 @@ where
     show(&asked, common, options)
 }
 
-/// Runs the run for comparison, if there is one, then the requested run, and prints the results.
+/// Runs the run for comparison, if there is one, then the requested run, and prints the results. Among ranks, the first
+/// prints, and all run.
 ///
 /// # Errors
 /// As [`Files::open`] and [`run`].
@@ -82,24 +83,33 @@ pub fn show(asked: &Asked<'_>, common: &Common, options: &RunOptions) -> Result<
     let args = &options.files;
     // The device comes first, so that a run without a device creates no file.
     let place = Place::open(common)?;
-    let files = Files::open(args, options.kept())?;
-    let watch = if common.quiet { Watch::Silent } else { Watch::Bar };
+    let is_first = common.rank.is_first();
+    let files = Files::open(args, options.kept(), is_first)?;
+    let watch = if common.quiet || !is_first { Watch::Silent } else { Watch::Bar };
+    let tell = |text: String| {
+        if is_first {
+            say!("{text}");
+        }
+    };
     let mut beside = None;
     if let Some(other) = asked.beside.as_ref().filter(|_| !common.json && !common.quiet) {
         check(asked.run, common, &place, &files)?;
-        say!("First {}, for the comparison:", other.title);
+        tell(format!("First {}, for the comparison:", other.title));
         let run = run(&*other.run, common, &place, &Files::default(), watch)?;
-        say!("{}", line(&run));
+        tell(line(&run));
         if run.interrupted {
-            say!("Interrupted before the run itself: nothing is saved");
+            tell("Interrupted before the run itself: nothing is saved".into());
             return Ok(());
         }
-        say!("\nNow as asked:");
+        tell("\nNow as asked:".into());
         beside = Some((other.title, run));
     }
     let finished = run(asked.run, common, &place, &files, watch)?;
     // The files are complete here, even if the results cannot be printed.
     drop(files);
+    if !is_first {
+        return Ok(());
+    }
     if common.json {
         json(&finished.report);
         return Ok(());

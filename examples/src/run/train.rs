@@ -11,6 +11,7 @@ use crate::{
     device::Place,
     history::History,
     interrupt,
+    ranks::own_streams,
     report::{Ending, Identity, Report},
 };
 use std::{
@@ -37,12 +38,12 @@ pub struct Files {
 
 impl Files {
     /// Opens the files before the training, so that no run trains in vain for a file that cannot be written, or that
-    /// another run saves to.
+    /// another run saves to. Among ranks, only the first `writes`; all read the checkpoint.
     ///
     /// # Errors
     /// As [`SaveFile::open`], [`checkpoint::metadata`] and [`Metrics::open`].
-    pub fn open(args: &FileArgs, kept: Kept<'_>) -> Result<Self> {
-        let save = args.save.as_ref().map(SaveFile::open).transpose()?;
+    pub fn open(args: &FileArgs, kept: Kept<'_>, writes: bool) -> Result<Self> {
+        let save = args.save.as_ref().filter(|_| writes).map(SaveFile::open).transpose()?;
         if let Some((file, why)) = save.as_ref().and_then(|file| Some((file, file.unlocked()?))) {
             let path = file.path().display();
             eprintln!("wgrad: {path} cannot be locked ({why}), so another run could save to the same file");
@@ -52,7 +53,7 @@ impl Files {
         if let Some(path) = &resume {
             checkpoint::metadata(path)?;
         }
-        let metrics = Metrics::open(kept, resume.is_some(), QUEUE)?;
+        let metrics = if writes { Metrics::open(kept, resume.is_some(), QUEUE)? } else { None };
         Ok(Self { save, resume, metrics: RefCell::new(metrics), is_reported: kept.report.is_some() })
     }
 }
@@ -169,7 +170,7 @@ impl<'a> Run<'a> {
             Live::new(watch == Watch::Bar && Live::is_wanted(self.common), steps, self.made, batch, metric.name);
         let start = Instant::now();
         let mut value = f64::NAN;
-        let mut interrupted = false;
+        let mut stopped = false;
         loop {
             // The evaluation also comes before the first step, because a run that resumes at its end has nothing left
             // to do.
@@ -183,12 +184,16 @@ impl<'a> Run<'a> {
                     break;
                 }
             }
-            // A run does not recover from a non-finite loss.
-            if self.made >= self.settings.steps || self.history.last_loss().is_some_and(|loss| !loss.is_finite()) {
+            if self.made >= self.settings.steps {
                 break;
             }
-            if interrupt::requested() && self.made > 0 {
-                interrupted = true;
+            // A run does not recover from a non-finite loss. Ranks learn of it, and of Ctrl-C, at different moments, and
+            // stop together.
+            if !self.is_sound() || (interrupt::requested() && self.made > 0) {
+                self.session.ask_to_stop();
+            }
+            if self.session.asked_to_stop() {
+                stopped = true;
                 break;
             }
             self.step()?;
@@ -196,6 +201,7 @@ impl<'a> Run<'a> {
         }
         self.live.clear();
         self.arrive()?;
+        let interrupted = stopped && self.is_sound();
         if self.history.is_empty() {
             let path = files.resume.as_ref().map_or(String::new(), |path| path.display().to_string());
             return Err(Error::Usage(format!("{path} holds no steps, and this command asks for none")));
@@ -214,8 +220,11 @@ impl<'a> Run<'a> {
             {
                 metrics.recorded(self.made, recorded);
             }
-            let is_sound = self.history.last_loss().is_none_or(f64::is_finite);
-            metrics.finish(self.made, if interrupted { End::Interrupted } else { End::of(is_sound) })?;
+            metrics.finish(self.made, if interrupted { End::Interrupted } else { End::of(self.is_sound()) })?;
+        }
+        if self.session.ranks() > 1 {
+            // The others wait here until the first rank has saved, so that its failure is theirs too.
+            self.session.check_replicas()?;
         }
         let ending = Ending {
             metric: self.settings.metric,
@@ -224,7 +233,7 @@ impl<'a> Run<'a> {
             ms_per_step: self.ms_per_step(),
         };
         let report = Report::new(self.identity(), &self.history, &ending);
-        let told = !interrupted && !self.common.json && !self.common.quiet;
+        let told = !interrupted && !self.common.json && !self.common.quiet && self.common.rank.is_first();
         let remarks = if told { self.example.remarks(&mut self.session)? } else { vec![] };
         if let Some(lint) = self.clips.lint().filter(|_| warns) {
             eprintln!("{lint}");
@@ -236,7 +245,10 @@ impl<'a> Run<'a> {
     fn open(asked: &'a dyn Runnable, common: &'a Common, place: &Place, files: &Files) -> Result<Self> {
         let full = MonitorConfig { every: EVERY, histograms: true, ..MonitorConfig::default() };
         let setup = Setup { monitor: files.is_reported.then_some(full), ..Setup::default() };
-        let (example, session) = asked.open(common, place, &setup)?;
+        let (mut example, session) = asked.open(common, place, &setup)?;
+        let share = common.rank.share();
+        example.join(share)?;
+        let session = common.rank.join(session);
         let settings = example.settings().clone();
         let mut run = Self {
             common,
@@ -255,6 +267,7 @@ impl<'a> Run<'a> {
         if let Some(path) = &files.resume {
             run.resume(path)?;
         }
+        own_streams(&mut run.session, share)?;
         Ok(run)
     }
 
@@ -262,6 +275,11 @@ impl<'a> Run<'a> {
     fn due(&self) -> bool {
         let steps = self.made;
         steps > 0 && (steps.is_multiple_of(self.settings.evaluate_every) || steps == self.settings.steps)
+    }
+
+    /// True if the last loss is finite.
+    fn is_sound(&self) -> bool {
+        self.history.last_loss().is_none_or(f64::is_finite)
     }
 
     /// True if this process has made a step.

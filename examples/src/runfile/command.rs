@@ -21,7 +21,7 @@ pub struct TrainArgs {
     #[arg(value_name = "FILE.toml", required_unless_present = "print_defaults", conflicts_with = "print_defaults")]
     pub file: Option<PathBuf>,
     /// Print a complete file with comments, and train nothing: mlp, rnn, transformer, resnet or two-tower
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", conflicts_with = "ranks")]
     pub print_defaults: Option<String>,
     /// The run's files, or a diagnosis
     #[command(flatten)]

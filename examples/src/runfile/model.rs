@@ -1,7 +1,7 @@
 //! The models of run files as networks, with their losses and metrics.
 
 use super::config::{LossConfig, Unguarded};
-use crate::run::{LOSS, Network};
+use crate::run::{Network, Objective};
 use wgrad::{CrossEntropy, Reduction, Tensor};
 use wgrad_nn::{Dropout, Gpt, Linear, Mlp, Recurrent, ResNet};
 
@@ -93,7 +93,7 @@ impl Judged {
 }
 
 impl Network for Judged {
-    fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
+    fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Objective<'t> {
         let tape = x.tape();
         if let Some(dropout) = self.dropout {
             dropout.rng().advance(tape);
@@ -102,16 +102,19 @@ impl Network for Judged {
         let y = if self.targets == Targets::Numbers { y } else { y.reshape([y.numel()]) };
         tape.scoped("loss", || {
             let mut loss = self.asked(outputs, y);
-            if self.loss.sum || self.loss.weight != 1.0 {
-                // The run minimises another number than the mean loss that it reports.
-                tape.tap(LOSS, self.mean(outputs, y));
-            }
+            // The run minimises another number than the mean loss that it reports.
+            let mean = (self.loss.sum || self.loss.weight != 1.0).then(|| self.mean(outputs, y));
             if let (Unguarded::Sqrt, Outputs::Mlp(mlp)) = (self.loss.unguarded, &self.model) {
                 let bias = tape.param(mlp.head.bias.expect("a head has one"));
                 loss += bias.square().sum().sqrt();
             }
-            if self.loss.weight == 1.0 { loss } else { loss * self.loss.weight }
+            let value = if self.loss.weight == 1.0 { loss } else { loss * self.loss.weight };
+            Objective { value, mean }
         })
+    }
+
+    fn is_sum(&self) -> bool {
+        self.loss.sum
     }
 
     fn metric<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {

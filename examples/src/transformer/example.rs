@@ -8,7 +8,7 @@ use crate::{
     Result,
     cli::Common,
     device::Place,
-    run::{self, Example, Network, Plan, Runnable, Settings, name_of},
+    run::{self, Example, Network, Objective, Plan, Runnable, Settings, name_of},
 };
 use wgrad::{Array, Optimizer, Param, ParamSet, Program, Session, Store, Tensor};
 use wgrad_nn::{
@@ -139,10 +139,11 @@ pub(crate) fn enlarge(session: &mut Session, qkv: Param, gain: f64) -> Result<()
 }
 
 impl Network for Decoder {
-    fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
+    fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Objective<'t> {
         let (loss, divisor) = (self.model.loss(x, y, true), self.divisor);
         // Only the gradient is divided; the reported loss stays as it is.
-        if divisor == 1.0 { loss } else { loss.on_grad(move |g| g / divisor) }
+        let loss = if divisor == 1.0 { loss } else { loss.on_grad(move |g| g / divisor) };
+        loss.into()
     }
 
     fn metric<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {

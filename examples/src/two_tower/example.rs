@@ -9,7 +9,7 @@ use crate::{
     Result,
     cli::Common,
     device::Place,
-    run::{self, Example, LOSS, Network, Plan, Runnable, Settings, name_of},
+    run::{self, Example, Network, Objective, Plan, Runnable, Settings, name_of},
 };
 use wgrad::{Array, DType, Optimizer, ParamSet, Program, Session, Store, Tensor};
 use wgrad_nn::{
@@ -109,13 +109,12 @@ fn symbols(y: Tensor<'_>) -> Tensor<'_> {
 }
 
 impl Network for Describer {
-    fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Tensor<'t> {
+    fn loss<'t>(&self, x: Tensor<'t>, y: Tensor<'t>) -> Objective<'t> {
         let loss = self.objective(x, y, true);
-        if self.weight == 1.0 {
-            return loss;
+        match self.weight {
+            1.0 => loss.into(),
+            weight => Objective { value: loss * weight, mean: Some(loss) },
         }
-        x.tape().tap(LOSS, loss);
-        loss * self.weight
     }
 
     /// The share of images whose description is right to the last symbol. The decoder's own description of an image is

@@ -9,7 +9,12 @@ mod files;
 mod gpu;
 #[cfg(unix)]
 mod interrupts;
+#[cfg(unix)]
+mod launch;
+#[cfg(all(unix, feature = "mpi"))]
+mod mpi;
 mod output;
+mod ranks;
 mod replay;
 mod reports;
 mod resnet;

@@ -36,7 +36,7 @@ pub fn widths(root: &Path) -> Result<()> {
 /// Runs the tests in an environment.
 fn suite(root: &Path, environment: &[(&str, &str)]) -> Result<()> {
     for tests in SUITE {
-        let mut command = cargo(root, ["test", "--package", "wgrad-tests", "--all-features"]);
+        let mut command = cargo(root, ["test", "--package", "wgrad-tests"]);
         run_command(command.args(tests).envs(environment.iter().copied()))?;
     }
     Ok(())

@@ -10,6 +10,7 @@ mod error;
 mod fuzz;
 mod gpu;
 mod hosts;
+mod mpi;
 mod peers;
 mod shaders;
 mod size;
@@ -41,6 +42,7 @@ Subcommands:
   peers <results>   put the tables of wgrad beside its peers into BENCHMARKS.md and docs/measurements.md, from files of rows of `bench/peers/run_all`
   floor             run the tests of the wgpu backend on the least of what devices offer
   widths            run the tests of the wgpu backend with subgroups of 4, 8 and 16 invocations
+  mpi               run the tests of ranks that are processes of MPI, under mpirun with 2, 3 and 4 ranks
   hosts [<names>]   try other hosts, or those named of macos, arm, wasm, browser and windows: checks for macOS, tests on ARM
                     by QEMU, the page in Chromium, and Windows by Wine, with Vulkan and DX12
   web               make the page that trains in a browser
@@ -51,7 +53,7 @@ Exit status: that of the command that failed, 1 for a failed check, 2 for wrong 
 ";
 
 /// The subcommands, for whoever names another.
-const SUBCOMMANDS: &str = "test, check, fuzz, shaders, cases, peers, floor, widths, hosts, web, size or help";
+const SUBCOMMANDS: &str = "test, check, fuzz, shaders, cases, peers, floor, widths, mpi, hosts, web, size or help";
 
 /// One subcommand with its arguments.
 #[derive(Debug, PartialEq, Eq)]
@@ -72,6 +74,8 @@ enum Task {
     Floor,
     /// Run them with subgroups of several widths.
     Widths,
+    /// Run the tests of ranks of MPI.
+    Mpi,
     /// Try other hosts, all or these.
     Hosts(Vec<OsString>),
     /// Make the page.
@@ -106,6 +110,7 @@ impl Task {
             Some("check") => Task::Check,
             Some("floor") => Task::Floor,
             Some("widths") => Task::Widths,
+            Some("mpi") => Task::Mpi,
             Some("size") => Task::Size,
             Some("help" | "--help" | "-h") => Task::Help,
             _ => {
@@ -132,6 +137,7 @@ impl Task {
             Task::Peers(files) => peers::run(&command::workspace_root()?, &files),
             Task::Floor => gpu::floor(&command::workspace_root()?),
             Task::Widths => gpu::widths(&command::workspace_root()?),
+            Task::Mpi => mpi::run(&command::workspace_root()?),
             Task::Hosts(names) => hosts::run(&command::workspace_root()?, &names),
             Task::Web => hosts::web(&command::workspace_root()?),
             Task::Size => size::run(&command::workspace_root()?),
@@ -176,7 +182,7 @@ mod tests {
 
     #[test]
     fn wrong_usage_exits_with_2_and_names_what_is_allowed() {
-        for line in ["", "tests", "test norm", "check --fix", "size now", "floor 4", "widths 4"] {
+        for line in ["", "tests", "test norm", "check --fix", "size now", "floor 4", "widths 4", "mpi 4"] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line:?}");
         }
         assert_eq!(parse("shaders a.wgsl").unwrap(), Task::Shaders(vec!["a.wgsl".into()]));

@@ -5,18 +5,19 @@ use std::path::Path;
 
 use crate::command::{cargo, run as run_command};
 use crate::error::Result;
-use crate::{browser, tensorboard, vulkan};
+use crate::{browser, mpi, tensorboard, vulkan};
 
 /// Runs all tests, doc tests too, in the dev profile; `args` go to `cargo test`.
 ///
-/// The tests need a C linker; and a Vulkan driver, a browser and TensorBoard, which are installed where they are missing and
-/// that is allowed.
+/// The tests need a C linker; and a Vulkan driver, a browser, TensorBoard and MPI, which are installed where they are missing
+/// and that is allowed.
 /// A target that fails does not keep the others from running, so that one run names everything that is wrong.
 pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     vulkan::provide()?;
     browser::provide()?;
+    let mpi = mpi::features()?;
     let cache = vulkan::cache(root);
     let python = tensorboard::provide(root)?;
-    let mut tests = cargo(root, ["test", "--workspace", "--all-features", "--no-fail-fast"]);
-    run_command(tests.env("MESA_SHADER_CACHE_DIR", cache).env("WGRAD_TENSORBOARD", python).args(args))
+    let mut tests = cargo(root, ["test", "--workspace", "--no-fail-fast"]);
+    run_command(tests.env("MESA_SHADER_CACHE_DIR", cache).env("WGRAD_TENSORBOARD", python).args(mpi).args(args))
 }

@@ -1,0 +1,380 @@
+//! The exchange of values, and the end of a world.
+
+use crate::{
+    Error,
+    message::{Message, Values, bytes_of, data_from, inlined, layout, place},
+    pace::Pace,
+    wire::{Broken, Move, Wire},
+};
+use std::{collections::VecDeque, ops::Range, sync::Arc, time::Duration};
+use wgrad::{
+    Collective, Data, Error as Lost, Result,
+    collective::{Difference, Exchange, Stamp, Way, judge, reduced},
+    op::Reduce,
+};
+
+/// The time that a rank which has lost another waits, at its end, for the rest to do so too: the launcher ends all
+/// processes when the first ends so, and each is to tell its error before that.
+const PARTING: Duration = Duration::from_secs(2);
+
+/// This process as a rank among those that a launcher of MPI, such as `mpirun`, has started.
+///
+/// Values are added in the order of the ranks, in their own type (f16 values in f32, rounded once), as
+/// [`wgrad::InProcess`] does it and with the same bits.
+///
+/// Dropping it says so to the others, whose exchange fails at once with [`wgrad::Error::RankLost`]. It then waits until all
+/// have left, as MPI wants it; only if a rank was lost by its silence, MPI stays without an orderly end.
+pub struct World {
+    wire: Wire,
+    patience: Duration,
+    /// The number of exchanges so far.
+    turn: u64,
+    /// Messages of ranks that came while something else was under way.
+    heard: Vec<VecDeque<Message>>,
+    /// The ranks from which nothing more comes.
+    gone: Vec<bool>,
+    /// The rank because of which this world is at its end.
+    lost: Option<usize>,
+    /// True if a rank was silent for too long, here or elsewhere.
+    silence: bool,
+    /// True if this rank has said that it leaves.
+    parted: bool,
+}
+
+impl World {
+    /// Connects to all other ranks, once in a process. `patience` is the longest that a rank waits for another in an
+    /// exchange, and must be the same on all. It covers what the slowest rank computes from one exchange to the next.
+    ///
+    /// # Errors
+    /// If this process was not started by a launcher of MPI, or has been connected before; if a rank is another version of
+    /// wgrad, has another patience or does not answer.
+    pub fn connect(patience: Duration) -> std::result::Result<Self, Error> {
+        let wire = Wire::start()?;
+        let ranks = wire.ranks();
+        let heard = (0..ranks).map(|_| VecDeque::new()).collect();
+        let mut gone = vec![false; ranks];
+        gone[wire.rank()] = true;
+        let mut world = Self { wire, patience, turn: 0, heard, gone, lost: None, silence: false, parted: false };
+        let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        let hellos = world.meet(&Message::hello(nanos))?;
+        let Message::Hello { version: first, patience: first_patience } = &hellos[0] else {
+            return Err(other_version(0));
+        };
+        for (rank, hello) in hellos.iter().enumerate() {
+            match hello {
+                Message::Hello { version, .. } if version != first => return Err(other_version(rank)),
+                Message::Hello { patience, .. } if patience != first_patience => return Err(Error::Patience { rank }),
+                Message::Hello { .. } => {}
+                _ => return Err(other_version(rank)),
+            }
+        }
+        Ok(world)
+    }
+
+    /// The number of this rank, from 0 on.
+    pub fn rank(&self) -> usize {
+        self.wire.rank()
+    }
+
+    /// The number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.wire.ranks()
+    }
+
+    /// The error of a world without this rank.
+    fn without(&mut self, rank: usize) -> Lost {
+        self.lost.get_or_insert(rank);
+        Lost::RankLost { rank }
+    }
+
+    /// The same because of a rank that was silent for too long. The others hear of it at once.
+    fn silent(&mut self, rank: usize) -> Lost {
+        self.silence = true;
+        self.gone[rank] = true;
+        let error = self.without(rank);
+        self.part(Some(rank));
+        error
+    }
+
+    /// Says to all that this rank leaves, and the rank that it has lost.
+    fn part(&mut self, lost: Option<usize>) {
+        if !std::mem::replace(&mut self.parted, true) {
+            self.tell(&Message::Left { lost });
+        }
+    }
+
+    /// Says something to all others. A rank that cannot be told is found to be silent later.
+    fn tell(&mut self, message: &Message) {
+        let bytes: Arc<[u8]> = message.encode().into();
+        for rank in 0..self.ranks() {
+            if rank != self.rank() {
+                let _ = self.wire.send(rank, bytes.clone());
+            }
+        }
+    }
+
+    /// The next message that has come from a rank, if any; not those that wait in `heard`.
+    fn listen(&mut self, rank: usize) -> std::result::Result<Option<Message>, Broken> {
+        let Some(bytes) = self.wire.receive(rank)? else { return Ok(None) };
+        let message = Message::decode(&bytes).ok_or(Broken)?;
+        if let Message::Left { lost } = message {
+            self.gone[rank] = true;
+            self.silence |= lost.is_some();
+        }
+        Ok(Some(message))
+    }
+
+    /// The error that a rank's leaving is here.
+    fn left(&mut self, rank: usize, because: Option<usize>) -> Lost {
+        // This rank was the silent one: those that have left for it are lost to it.
+        self.without(because.filter(|lost| *lost != self.rank()).unwrap_or(rank))
+    }
+
+    /// Says something to all others, and waits for what each says at the same turn, in the order of the ranks.
+    fn meet(&mut self, message: &Message) -> Result<Vec<Message>> {
+        if let Some(rank) = self.lost {
+            return Err(Lost::RankLost { rank });
+        }
+        self.tell(message);
+        let mut all: Vec<Option<Message>> = vec![None; self.ranks()];
+        all[self.rank()] = Some(message.clone());
+        let pace = Pace::new();
+        loop {
+            for (rank, said) in all.iter_mut().enumerate() {
+                while said.is_none() {
+                    let next = match self.heard[rank].pop_front() {
+                        Some(message) => Ok(Some(message)),
+                        None => self.listen(rank),
+                    };
+                    match next {
+                        Ok(None) => break,
+                        Ok(Some(Message::Left { lost })) => return Err(self.left(rank, lost)),
+                        Ok(Some(message)) if message.turn() == Some(self.turn) => *said = Some(message),
+                        // Of an exchange that this rank took no part in.
+                        Ok(Some(message)) if message.turn() < Some(self.turn) => {}
+                        Ok(Some(_)) | Err(Broken) => return Err(self.silent(rank)),
+                    }
+                }
+            }
+            self.wire.all_sent();
+            let Some(missing) = all.iter().position(Option::is_none) else { break };
+            if !pace.wait(Some(self.patience)) {
+                return Err(self.silent(missing));
+            }
+        }
+        Ok(all.into_iter().flatten().collect())
+    }
+
+    /// Moves stretches of buffers from and to other ranks, all of which take part.
+    fn transfer(&mut self, buffers: Vec<Data>, moves: &[Move]) -> Result<Vec<Data>> {
+        let Some(first) = moves.first().map(|one| one.rank) else { return Ok(buffers) };
+        let Ok(mut transfer) = self.wire.begin(buffers, moves) else { return Err(self.silent(first)) };
+        let (mut pace, mut before) = (Pace::busy(), usize::MAX);
+        loop {
+            let open = transfer.open(&mut self.wire);
+            let waits_for = transfer.waits_for().unwrap_or(first);
+            match open {
+                Ok(0) => return Ok(transfer.into_buffers()),
+                // The others are alive.
+                Ok(open) if open < before => (before, pace) = (open, Pace::busy()),
+                Ok(_) => {}
+                Err(Broken) => return Err(self.silent(waits_for)),
+            }
+            for rank in 0..self.ranks() {
+                if self.gone[rank] {
+                    continue;
+                }
+                match self.listen(rank) {
+                    Ok(None) => {}
+                    // Its part may never come. A rank that leaves in order has sent all of it before.
+                    Ok(Some(Message::Left { lost: Some(lost) })) => return Err(self.left(rank, Some(lost))),
+                    Ok(Some(message)) => self.heard[rank].push_back(message),
+                    Err(Broken) => return Err(self.silent(rank)),
+                }
+            }
+            if !pace.wait(Some(self.patience)) {
+                return Err(self.silent(waits_for));
+            }
+        }
+    }
+
+    /// Exchanges values that are too long for a message. Rank `k` reduces the `k`-th stretch of each, and each rank moves
+    /// twice the length of the values at most, whatever the number of ranks.
+    fn exchange_bulk(&mut self, mut parts: Vec<&mut Exchange>) -> Result<()> {
+        let (own, ranks) = (self.rank(), self.ranks());
+        let others: Vec<usize> = (0..ranks).filter(|rank| *rank != own).collect();
+        let mut buffers: Vec<Data> = vec![];
+        let mut moves = vec![];
+        for part in &mut parts {
+            let (dtype, len, buffer) = (part.data.dtype(), part.data.len(), buffers.len());
+            buffers.push(std::mem::replace(&mut part.data, Data::zeros(dtype, 0)));
+            for &rank in &others {
+                let (sent, received) = match part.way {
+                    Way::Gather(_) => (0..len, len),
+                    Way::Reduce(_) | Way::Scatter(_) => (stretch(len, rank, ranks), stretch(len, own, ranks).len()),
+                };
+                moves.push(Move { rank, buffer, range: sent, receives: false });
+                moves.push(Move { rank, buffer: buffers.len(), range: 0..received, receives: true });
+                buffers.push(Data::zeros(dtype, received));
+            }
+        }
+        let mut buffers = self.transfer(buffers, &moves)?.into_iter();
+        let mut whole = vec![];
+        moves.clear();
+        for part in &mut parts {
+            let data = buffers.next().expect("the rank's own");
+            let mut of_others = buffers.by_ref().take(others.len());
+            let range = stretch(data.len(), own, ranks);
+            let (mut of_own, data) = match part.way {
+                Way::Gather(_) => (Some(data), None),
+                Way::Reduce(_) => (Some(data.slice(range.clone())), Some(data)),
+                Way::Scatter(_) => (Some(data.slice(range.clone())), None),
+            };
+            let of_all = (0..ranks).filter_map(|rank| if rank == own { of_own.take() } else { of_others.next() });
+            part.data = result(part.way, of_all).expect("the layout was compared");
+            if let Some(mut data) = data {
+                place(&mut data, range.start, &part.data);
+                for &rank in &others {
+                    let (buffer, theirs) = (whole.len(), stretch(data.len(), rank, ranks));
+                    moves.push(Move { rank, buffer, range: range.clone(), receives: false });
+                    moves.push(Move { rank, buffer, range: theirs, receives: true });
+                }
+                whole.push(data);
+            }
+        }
+        let mut whole = self.transfer(whole, &moves)?.into_iter();
+        for part in parts.iter_mut().filter(|part| matches!(part.way, Way::Reduce(_))) {
+            part.data = whole.next().expect("one of each reduction");
+        }
+        Ok(())
+    }
+}
+
+impl Collective for World {
+    fn rank(&self) -> usize {
+        self.wire.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.wire.ranks()
+    }
+
+    fn exchange(&mut self, stamp: Stamp, parts: &mut [Exchange]) -> Result<()> {
+        self.turn += 1;
+        let inlined = inlined(parts);
+        let here = || inlined.iter().copied();
+        let inline = parts.iter().zip(here()).filter(|(_, here)| *here);
+        let inline = inline.flat_map(|(part, _)| bytes_of(&part.data)).copied().collect();
+        let values = Values { stamp, layout: layout(parts), inline };
+        let mut all = vec![];
+        let heard = self.meet(&Message::Values { turn: self.turn, values })?;
+        for (rank, message) in heard.into_iter().enumerate() {
+            let Message::Values { values, .. } = message else { return Err(Lost::RankFailed { rank }) };
+            all.push(values);
+        }
+        judge(&all.iter().map(|values| values.stamp).collect::<Vec<_>>())?;
+        if let Some(rank) = all.iter().position(|values| values.layout != all[0].layout) {
+            return Err(Lost::RankFailed { rank });
+        }
+        if !parts.iter().all(|part| is_possible(part, self.ranks())) {
+            return Err(Lost::RankFailed { rank: 0 });
+        }
+        let mut rest: Vec<&[u8]> = all.iter().map(|values| &values.inline[..]).collect();
+        let mut results = vec![];
+        for (part, _) in parts.iter().zip(here()).filter(|(_, here)| *here) {
+            let mut of_all = vec![];
+            for (rank, rest) in rest.iter_mut().enumerate() {
+                let data = data_from(rest, part.data.dtype(), part.data.len());
+                of_all.push(data.ok_or(Lost::RankFailed { rank })?);
+            }
+            let met = result(part.way, of_all).expect("the layout was compared");
+            results.push(match part.way {
+                Way::Reduce(_) | Way::Gather(_) => met,
+                Way::Scatter(_) => met.slice(stretch(met.len(), self.rank(), self.ranks())),
+            });
+        }
+        let bulk = parts.iter_mut().zip(here()).filter_map(|(part, here)| (!here).then_some(part)).collect();
+        self.exchange_bulk(bulk)?;
+        for ((part, _), result) in parts.iter_mut().zip(here()).filter(|(_, here)| *here).zip(results) {
+            part.data = result;
+        }
+        Ok(())
+    }
+
+    fn abort(&mut self) {
+        // It waits for nobody: the next exchange passes over what the others say at this one.
+        self.turn += 1;
+        if self.lost.is_none() {
+            self.tell(&Message::Failed { turn: self.turn });
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.part(None);
+        // To the last word of each, so that none of them waits for a message to be taken.
+        let pace = Pace::new();
+        let all_left = loop {
+            for rank in 0..self.ranks() {
+                while !self.gone[rank] {
+                    match self.listen(rank) {
+                        Ok(None) => break,
+                        Ok(Some(_)) => {}
+                        Err(Broken) => (self.gone[rank], self.silence) = (true, true),
+                    }
+                }
+            }
+            if self.wire.all_sent() && self.gone.iter().all(|gone| *gone) {
+                break true;
+            }
+            if !pace.wait(self.silence.then_some(PARTING)) {
+                break false;
+            }
+        };
+        // All ranks know of a silence, so either all of them end MPI or none.
+        if all_left && !self.silence {
+            self.wire.finish();
+        }
+    }
+}
+
+fn other_version(rank: usize) -> Error {
+    Lost::RanksDiffer { rank, difference: Difference::Version }.into()
+}
+
+/// The stretch of a value that a rank reduces.
+fn stretch(len: usize, rank: usize, ranks: usize) -> Range<usize> {
+    len * rank / ranks..len * (rank + 1) / ranks
+}
+
+/// True if a value can be exchanged so. It depends on the layout alone, so the ranks agree.
+fn is_possible(part: &Exchange, ranks: usize) -> bool {
+    let none = || Data::zeros(part.data.dtype(), 0);
+    result(part.way, [none(), none()]).is_some()
+        && (!matches!(part.way, Way::Scatter(_)) || part.data.len().is_multiple_of(ranks))
+}
+
+/// The result of the values of all ranks, or of a stretch of them.
+fn result(way: Way, of_all: impl IntoIterator<Item = Data>) -> Option<Data> {
+    match way {
+        Way::Reduce(reduce) => reduced(reduce, of_all),
+        Way::Scatter(_) => reduced(Reduce::Sum, of_all),
+        Way::Gather(_) => Data::concat(of_all),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_are_the_whole() {
+        for ranks in 1..6 {
+            for len in 0..13 {
+                let stretches: Vec<_> = (0..ranks).flat_map(|rank| stretch(len, rank, ranks)).collect();
+                assert_eq!(stretches, (0..len).collect::<Vec<_>>());
+            }
+        }
+    }
+}
