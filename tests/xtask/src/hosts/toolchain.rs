@@ -96,7 +96,7 @@ fn has_library(triple: &str) -> bool {
     })
 }
 
-/// Sees to it that a program is there.
+/// Sees to it that a program is there, or a file that is named by its whole path.
 pub fn provide(program: &str, package: &'static str) -> Result<()> {
     let found = |folder: &str| Path::new(folder).join(program).exists();
     let on_path = std::env::var_os("PATH")
