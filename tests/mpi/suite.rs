@@ -74,7 +74,7 @@ fn all_exchanges() {
     }
 }
 
-/// What each rank among threads gives.
+/// The result of each rank among threads.
 fn in_process<R: Send>(ranks: usize, f: impl Fn(InProcess) -> R + Sync) -> Vec<R> {
     let f = &f;
     std::thread::scope(|scope| {

@@ -19,7 +19,7 @@ use wgrad_nn::{
 };
 use wgrad_tests::{Linear, Machine, Mlp, Tolerance, compare, gpu, named, same_bits};
 
-/// What each rank gives, each on a thread of its own.
+/// The result of each rank, each on a thread of its own.
 fn world<R: Send>(ranks: usize, f: impl Fn(InProcess) -> R + Sync) -> Vec<R> {
     let f = &f;
     std::thread::scope(|scope| {

@@ -147,18 +147,27 @@ fn a_rank_that_is_killed_ends_all_and_the_run_can_go_on() {
     let start = Instant::now();
     let report: Json = on_ranks(dir.path(), 2, &format!("{run} whole.st")).json();
     let (whole, takes) = (saved(&whole), start.elapsed());
-    let mut saves = 0;
+    let (mut saves, mut killed) = (0, 0);
     for kill in 0..kills {
         drop(fs::remove_file(&path));
         let args = format!("{run} run.st");
-        let child = mpirun(dir.path(), &[(2, &args)]).spawn().expect("mpirun starts");
+        let mut child = mpirun(dir.path(), &[(2, &args)]).spawn().expect("mpirun starts");
         std::thread::sleep(takes * kill / kills);
-        wait_until("both ranks have started", || children(child.id()).len() == 2);
+        let mut ranks = vec![];
+        wait_until("both ranks have started, or the run has ended", || {
+            ranks = children(child.id());
+            ranks.len() == 2 || child.try_wait().expect("it can be waited for").is_some()
+        });
         let start = Instant::now();
-        signal("-KILL", children(child.id()).get(kill as usize % 2).copied().expect("two ranks"));
+        ranks.get(kill as usize % 2).into_iter().for_each(|rank| signal("-KILL", *rank));
         let outcome = ended(&args, child);
-        assert!(outcome.status != Some(0) && start.elapsed() < AT_MOST, "{:?}: {outcome:#?}", start.elapsed());
-        assert!(outcome.stderr.contains("signal 9"), "{outcome:#?}");
+        assert!(start.elapsed() < AT_MOST, "{:?}: {outcome:#?}", start.elapsed());
+        if outcome.status == Some(0) {
+            // It was faster than the first run, and had ended before.
+            assert!(saved(&path) == whole, "kill {kill}: other bits");
+            continue;
+        }
+        killed += 1;
         let resume = if path.exists() {
             saved(&path);
             saves += 1;
@@ -171,6 +180,8 @@ fn a_rank_that_is_killed_ends_all_and_the_run_can_go_on() {
         assert!(saved(&path) == whole, "kill {kill}: other bits");
     }
     assert!(saves > 0, "no run has saved before");
+    assert!(killed > kills / 2, "{killed} of {kills} runs were there to be killed");
+    println!("{killed} of {kills} killed, {saves} after a save");
 }
 
 #[test]

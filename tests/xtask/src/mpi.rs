@@ -20,7 +20,7 @@ const PROGRAMS: [&str; 2] = ["mpicc", "mpirun"];
 const LEFT_OUT: &str = "WGRAD_NO_MPI";
 
 /// The features of cargo that build and test with MPI, or nothing if `WGRAD_NO_MPI=1` leaves it out, which is printed.
-/// What MPI needs is installed before. Elsewhere than on Linux, a machine without it does without.
+/// The packages of MPI are installed before. Elsewhere than on Linux, a machine without it does without.
 pub fn features() -> Result<Vec<&'static str>> {
     let left_out = env::var_os(LEFT_OUT).is_some_and(|value| value == "1");
     let is_there = PROGRAMS.into_iter().all(starts);
