@@ -4,6 +4,7 @@ mod args;
 mod command;
 mod mpirun;
 mod restart;
+mod stuck;
 
 pub use args::LaunchArgs;
 pub use command::launch;

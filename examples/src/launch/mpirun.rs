@@ -1,5 +1,6 @@
 //! The process of `mpirun`: how it is started, interrupted, and how it ended.
 
+use super::stuck::Watch;
 use crate::{Error, LOST, Result, interrupt};
 use std::{
     io,
@@ -41,6 +42,8 @@ impl Outcome {
 
 /// Runs a command of `mpirun` to its end. Ctrl-C is passed on once.
 ///
+/// If it no longer answers, it is killed, and the run has lost a rank.
+///
 /// # Errors
 /// [`Error::NoMpirun`] if it is not there, [`Error::Mpirun`] if it cannot be run or if a signal has ended it.
 pub fn run(command: &mut Command) -> Result<Outcome> {
@@ -57,7 +60,8 @@ pub fn run(command: &mut Command) -> Result<Outcome> {
         io::ErrorKind::NotFound => Error::NoMpirun { path: path.clone() },
         _ => fails(error),
     })?;
-    let mut passed_on = false;
+    let mut watch = Watch::new(child.id());
+    let (mut passed_on, mut killed) = (false, false);
     let status: ExitStatus = loop {
         if let Some(status) = child.try_wait().map_err(fails)? {
             break status;
@@ -66,12 +70,17 @@ pub fn run(command: &mut Command) -> Result<Outcome> {
             passed_on = true;
             pass_on(&mut child).map_err(fails)?;
         }
+        if !killed && watch.is_stuck() {
+            killed = true;
+            child.kill().map_err(fails)?;
+        }
         thread::sleep(BETWEEN);
     };
     match status.code() {
         Some(code) if passed_on => Ok(Outcome::Ended(u8::try_from(code).unwrap_or(1))),
         Some(code) => Ok(Outcome::of(code)),
         None if passed_on => Ok(Outcome::Ended(interrupt::INTERRUPTED)),
+        None if killed => Ok(Outcome::Lost("mpirun did not answer after all its ranks had ended".into())),
         None => Err(Error::Mpirun { path, why: format!("it ended by {status}") }),
     }
 }

@@ -56,6 +56,17 @@ fn a_run_that_loses_ranks_is_started_again_with_those_that_are_left() {
     assert!(second.contains("signal 9 ended a rank") && second.contains("2 (restart 2 of 3)"), "{second}");
 }
 
+/// As Open MPI 4 does it when a rank dies while it connects.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_mpirun_that_does_not_answer_is_killed_and_started_again() {
+    let dir = ending("stuck 0");
+    let outcome = launch(dir.path(), "-n 3 -- train run.toml");
+    assert_eq!(outcome.status, Some(0), "{outcome:#?}");
+    assert_starts(dir.path(), &[("-n 3", "train run.toml"), ("-n 2", "train run.toml")]);
+    assert!(outcome.stderr.contains("mpirun did not answer after all its ranks had ended"), "{outcome:#?}");
+}
+
 #[test]
 fn it_goes_on_from_its_own_checkpoint_alone() {
     let dir = ending("3 0");
