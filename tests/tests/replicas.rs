@@ -99,6 +99,45 @@ fn ranks_are_one_session_with_the_large_batch() {
     }
 }
 
+/// The losses of a hundred updates, of all ranks.
+fn losses(rank: InProcess, dtype: DType, shards: bool) -> Vec<f64> {
+    const ROWS: usize = 7;
+    let (r, n) = (rank.rank(), rank.ranks());
+    let rows = ROWS * r / n..ROWS * (r + 1) / n;
+    let mut store = Store::new();
+    if shards {
+        store.shard(n);
+    }
+    let model = Mlp::new(&mut store, dtype);
+    let adam = AdamW::new(&mut store, &model.params(), AdamWConfig { lr: 0.01.into(), ..AdamWConfig::default() });
+    let mut cpu = Machine::poisoned(1, store).as_rank(rank);
+    let step = cpu.session.record(|t| {
+        let (x, y) = model.inputs(t);
+        let [x, y] = [x, y].map(|all| all.slice(0, rows.start, rows.len()));
+        let loss = model.loss_of(t, x, y) * (rows.len() * n) as f64 / ROWS as f64;
+        t.tap("loss", loss.sum_over_ranks() / n as f64);
+        adam.step(loss.grad(&model.params()).all_reduce().clip_by_global_norm(0.5));
+    });
+    let step = step.expect("compiles");
+    let loss = |salt| cpu.run(&step, &model.batch(salt)).tap("loss").item(0);
+    (0..100).map(loss).collect()
+}
+
+#[test]
+fn losses_agree_after_a_hundred_updates() {
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::F64, 1e-12)] {
+        let alone = world(1, |rank| losses(rank, dtype, false)).remove(0);
+        assert!(alone[99] < alone[0], "it learns: {alone:?}");
+        for (ranks, shards) in [(2, false), (2, true), (4, false), (4, true)] {
+            for all in world(ranks, |rank| losses(rank, dtype, shards)) {
+                let difference = all.iter().zip(&alone).map(|(a, b)| (a - b).abs() / b.abs());
+                let largest = difference.fold(0.0, f64::max);
+                assert!(largest <= tolerance, "{ranks} ranks in {dtype}: {largest:e}");
+            }
+        }
+    }
+}
+
 /// In the order of the ranks, as on one tape: the same bits.
 #[test]
 fn ranks_add_up_as_replicas_on_one_tape_do() {

@@ -178,6 +178,11 @@ fn missing(what: &str, name: &str, known: &[&str]) -> Error {
 }
 
 impl Bench<'_> {
+    /// A store for the parameters of a workload.
+    pub fn store(&self) -> Store {
+        self.common.rank.store()
+    }
+
     /// A session on the device, of this rank.
     ///
     /// # Errors

@@ -90,7 +90,7 @@ impl Weight {
 /// If the data is missing, or the device fails.
 pub fn run(training: &impl Training, bench: &Bench<'_>, mut source: Source) -> Result<()> {
     let rss_base = measure::peak_rss();
-    let mut store = Store::new();
+    let mut store = bench.store();
     let model = training.declare(&mut store);
     let params = store.params();
     let optimizer = training.optimizer(&mut store, &params);

@@ -47,6 +47,10 @@ pub struct RanksArgs {
     /// see `wgrad launch`), or threads:N (N threads of this process, with the cores in equal parts)
     #[arg(long, value_name = "RANKS")]
     pub ranks: Option<Ranks>,
+    /// Share out what the optimizer keeps among the ranks, so that each has a part of it in memory (stage 1 of ZeRO); the
+    /// bits are the same
+    #[arg(long, requires = "ranks")]
+    pub shard: bool,
     /// The time that a rank of MPI waits for another before it counts as lost
     #[arg(long, value_name = "SECONDS", default_value = PATIENCE, value_parser = seconds)]
     pub patience: Duration,
@@ -54,7 +58,7 @@ pub struct RanksArgs {
 
 impl Default for RanksArgs {
     fn default() -> Self {
-        Self { ranks: None, patience: seconds(PATIENCE).expect("a number of seconds") }
+        Self { ranks: None, shard: false, patience: seconds(PATIENCE).expect("a number of seconds") }
     }
 }
 

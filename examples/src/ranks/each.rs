@@ -22,10 +22,10 @@ pub fn each(
     match asked.ranks {
         None => run(common).map_err(|error| vec![error]),
         Some(Ranks::Mpi) => {
-            let done = connected(asked.patience).and_then(|engine| as_rank(engine, common, run));
+            let done = connected(asked.patience).and_then(|engine| as_rank(Rank::new(engine, asked.shard), common, run));
             done.map_err(|error| vec![error])
         }
-        Some(Ranks::Threads(number)) => in_threads(number.get(), common, run),
+        Some(Ranks::Threads(number)) => in_threads(number.get(), asked.shard, common, run),
     }
 }
 
@@ -44,8 +44,7 @@ fn connected(_patience: Duration) -> Result<Box<dyn Collective>> {
 }
 
 /// Runs the command as one rank. If it fails, so do the others.
-fn as_rank(engine: Box<dyn Collective>, common: &Common, run: &dyn Fn(&Common) -> Result<u8>) -> Result<u8> {
-    let rank = Rank::new(engine);
+fn as_rank(rank: Rank, common: &Common, run: &dyn Fn(&Common) -> Result<u8>) -> Result<u8> {
     let common = Common { rank: rank.clone(), ..common.clone() };
     run(&common).map_err(|error| {
         rank.fail();
@@ -56,21 +55,22 @@ fn as_rank(engine: Box<dyn Collective>, common: &Common, run: &dyn Fn(&Common) -
 /// Runs the command as this many threads. Rank 0 is the calling thread.
 fn in_threads(
     number: usize,
+    shards: bool,
     common: &Common,
     run: &(dyn Fn(&Common) -> Result<u8> + Sync),
 ) -> std::result::Result<u8, Vec<Error>> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let own = u16::try_from((cores / number).max(1)).unwrap_or(u16::MAX);
     let common = &Common { threads: if common.threads == 0 { own } else { common.threads }, ..common.clone() };
-    let mut world = InProcess::world(number).into_iter();
+    let mut world = InProcess::world(number).into_iter().map(|engine| Rank::new(Box::new(engine), shards));
     let first = world.next().expect("a world has at least one rank");
     let results: Vec<Result<u8>> = thread::scope(|scope| {
-        let start = |engine| {
+        let start = |rank| {
             let builder = thread::Builder::new().stack_size(STACK);
-            builder.spawn_scoped(scope, move || as_rank(Box::new(engine), common, run))
+            builder.spawn_scoped(scope, move || as_rank(rank, common, run))
         };
         let others: Vec<_> = world.map(start).collect();
-        let first = as_rank(Box::new(first), common, run);
+        let first = as_rank(first, common, run);
         let ended = others.into_iter().map(|other| match other.map(thread::ScopedJoinHandle::join) {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => panic::resume_unwind(panic),

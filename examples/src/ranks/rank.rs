@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use wgrad::{
-    Collective, Result, Session,
+    Collective, Result, Session, Store,
     collective::{Exchange, Stamp},
 };
 
@@ -16,6 +16,8 @@ use wgrad::{
 #[derive(Clone, Default)]
 pub struct Rank {
     share: Share,
+    /// True if the ranks share out what optimizers keep.
+    shards: bool,
     /// The connection to the others, if there are any.
     member: Option<Arc<Mutex<Member>>>,
 }
@@ -44,11 +46,11 @@ enum Known {
 }
 
 impl Rank {
-    /// A rank with this connection to the others.
-    pub fn new(engine: Box<dyn Collective>) -> Self {
+    /// A rank with this connection to the others, which may share out what optimizers keep.
+    pub fn new(engine: Box<dyn Collective>, shards: bool) -> Self {
         let share = Share { rank: engine.rank(), ranks: engine.ranks() };
         let member = (share.ranks > 1).then(|| Arc::new(Mutex::new(Member { engine, known: Known::Fine })));
-        Self { share, member }
+        Self { share, shards, member }
     }
 
     /// The share of this rank in each batch.
@@ -59,6 +61,15 @@ impl Rank {
     /// True if this rank prints and writes files.
     pub fn is_first(&self) -> bool {
         self.share.rank == 0
+    }
+
+    /// A store for the parameters of the run.
+    pub fn store(&self) -> Store {
+        let mut store = Store::new();
+        if self.shards {
+            store.shard(self.share.ranks);
+        }
+        store
     }
 
     /// The session as this rank of the run.

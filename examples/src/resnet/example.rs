@@ -88,9 +88,8 @@ struct Recipe {
 }
 
 impl Recipe {
-    fn new(config: &Config, seed: u64) -> Result<Self> {
+    fn new(config: &Config, mut store: Store, seed: u64) -> Result<Self> {
         let Data { train, held_out } = Data::read(config, seed)?;
-        let mut store = Store::new();
         let model = ResNet::new(Builder::new(&mut store, seed), &config.network(&train.images));
         let params = store.params();
         let sgd = SgdConfig {
@@ -132,14 +131,14 @@ impl Recipe {
 /// # Errors
 /// If the images cannot be read.
 pub fn step(config: &Config, seed: u64) -> Result<(Store, Program)> {
-    let Recipe { store, network, optimizer, plan } = Recipe::new(config, seed)?;
+    let Recipe { store, network, optimizer, plan } = Recipe::new(config, Store::new(), seed)?;
     let params = network.params.clone();
     run::program(store, &network, &params, optimizer, plan)
 }
 
 impl Runnable for Config {
     fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)> {
-        let Recipe { store, network, optimizer, plan } = Recipe::new(self, common.seed())?;
+        let Recipe { store, network, optimizer, plan } = Recipe::new(self, common.rank.store(), common.seed())?;
         let params = network.params.clone();
         run::open(store, network, &params, optimizer, plan, place, setup)
     }

@@ -105,10 +105,9 @@ struct Declared {
     plan: Plan<Tasks>,
 }
 
-fn declare(config: &Config, seed: u64) -> Declared {
+fn declare(config: &Config, mut store: Store, seed: u64) -> Declared {
     let data = config.data(seed);
     let held_out = vec![data.held_out(config.held_out)];
-    let mut store = Store::new();
     let model = Model::new(&mut store, config, &*data, seed);
     let params = store.params();
     let optimizer: Box<dyn Optimizer> = match config.update {
@@ -147,7 +146,7 @@ fn declare(config: &Config, seed: u64) -> Declared {
 
 impl Runnable for Config {
     fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)> {
-        let Declared { store, rnn, params, optimizer, plan } = declare(self, common.seed());
+        let Declared { store, rnn, params, optimizer, plan } = declare(self, common.rank.store(), common.seed());
         open(store, rnn, &params, optimizer, plan, place, setup)
     }
 }
@@ -157,6 +156,6 @@ impl Runnable for Config {
 /// # Errors
 /// The generated tasks and the built-in digits cause no error.
 pub fn step(config: &Config, seed: u64) -> Result<(Store, Program)> {
-    let Declared { store, rnn, params, optimizer, plan } = declare(config, seed);
+    let Declared { store, rnn, params, optimizer, plan } = declare(config, Store::new(), seed);
     program(store, &rnn, &params, optimizer, plan)
 }

@@ -201,7 +201,7 @@ fn first(feed: &mut dyn Feed, accumulate: usize) -> Result<Batch> {
 
 /// Records a micro-batch. If an update takes several micro-batches, the update is recorded after it.
 fn record(store: &Store, trainer: &Trainer, micro: &Batch) -> Program {
-    let tape = Tape::new(store.layout().clone().into());
+    let tape = Tape::for_ranks(store.layout().clone().into(), store.shards());
     trainer.record_micro_batch(&tape, &micro.inputs());
     if trainer.config().accumulate > 1 {
         trainer.record_update(&tape, false);
@@ -229,7 +229,7 @@ pub fn open<N: Network, D: Data>(
     let micro = first(&mut *feed, accumulate)?;
     let recorded = record(&store, &trainer, &micro);
     feed.resume(&Metadata::new(), 0)?;
-    let plain = Tape::new(store.layout().clone().into());
+    let plain = Tape::for_ranks(store.layout().clone().into(), store.shards());
     trainer.record_plain(&plain, &micro.inputs());
     let reached: Vec<Param> = params.iter().filter(|param| !recorded.unreached().contains(param)).collect();
     let (weights, weight_names) = weights(store.layout(), &reached);
@@ -381,7 +381,8 @@ impl<N: Network> Example for Trained<N> {
     }
 
     fn measured(&self, session: &mut Session, moment: &str) -> Result<Option<Recorded>> {
-        let Some(batch) = &self.last else { return Ok(None) };
+        // A step of ranks that share states out cannot be made by one of them.
+        let Some(batch) = self.last.as_ref().filter(|_| self.program.ranks() == 1) else { return Ok(None) };
         Ok(Some(measured(session, &self.program, &batch.inputs(), moment, &self.place)?))
     }
 

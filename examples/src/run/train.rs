@@ -19,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
-use wgrad::{Session, Severity};
+use wgrad::{Array, Session, Severity};
 use wgrad_nn::{ClipWatch, MonitorConfig, SaveFile, checkpoint, diagnosis::Setup, track::End};
 
 /// The files of a run: checkpoints, metrics and report.
@@ -28,6 +28,8 @@ pub struct Files {
     /// The checkpoint to write when the run ends or is interrupted, and after evaluations, as often as a tenth of the
     /// time allows.
     pub save: Option<SaveFile>,
+    /// True if some rank has a checkpoint to write.
+    pub is_saved: bool,
     /// The checkpoint to read before the first step.
     pub resume: Option<PathBuf>,
     /// The writer of the run's records.
@@ -54,7 +56,8 @@ impl Files {
             checkpoint::metadata(path)?;
         }
         let metrics = if writes { Metrics::open(kept, resume.is_some(), QUEUE)? } else { None };
-        Ok(Self { save, resume, metrics: RefCell::new(metrics), is_reported: kept.report.is_some() })
+        let (is_saved, is_reported) = (args.save.is_some(), kept.report.is_some());
+        Ok(Self { save, is_saved, resume, metrics: RefCell::new(metrics), is_reported })
     }
 }
 
@@ -177,8 +180,8 @@ impl<'a> Run<'a> {
             if self.due() {
                 value = self.evaluate()?;
                 self.live.metric(value);
-                if let Some(file) = files.save.as_ref().filter(|_| self.has_moved() && !self.has_just_saved()) {
-                    self.save(file)?;
+                if files.is_saved && self.has_moved() && self.saves_now()? {
+                    self.save(files)?;
                 }
                 if self.settings.metric.reaches(value, self.settings.solved) && self.history.settled() {
                     break;
@@ -209,9 +212,9 @@ impl<'a> Run<'a> {
         if !self.due() {
             value = self.evaluate()?;
         }
-        let is_saved = self.saved.is_some_and(|saved| saved.steps == self.history.len());
-        if let Some(file) = files.save.as_ref().filter(|_| !is_saved) {
-            self.save(file)?;
+        let has_saved = self.saved.is_some_and(|saved| saved.steps == self.history.len());
+        if files.is_saved && !has_saved {
+            self.save(files)?;
         }
         let seconds = start.elapsed().as_secs_f64();
         if let Some(mut metrics) = self.metrics.take() {
@@ -287,9 +290,25 @@ impl<'a> Run<'a> {
         !self.times.is_empty()
     }
 
-    /// True if the last save was so recent that another one would take too much of the time.
-    fn has_just_saved(&self) -> bool {
-        self.saved.is_some_and(|saved| saved.is_recent())
+    /// True unless the last save was so recent that another one would take too much of the time. Ranks that share states
+    /// out save together, when the first says so.
+    fn saves_now(&mut self) -> Result<bool> {
+        let own = self.saved.is_none_or(|saved| !saved.is_recent());
+        if !self.shares_out() {
+            return Ok(own);
+        }
+        let first = Array::new([], vec![own && self.common.rank.is_first()]);
+        self.session.run_cached("save now", &[("first", &first)], |t| {
+            t.tap("all", t.input_like("first", &first).any_over_ranks());
+        })?;
+        self.session.wait()?;
+        let taps = self.session.taps()?;
+        Ok(taps.last().and_then(|taps| taps.get("all")).expect("tapped by the run").item(0) != 0.0)
+    }
+
+    /// True if the ranks share states out.
+    fn shares_out(&self) -> bool {
+        self.session.layout().states().any(|(_, decl)| decl.share.is_some())
     }
 
     /// Makes one step, and observes the steps that have arrived.
@@ -365,13 +384,19 @@ impl<'a> Run<'a> {
 
     // Saving and resuming.
 
-    fn save(&mut self, file: &SaveFile) -> Result<()> {
+    /// Saves, or gives the rank that does so this rank's part.
+    fn save(&mut self, files: &Files) -> Result<()> {
         let start = Instant::now();
-        let (summary, arrays) = self.history.save();
-        let mut metadata = self.example.position();
-        let entries = self.example.identity().into_iter().chain([(HISTORY, summary)]);
-        metadata.extend(entries.map(|(key, value)| (key.to_string(), value)));
-        checkpoint::save_to(file, &mut self.session, &metadata, &arrays)?;
+        match &files.save {
+            None => checkpoint::take_part(&mut self.session)?,
+            Some(file) => {
+                let (summary, arrays) = self.history.save();
+                let mut metadata = self.example.position();
+                let entries = self.example.identity().into_iter().chain([(HISTORY, summary)]);
+                metadata.extend(entries.map(|(key, value)| (key.to_string(), value)));
+                checkpoint::save_to(file, &mut self.session, &metadata, &arrays)?;
+            }
+        }
         self.saved = Some(Saved { steps: self.history.len(), at: Instant::now(), took: start.elapsed() });
         Ok(())
     }

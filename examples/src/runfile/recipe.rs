@@ -119,6 +119,10 @@ impl RunFile {
         let of_adam = betas.unwrap_or(AdamConfig::default().betas);
         let of_muon = momentum.unwrap_or(MuonConfig::default().momentum);
         let momentum = momentum.unwrap_or(0.0);
+        if kind == OptimizerName::Muon && store.shards() > 1 {
+            let path = self.path.display();
+            return Err(Error::Usage(format!("{path}: --shard: muon needs whole matrices, so ranks cannot share them out")));
+        }
         Ok(match kind {
             OptimizerName::Sgd => Box::new(Sgd::new(
                 store,
@@ -243,7 +247,7 @@ impl Runnable for RunFile {
     }
 
     fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)> {
-        let mut store = Store::new();
+        let mut store = common.rank.store();
         match &self.model {
             Model::Mlp(model) => {
                 let data = Rows(self.task(0));

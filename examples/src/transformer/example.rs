@@ -45,10 +45,9 @@ struct Recipe {
 }
 
 impl Recipe {
-    fn new(config: &Config, seed: u64) -> Result<Self> {
+    fn new(config: &Config, mut store: Store, seed: u64) -> Result<Self> {
         let text = config.read(seed)?;
         let vocabulary = text.vocabulary().clone();
-        let mut store = Store::new();
         let gpt = GptConfig { vocabulary: vocabulary.len(), ..config.model.clone() };
         let model = Gpt::new(Builder::new(&mut store, seed), &gpt);
         let params = store.params();
@@ -113,13 +112,13 @@ pub(crate) fn held_out(text: &Text) -> Vec<Batch> {
 /// # Errors
 /// If the text cannot be read.
 pub fn step(config: &Config, seed: u64) -> Result<(Store, Program)> {
-    let Recipe { store, network, params, optimizer, plan } = Recipe::new(config, seed)?;
+    let Recipe { store, network, params, optimizer, plan } = Recipe::new(config, Store::new(), seed)?;
     run::program(store, &network, &params, optimizer, plan)
 }
 
 impl Runnable for Config {
     fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)> {
-        let Recipe { store, network, params, optimizer, plan } = Recipe::new(self, common.seed())?;
+        let Recipe { store, network, params, optimizer, plan } = Recipe::new(self, common.rank.store(), common.seed())?;
         let weights: Vec<Param> = network.model.blocks.iter().map(|block| block.attention.qkv.weight).collect();
         let (example, mut session) = run::open(store, network, &params, optimizer, plan, place, setup)?;
         for weight in weights.into_iter().filter(|_| self.qk_gain != 1.0) {

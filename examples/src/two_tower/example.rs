@@ -152,10 +152,9 @@ struct Recipe {
 }
 
 impl Recipe {
-    fn new(config: &Config, seed: u64) -> Self {
+    fn new(config: &Config, mut store: Store, seed: u64) -> Self {
         let [train, test] = Described::digits(seed);
         let descriptions = train.descriptions.clone();
-        let mut store = Store::new();
         let model = TwoTower::new(Builder::new(&mut store, seed), &config.model(&descriptions));
         let vision = paths::select(store.layout(), &format!("{PATH}/**"));
         let without = |params: &ParamSet, pattern: &str| paths::freeze(store.layout(), params, pattern);
@@ -214,14 +213,14 @@ impl Recipe {
 /// # Errors
 /// If the data has no batch.
 pub fn step(config: &Config, seed: u64) -> Result<(Store, Program)> {
-    let Recipe { store, network, optimizer, plan } = Recipe::new(config, seed);
+    let Recipe { store, network, optimizer, plan } = Recipe::new(config, Store::new(), seed);
     let trained = network.trained.clone();
     run::program(store, &network, &trained, optimizer, plan)
 }
 
 impl Runnable for Config {
     fn open(&self, common: &Common, place: &Place, setup: &Setup) -> Result<(Box<dyn Example>, Session)> {
-        let Recipe { store, network, optimizer, plan } = Recipe::new(self, common.seed());
+        let Recipe { store, network, optimizer, plan } = Recipe::new(self, common.rank.store(), common.seed());
         let (trained, vision) = (network.trained.clone(), network.model.vision.clone());
         let images = plan.data.images.clone();
         let (example, mut session) = run::open(store, network, &trained, optimizer, plan, place, setup)?;

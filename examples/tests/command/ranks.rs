@@ -65,6 +65,41 @@ fn one_rank_is_a_run_without_ranks() {
     assert_eq!(saved(&dir.path().join("alone.st")), saved(&dir.path().join("one.st")));
 }
 
+/// The bits and the checkpoints are those of ranks that share nothing out, so a run goes on with any ranks, either way.
+#[test]
+fn ranks_share_out_what_the_optimizer_keeps() {
+    let dir = mlp("[mlp]\nwidth = 8\ndepth = 2\ndropout = 0.2\n[trainer]\nclip_norm = 0.5");
+    for ranks in [2, 3] {
+        let ranks = format!("--ranks threads:{ranks}");
+        let plain = numbers(report(dir.path(), &format!("{ranks} --save plain.st")));
+        let shared = numbers(report(dir.path(), &format!("{ranks} --shard --save shared.st")));
+        assert_eq!(plain, shared, "{ranks}");
+        let [plain, shared] = ["plain.st", "shared.st"].map(|name| saved(&dir.path().join(name)));
+        assert_eq!(plain.tensors, shared.tensors, "{ranks}");
+        report(dir.path(), &format!("{ranks} --shard --steps 4 --save half.st"));
+        for shard in ["", "--shard"] {
+            let again = report(dir.path(), &format!("{ranks} {shard} --resume half.st --save again.st"));
+            assert_eq!(again["steps"], 8);
+            assert_eq!(saved(&dir.path().join("again.st")).tensors, plain.tensors, "{ranks} {shard}");
+        }
+    }
+    report(dir.path(), "--resume half.st");
+    report(dir.path(), "--resume half.st --ranks threads:4 --shard");
+}
+
+#[test]
+fn what_cannot_be_shared_out_is_told() {
+    let dir = mlp("[optimizer]\nkind = \"muon\"");
+    let muon = "run.toml: --shard: muon needs whole matrices";
+    wgrad_in(dir.path(), "train run.toml --ranks threads:2 --shard").fails(2, &[muon]);
+    assert_eq!(wgrad_in(dir.path(), "train run.toml --shard").status, Some(2), "of ranks alone");
+    report(dir.path(), "--ranks threads:1 --shard");
+    // A rank alone cannot make a step of all, so its report has no recorded step.
+    let dir = mlp("[mlp]\nwidth = 8");
+    report(dir.path(), "--ranks threads:2 --shard --report page");
+    assert!(dir.path().join("page").exists());
+}
+
 #[test]
 fn a_run_on_four_ranks_goes_on_with_two_and_with_one() {
     let dir = mlp("[mlp]\nwidth = 8\ndepth = 2");
@@ -101,8 +136,10 @@ fn each_example_trains_on_ranks() {
         "resnet --depth 8",
         "two-tower",
     ] {
-        let report = wgrad(&format!("{args} --steps 3 --json --ranks threads:3")).json();
+        let run = |more: &str| wgrad(&format!("{args} --steps 3 --json --ranks threads:3 {more}")).json();
+        let report = run("");
         assert_eq!((&report["steps"], &report["diverged"]), (&3.into(), &false.into()), "{args}: {report:?}");
+        assert_eq!(numbers(report), numbers(run("--shard")), "{args}");
     }
 }
 
