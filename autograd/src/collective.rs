@@ -14,7 +14,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use crate::reduction::reduced;
+pub use crate::reduction::{reduce_into, reduced};
 
 /// A connection to the other ranks. All ranks make the same calls in the same order.
 ///

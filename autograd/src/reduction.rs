@@ -2,6 +2,7 @@
 
 use crate::{DType, Data, op::Reduce};
 use ::half::f16;
+use std::borrow::Borrow;
 
 /// The elementwise reduction of values of one type and length, in their order: added in their own type (f16 in f32, and
 /// rounded once), or the largest, which is NaN if one is NaN. `None` if there are none, or if they do not fit each other.
@@ -13,26 +14,31 @@ use ::half::f16;
 /// ```
 pub fn reduced(reduce: Reduce, values: impl IntoIterator<Item = Data>) -> Option<Data> {
     let mut values = values.into_iter();
-    let first = values.next()?;
-    let dtype = first.dtype();
-    let mut total = widened(first);
-    for value in values {
-        if value.dtype() != dtype || !add(reduce, &mut total, &widened(value)) {
-            return None;
-        }
-    }
-    Some(match total {
-        Data::F32(sum) if dtype == DType::F16 => Data::F16(sum.into_iter().map(f16::from_f32).collect()),
-        total => total,
-    })
+    let mut total = values.next()?;
+    reduce_into(reduce, &mut total, values).then_some(total)
 }
 
-/// The type that values are added in.
-fn widened(data: Data) -> Data {
-    match data {
-        Data::F16(v) => Data::F32(v.into_iter().map(f16::to_f32).collect()),
-        other => other,
+/// As [`reduced`], of `total` and the values after it, into `total`. False if they do not fit each other; `total` is then
+/// a reduction of some of them.
+pub fn reduce_into<D: Borrow<Data>>(reduce: Reduce, total: &mut Data, values: impl IntoIterator<Item = D>) -> bool {
+    let dtype = total.dtype();
+    if let Data::F16(v) = total {
+        *total = widened(v);
     }
+    let fit = values.into_iter().all(|value| match value.borrow() {
+        value if value.dtype() != dtype => false,
+        Data::F16(v) => add(reduce, total, &widened(v)),
+        value => add(reduce, total, value),
+    });
+    if let (Data::F32(sum), DType::F16) = (&*total, dtype) {
+        *total = Data::F16(sum.iter().map(|x| f16::from_f32(*x)).collect());
+    }
+    fit
+}
+
+/// The type that f16 values are added in.
+fn widened(values: &[f16]) -> Data {
+    Data::F32(values.iter().map(|x| x.to_f32()).collect())
 }
 
 /// Combines with another rank's values; false if they do not fit.

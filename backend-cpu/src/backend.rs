@@ -4,13 +4,13 @@ use crate::{
     kernel::Compiled,
     loops::view::View,
     memory::{
-        elements::{Element, Env, Source, Target, nothing, poison, room, with_type},
+        elements::{Element, Env, Source, Target, exact, nothing, poison, room, with_type},
         scratch::{Files, Workers},
         sizes::Sizes,
     },
     threads::{clock::Instant, pool::Pool, team::Team},
 };
-use std::{ops::Range, time::Duration};
+use std::{collections::HashSet, ops::Range, time::Duration};
 use wgrad::{
     Backend, Collective, DType, Data, Result, StateId,
     backend::{BufferId, Delivery, ExecutableId, SnapshotId},
@@ -70,17 +70,27 @@ struct Stop {
 
 impl Stop {
     fn run(&self, slots: &mut [Data], buffers: &mut [Data], collective: &mut dyn Collective) -> Result<()> {
+        // The memory itself goes to the exchange, and comes back, where the result is as long as the value.
         let bring = |(place, range, way): &(Source, Range<usize>, Way)| {
-            let data = written(*place, slots, buffers).slice(range.clone());
+            let whole = written(*place, slots, buffers);
+            let data = match way {
+                Way::Reduce(_) if *range == (0..whole.len()) => take(*place, slots, buffers),
+                _ => whole.slice(range.clone()),
+            };
             Exchange { way: *way, data }
         };
         let mut parts: Vec<Exchange> = self.values.iter().map(bring).collect();
-        exchange(collective, &mut parts)?;
-        for ((place, range, ..), part) in self.values.iter().zip(&parts) {
+        let result = exchange(collective, &mut parts);
+        for ((place, range, ..), part) in self.values.iter().zip(parts) {
             let (to, len) = (written(*place, slots, buffers), part.data.len());
-            with_type!(to.dtype(), T => T::slice_mut(to)[range.start..][..len].copy_from_slice(T::slice(&part.data)));
+            if to.len() < range.end {
+                // An exchange that fails may have lost it.
+                *to = if len == range.len() { part.data } else { exact(to.dtype(), range.len()) };
+            } else if result.is_ok() {
+                with_type!(to.dtype(), T => T::slice_mut(to)[range.start..][..len].copy_from_slice(T::slice(&part.data)));
+            }
         }
-        Ok(())
+        result
     }
 }
 
@@ -167,7 +177,10 @@ impl CpuBackend {
 impl Executable {
     fn new(plan: &Plan, states: &[BufferId], extents: &[(usize, usize)], sizes: Sizes, files: &mut Files) -> Self {
         let mut plan = plan.clone();
-        let slots = plan.slots.iter().map(|slot| match slot.home {
+        let exchanged: HashSet<usize> =
+            plan.exchanges().into_iter().flatten().map(|k| plan.kernels[k].writes[0].slot).collect();
+        let slots = plan.slots.iter().enumerate().map(|(s, slot)| match slot.home {
+            Home::Transient if exchanged.contains(&s) => (exact(slot.dtype, slot.len), 0),
             Home::Transient => room(slot.dtype, slot.len),
             Home::Const(value) => (Data::from_f64(slot.dtype, &[value]), 0),
             Home::Iota => (Data::U32((0..slot.len as u32).collect()), 0),

@@ -1,6 +1,7 @@
 //! Messages between ranks, as bytes. Nothing here trusts a length that it reads.
 
 use half::f16;
+use std::ops::Range;
 use wgrad::{
     DType, Data,
     collective::{Difference, Exchange, Stamp, Way},
@@ -187,16 +188,16 @@ pub fn data_from(bytes: &mut &[u8], dtype: DType, len: usize) -> Option<Data> {
     })
 }
 
-/// Overwrites the elements from `start` on with others of the same type.
-pub fn place(data: &mut Data, start: usize, other: &Data) {
-    let range = start..start + other.len();
+/// Overwrites the elements from `start` on with a stretch of others of the same type.
+pub fn place(data: &mut Data, start: usize, other: &Data, from: Range<usize>) {
+    let range = start..start + from.len();
     match (data, other) {
-        (Data::F64(a), Data::F64(b)) => a[range].copy_from_slice(b),
-        (Data::F32(a), Data::F32(b)) => a[range].copy_from_slice(b),
-        (Data::F16(a), Data::F16(b)) => a[range].copy_from_slice(b),
-        (Data::U32(a), Data::U32(b)) => a[range].copy_from_slice(b),
-        (Data::I32(a), Data::I32(b)) => a[range].copy_from_slice(b),
-        (Data::Bool(a), Data::Bool(b)) => a[range].copy_from_slice(b),
+        (Data::F64(a), Data::F64(b)) => a[range].copy_from_slice(&b[from]),
+        (Data::F32(a), Data::F32(b)) => a[range].copy_from_slice(&b[from]),
+        (Data::F16(a), Data::F16(b)) => a[range].copy_from_slice(&b[from]),
+        (Data::U32(a), Data::U32(b)) => a[range].copy_from_slice(&b[from]),
+        (Data::I32(a), Data::I32(b)) => a[range].copy_from_slice(&b[from]),
+        (Data::Bool(a), Data::Bool(b)) => a[range].copy_from_slice(&b[from]),
         (a, b) => panic!("values of {} do not take {}", a.dtype(), b.dtype()),
     }
 }
@@ -298,7 +299,7 @@ mod tests {
     fn elements_are_placed() {
         for data in each_type() {
             let mut all = Data::zeros(data.dtype(), 6);
-            place(&mut all, 1, &data);
+            place(&mut all, 1, &data, 0..data.len());
             assert_eq!(all.slice(1..5), data);
         }
     }

@@ -8,14 +8,17 @@ use crate::{
 };
 use std::{collections::VecDeque, ops::Range, sync::Arc, time::Duration};
 use wgrad::{
-    Collective, Data, Error as Lost, Result,
-    collective::{Difference, Exchange, Stamp, Way, judge, reduced},
+    Collective, DType, Data, Error as Lost, Result,
+    collective::{Difference, Exchange, Stamp, Way, judge, reduce_into, reduced},
     op::Reduce,
 };
 
 /// The time that a rank which has lost another waits, at its end, for the rest to do so too: the launcher ends all
 /// processes when the first ends so, and each is to tell its error before that.
 const PARTING: Duration = Duration::from_secs(2);
+
+/// The number of exchanges for which memory of values that have come is kept.
+const KEPT: u64 = 8;
 
 /// This process as a rank among those that a launcher of MPI, such as `mpirun`, has started.
 ///
@@ -31,6 +34,8 @@ pub struct World {
     turn: u64,
     /// Messages of ranks that came while something else was under way.
     heard: Vec<VecDeque<Message>>,
+    /// Memory of values that have come before, and the turn when. Fresh memory costs as much time as to fill it.
+    spare: Vec<(u64, Data)>,
     /// The ranks from which nothing more comes.
     gone: Vec<bool>,
     /// The rank because of which this world is at its end.
@@ -54,7 +59,8 @@ impl World {
         let heard = (0..ranks).map(|_| VecDeque::new()).collect();
         let mut gone = vec![false; ranks];
         gone[wire.rank()] = true;
-        let mut world = Self { wire, patience, turn: 0, heard, gone, lost: None, silence: false, parted: false };
+        let (spare, lost) = (vec![], None);
+        let mut world = Self { wire, patience, turn: 0, heard, spare, gone, lost, silence: false, parted: false };
         let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let hellos = world.meet(&Message::hello(nanos))?;
         let Message::Hello { version: first, patience: first_patience } = &hellos[0] else {
@@ -198,55 +204,91 @@ impl World {
         }
     }
 
+    /// Memory for values that come from another rank.
+    fn room(&mut self, dtype: DType, len: usize) -> Data {
+        let fits = |(_, data): &(u64, Data)| data.dtype() == dtype && data.len() == len;
+        let found = self.spare.iter().position(fits);
+        found.map_or_else(|| Data::zeros(dtype, len), |at| self.spare.swap_remove(at).1)
+    }
+
+    /// Keeps memory for values to come, and forgets what was of no use for some time.
+    fn keep(&mut self, memory: Vec<Data>) {
+        self.spare.extend(memory.into_iter().map(|data| (self.turn, data)));
+        self.spare.retain(|(turn, _)| turn + KEPT > self.turn);
+    }
+
     /// Exchanges values that are too long for a message. Rank `k` reduces the `k`-th stretch of each, and each rank moves
     /// twice the length of the values at most, whatever the number of ranks.
     fn exchange_bulk(&mut self, mut parts: Vec<&mut Exchange>) -> Result<()> {
         let (own, ranks) = (self.rank(), self.ranks());
-        let others: Vec<usize> = (0..ranks).filter(|rank| *rank != own).collect();
-        let mut buffers: Vec<Data> = vec![];
-        let mut moves = vec![];
-        for part in &mut parts {
-            let (dtype, len, buffer) = (part.data.dtype(), part.data.len(), buffers.len());
-            buffers.push(std::mem::replace(&mut part.data, Data::zeros(dtype, 0)));
-            for &rank in &others {
-                let (sent, received) = match part.way {
-                    Way::Gather(_) => (0..len, len),
-                    Way::Reduce(_) | Way::Scatter(_) => (stretch(len, rank, ranks), stretch(len, own, ranks).len()),
-                };
-                moves.push(Move { rank, buffer, range: sent, receives: false });
-                moves.push(Move { rank, buffer: buffers.len(), range: 0..received, receives: true });
-                buffers.push(Data::zeros(dtype, received));
-            }
-        }
+        let (buffers, mut moves) = self.stretches(&mut parts);
         let mut buffers = self.transfer(buffers, &moves)?.into_iter();
         let mut whole = vec![];
         moves.clear();
         for part in &mut parts {
-            let data = buffers.next().expect("the rank's own");
-            let mut of_others = buffers.by_ref().take(others.len());
-            let range = stretch(data.len(), own, ranks);
-            let (mut of_own, data) = match part.way {
-                Way::Gather(_) => (Some(data), None),
-                Way::Reduce(_) => (Some(data.slice(range.clone())), Some(data)),
-                Way::Scatter(_) => (Some(data.slice(range.clone())), None),
-            };
-            let of_all = (0..ranks).filter_map(|rank| if rank == own { of_own.take() } else { of_others.next() });
-            part.data = result(part.way, of_all).expect("the layout was compared");
-            if let Some(mut data) = data {
-                place(&mut data, range.start, &part.data);
-                for &rank in &others {
-                    let (buffer, theirs) = (whole.len(), stretch(data.len(), rank, ranks));
-                    moves.push(Move { rank, buffer, range: range.clone(), receives: false });
-                    moves.push(Move { rank, buffer, range: theirs, receives: true });
+            let mut data = buffers.next().expect("the rank's own");
+            let reduce = match part.way {
+                Way::Gather(_) => {
+                    part.data = data;
+                    continue;
                 }
+                Way::Scatter(_) => Reduce::Sum,
+                Way::Reduce(reduce) => reduce,
+            };
+            let range = stretch(data.len(), own, ranks);
+            let mut of_all: Vec<Data> = buffers.by_ref().take(ranks - 1).collect();
+            let mut of_own = self.room(data.dtype(), range.len());
+            place(&mut of_own, 0, &data, range.clone());
+            of_all.insert(own, of_own);
+            let (total, rest) = of_all.split_first_mut().expect("this rank's is one of them");
+            assert!(reduce_into(reduce, total, &*rest), "the layout was compared");
+            if let Way::Scatter(_) = part.way {
+                part.data = of_all.remove(0);
+            } else {
+                place(&mut data, range.start, total, 0..range.len());
+                let theirs = |rank| stretch(data.len(), rank, ranks);
+                moves.extend(to_and_from(self.others(), whole.len(), |_| range.clone(), theirs));
                 whole.push(data);
             }
+            self.keep(of_all);
         }
         let mut whole = self.transfer(whole, &moves)?.into_iter();
         for part in parts.iter_mut().filter(|part| matches!(part.way, Way::Reduce(_))) {
             part.data = whole.next().expect("one of each reduction");
         }
         Ok(())
+    }
+
+    /// Takes values out, and lays out their way: for each its own memory, which is that of all ranks if they gather it.
+    /// Behind a value to reduce there is memory for this rank's stretch of each other rank's value.
+    fn stretches(&mut self, parts: &mut [&mut Exchange]) -> (Vec<Data>, Vec<Move>) {
+        let (own, ranks) = (self.rank(), self.ranks());
+        let (mut buffers, mut moves) = (vec![], vec![]);
+        for part in parts {
+            let (dtype, len, at) = (part.data.dtype(), part.data.len(), buffers.len());
+            let data = std::mem::replace(&mut part.data, Data::zeros(dtype, 0));
+            if let Way::Gather(_) = part.way {
+                let of = |rank| rank * len..(rank + 1) * len;
+                let mut all = Data::zeros(dtype, len * ranks);
+                place(&mut all, own * len, &data, 0..len);
+                buffers.push(all);
+                moves.extend(to_and_from(self.others(), at, |_| of(own), of));
+                continue;
+            }
+            buffers.push(data);
+            let received = stretch(len, own, ranks).len();
+            for rank in self.others() {
+                moves.push(Move { rank, buffer: at, range: stretch(len, rank, ranks), receives: false });
+                moves.push(Move { rank, buffer: buffers.len(), range: 0..received, receives: true });
+                buffers.push(self.room(dtype, received));
+            }
+        }
+        (buffers, moves)
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let own = self.rank();
+        (0..self.ranks()).filter(move |rank| *rank != own)
     }
 }
 
@@ -341,6 +383,19 @@ impl Drop for World {
 
 fn other_version(rank: usize) -> Error {
     Lost::RanksDiffer { rank, difference: Difference::Version }.into()
+}
+
+/// The moves of a buffer's stretches to other ranks, and from them.
+fn to_and_from(
+    others: impl Iterator<Item = usize>,
+    buffer: usize,
+    to: impl Fn(usize) -> Range<usize>,
+    from: impl Fn(usize) -> Range<usize>,
+) -> impl Iterator<Item = Move> {
+    others.flat_map(move |rank| {
+        let one = |range, receives| Move { rank, buffer, range, receives };
+        [one(to(rank), false), one(from(rank), true)]
+    })
 }
 
 /// The stretch of a value that a rank reduces.

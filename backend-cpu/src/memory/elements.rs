@@ -229,6 +229,13 @@ pub(crate) fn room(dtype: DType, len: usize) -> (Data, usize) {
     (data, start)
 }
 
+/// Zeros, so many and no more, so that all of the memory can change hands.
+pub(crate) fn exact(dtype: DType, len: usize) -> Data {
+    let data = Data::zeros(dtype, len);
+    with_type!(dtype, T => large_pages(T::slice(&data)));
+    data
+}
+
 /// Bytes of a large page, on most machines.
 const LARGE: usize = 2 << 20;
 
