@@ -35,6 +35,20 @@ pub trait Collective: Send {
     /// one of all ranks that take part.
     fn exchange(&mut self, stamp: Stamp, parts: &mut [Exchange]) -> Result<()>;
 
+    /// The length of the pieces, in elements, in which values of this type can travel before the exchange; `None` if
+    /// they travel whole.
+    fn piece(&self, _dtype: DType) -> Option<usize> {
+        None
+    }
+
+    /// Begins to exchange a piece of a value that the next exchange brings whole. It may be called for some of the
+    /// pieces, in any order, and not at all on other ranks: the results are the same. It waits for nobody, and what goes
+    /// wrong is an error of the exchange.
+    fn begin(&mut self, _early: Early) {}
+
+    /// Lets what has begun move on. A backend calls it between kernels.
+    fn progress(&mut self) {}
+
     /// Says that this rank does not take part in the exchange that is due, because its run has failed: the exchange
     /// then fails on the other ranks. After that all ranks can go on.
     fn abort(&mut self);
@@ -124,6 +138,19 @@ pub struct Exchange {
     /// The way in which it is exchanged.
     pub way: Way,
     /// The value.
+    pub data: Data,
+}
+
+/// A piece of a value, before the exchange that brings the whole value.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Early {
+    /// The number of the value among those of the exchange.
+    pub part: u32,
+    /// The number of the piece: it begins at as many times [`Collective::piece`], and only the last may be shorter.
+    pub index: u32,
+    /// The reduction of the value.
+    pub reduce: Reduce,
+    /// The elements.
     pub data: Data,
 }
 
@@ -285,6 +312,18 @@ impl Collective for Counted<'_> {
         let result = if is_first { self.exchange_asking(all, parts) } else { self.collective.exchange(all, parts) };
         self.failed |= result.is_err();
         result
+    }
+
+    fn piece(&self, dtype: DType) -> Option<usize> {
+        self.collective.piece(dtype)
+    }
+
+    fn begin(&mut self, early: Early) {
+        self.collective.begin(early);
+    }
+
+    fn progress(&mut self) {
+        self.collective.progress();
     }
 
     fn abort(&mut self) {

@@ -1,10 +1,11 @@
 //! The device: buffers, compiled plans, and a pool of threads.
 
 use crate::{
+    exchange::Stop,
     kernel::Compiled,
     loops::view::View,
     memory::{
-        elements::{Element, Env, Source, Target, exact, nothing, poison, room, with_type},
+        elements::{Element, Env, Source, Target, exact, nothing, poison, room, take, with_type, written},
         scratch::{Files, Workers},
         sizes::Sizes,
     },
@@ -14,7 +15,6 @@ use std::{collections::HashSet, ops::Range, time::Duration};
 use wgrad::{
     Backend, Collective, DType, Data, Result, StateId,
     backend::{BufferId, Delivery, ExecutableId, SnapshotId},
-    collective::{Exchange, Way, exchange},
     op::{Op, Typed},
     plan::{Grouping, Home, Operand, Plan},
 };
@@ -55,42 +55,6 @@ impl Read {
             let from = T::slice(env.data(self.view.source));
             self.view.gather(from, 0, all.0, all.1, &mut T::slice_mut(to)[start..][..self.len]);
         });
-    }
-}
-
-/// Values that are exchanged with other ranks, after the kernels that compute this rank's.
-#[derive(Debug)]
-struct Stop {
-    /// The kernel before it.
-    last: usize,
-    /// The place of each value, its elements, and what becomes of them. The result lies there too, from the first
-    /// element on.
-    values: Vec<(Source, Range<usize>, Way)>,
-}
-
-impl Stop {
-    fn run(&self, slots: &mut [Data], buffers: &mut [Data], collective: &mut dyn Collective) -> Result<()> {
-        // The memory itself goes to the exchange, and comes back, where the result is as long as the value.
-        let bring = |(place, range, way): &(Source, Range<usize>, Way)| {
-            let whole = written(*place, slots, buffers);
-            let data = match way {
-                Way::Reduce(_) if *range == (0..whole.len()) => take(*place, slots, buffers),
-                _ => whole.slice(range.clone()),
-            };
-            Exchange { way: *way, data }
-        };
-        let mut parts: Vec<Exchange> = self.values.iter().map(bring).collect();
-        let result = exchange(collective, &mut parts);
-        for ((place, range, ..), part) in self.values.iter().zip(parts) {
-            let (to, len) = (written(*place, slots, buffers), part.data.len());
-            if to.len() < range.end {
-                // An exchange that fails may have lost it.
-                *to = if len == range.len() { part.data } else { exact(to.dtype(), range.len()) };
-            } else if result.is_ok() {
-                with_type!(to.dtype(), T => T::slice_mut(to)[range.start..][..len].copy_from_slice(T::slice(&part.data)));
-            }
-        }
-        result
     }
 }
 
@@ -216,13 +180,7 @@ impl Executable {
                 None => kernels.push(Compiled::new(plan, kernel, &place, sizes, files)),
             }
         }
-        let value = |k: usize| {
-            let kernel = &plan.kernels[k];
-            let (write, way) = (&kernel.writes[0], kernel.exchange().expect("the plan says so"));
-            (place(write.slot), write.offset..write.offset + kernel.reads[0].shape.numel(), way)
-        };
-        let stop = |range: Range<usize>| Stop { last: range.end - 1, values: range.map(value).collect() };
-        let stops = plan.exchanges().into_iter().map(stop).collect();
+        let stops = Stop::all(plan, place);
         let most = kernels.iter().map(|kernel| kernel.writes.len()).max().unwrap_or(0);
         Self {
             kernels,
@@ -247,7 +205,8 @@ impl Executable {
     ) -> Result<Vec<Data>> {
         let Self { kernels, stops, slots, taps, commits, taken, targets, times, .. } = self;
         let product = &nothing(DType::F32);
-        let mut stops = stops.iter().peekable();
+        stops.iter_mut().for_each(|stop| stop.prepare(slots, buffers, collective));
+        let mut stops = stops.iter_mut().peekable();
         let mut seconds = times.as_ref().map(|_| Vec::with_capacity(kernels.len()));
         // The part of the kernel at hand that the one before has done.
         let mut ahead = Duration::ZERO;
@@ -266,7 +225,10 @@ impl Executable {
                 seconds.push((start.elapsed().saturating_sub(second) + ahead).as_secs_f64());
                 ahead = second;
             }
-            if let Some(stop) = stops.next_if(|stop| stop.last == k) {
+            if let Some(stop) = stops.peek_mut() {
+                stop.begin(k, slots, buffers, collective);
+            }
+            if let Some(stop) = stops.next_if(|stop| stop.last() == k) {
                 stop.run(slots, buffers, collective)?;
             }
         }
@@ -288,21 +250,6 @@ impl Executable {
         }
         Ok(values)
     }
-}
-
-/// The data at a place that kernels may write.
-fn written<'a>(place: Source, slots: &'a mut [Data], buffers: &'a mut [Data]) -> &'a mut Data {
-    match place {
-        Source::Slot(slot) => &mut slots[slot],
-        Source::Buffer(buffer) => &mut buffers[buffer],
-        Source::Input(_) | Source::Target(_) | Source::Product => unreachable!("no kernel writes {place:?}"),
-    }
-}
-
-fn take(place: Source, slots: &mut [Data], buffers: &mut [Data]) -> Data {
-    let data = written(place, slots, buffers);
-    let empty = nothing(data.dtype());
-    std::mem::replace(data, empty)
 }
 
 impl Backend for CpuBackend {

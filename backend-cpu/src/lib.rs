@@ -22,6 +22,7 @@ mod attention;
 mod backend;
 mod conv;
 mod cumsum;
+mod exchange;
 mod indexing;
 mod kernel;
 mod loops;

@@ -15,6 +15,7 @@
 //! | `message.rs` | messages between ranks, as bytes |
 //! | `wire.rs` | messages and bulk data through MPI: all that is `unsafe` |
 //! | `pace.rs` | waiting: at first without sleep, and not for ever |
+//! | `pieces.rs` | values that travel in pieces while the rest of them is computed |
 //! | `world.rs` | the exchange of values, and the end of a world |
 
 #![cfg(feature = "mpi")]
@@ -22,6 +23,7 @@
 mod error;
 mod message;
 mod pace;
+mod pieces;
 mod wire;
 mod world;
 

@@ -1,5 +1,6 @@
 //! Messages between ranks, as bytes. Nothing here trusts a length that it reads.
 
+use crate::pieces::At;
 use half::f16;
 use std::ops::Range;
 use wgrad::{
@@ -9,7 +10,7 @@ use wgrad::{
 };
 
 /// The version of these messages and of the order in which they come. Every rank says it first, beside that of wgrad.
-const VERSION: &str = concat!("messages 1, wgrad ", env!("CARGO_PKG_VERSION"));
+const VERSION: &str = concat!("messages 2, wgrad ", env!("CARGO_PKG_VERSION"));
 
 /// The most bytes of values in one message. Such values go to all ranks at once, each of which reduces all of them. With
 /// what comes before them the message stays below 4 KiB, which Open MPI sends between processes of a machine without
@@ -24,6 +25,8 @@ pub enum Message {
     Hello { patience: u64, version: Vec<u8> },
     /// The values of an exchange.
     Values { turn: u64, values: Values },
+    /// A stretch of a value that is exchanged in pieces, or the reduction of all ranks' stretches.
+    Piece { turn: u64, at: At, total: bool, bytes: Vec<u8> },
     /// The rank takes no part in an exchange.
     Failed { turn: u64 },
     /// The last: the rank has left, because it has lost this rank.
@@ -36,6 +39,8 @@ pub struct Values {
     pub stamp: Stamp,
     /// The types and lengths of the values, and what becomes of them, as [`layout`] writes them.
     pub layout: Vec<u8>,
+    /// The values that the rank has begun to send in pieces, as bits.
+    pub begun: u64,
     /// The values that [`inlined`] names, one after the other.
     pub inline: Vec<u8>,
 }
@@ -44,6 +49,7 @@ const HELLO: u8 = 0;
 const VALUES: u8 = 1;
 const FAILED: u8 = 2;
 const LEFT: u8 = 3;
+const PIECE: u8 = 4;
 /// In [`Message::Left`], no rank.
 const NOBODY: u64 = u64::MAX;
 
@@ -56,7 +62,7 @@ impl Message {
     /// The exchange that a message belongs to.
     pub fn turn(&self) -> Option<u64> {
         match self {
-            Self::Values { turn, .. } | Self::Failed { turn } => Some(*turn),
+            Self::Values { turn, .. } | Self::Piece { turn, .. } | Self::Failed { turn } => Some(*turn),
             Self::Hello { .. } => Some(0),
             Self::Left { .. } => None,
         }
@@ -71,14 +77,24 @@ impl Message {
                 bytes.extend(patience.to_le_bytes());
                 bytes.extend(version);
             }
-            Self::Values { turn, values: Values { stamp, layout, inline } } => {
-                bytes.reserve(1 + 8 * (2 + stamp.0.len()) + layout.len() + inline.len());
+            Self::Values { turn, values: Values { stamp, layout, begun, inline } } => {
+                bytes.reserve(1 + 8 * (3 + stamp.0.len()) + layout.len() + inline.len());
                 bytes.push(VALUES);
                 bytes.extend(turn.to_le_bytes());
                 bytes.extend(stamp.0.iter().flat_map(|word| word.to_le_bytes()));
                 bytes.extend((layout.len() as u64).to_le_bytes());
                 bytes.extend(layout);
+                bytes.extend(begun.to_le_bytes());
                 bytes.extend(inline);
+            }
+            Self::Piece { turn, at: At { part, index }, total, bytes: of } => {
+                bytes.reserve(1 + 3 * 8 + of.len());
+                bytes.push(PIECE);
+                bytes.extend(turn.to_le_bytes());
+                bytes.extend(part.to_le_bytes());
+                bytes.extend(index.to_le_bytes());
+                bytes.extend(u64::from(*total).to_le_bytes());
+                bytes.extend(of);
             }
             Self::Failed { turn } => {
                 bytes.push(FAILED);
@@ -105,7 +121,13 @@ impl Message {
                 }
                 let len = usize::try_from(word(rest)?).ok()?;
                 let layout = take(rest, len)?.to_vec();
-                Self::Values { turn, values: Values { stamp, layout, inline: all(rest) } }
+                let begun = word(rest)?;
+                Self::Values { turn, values: Values { stamp, layout, begun, inline: all(rest) } }
+            }
+            PIECE => {
+                let (turn, at, total) = (word(rest)?, word(rest)?, word(rest)?);
+                let at = At { part: at as u32, index: (at >> 32) as u32 };
+                Self::Piece { turn, at, total: total != 0, bytes: all(rest) }
             }
             FAILED => Self::Failed { turn: word(rest)? },
             LEFT => Self::Left { lost: Some(word(rest)?).filter(|lost| *lost != NOBODY).map(|lost| lost as usize) },
@@ -222,7 +244,8 @@ mod tests {
         let stamp = Stamp([1, 2, 3, 4, 5, u64::MAX]);
         vec![
             Message::hello(7),
-            Message::Values { turn: 9, values: Values { stamp, layout: layout(&parts), inline } },
+            Message::Values { turn: 9, values: Values { stamp, layout: layout(&parts), begun: 5, inline } },
+            Message::Piece { turn: 3, at: At { part: 1, index: 2 }, total: true, bytes: vec![1, 2, 3] },
             Message::Failed { turn: u64::MAX },
             Message::Left { lost: None },
             Message::Left { lost: Some(2) },

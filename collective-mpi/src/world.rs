@@ -4,12 +4,13 @@ use crate::{
     Error,
     message::{Message, Values, bytes_of, data_from, inlined, layout, place},
     pace::Pace,
+    pieces::{At, Pieces, elements},
     wire::{Broken, Move, Wire},
 };
 use std::{collections::VecDeque, ops::Range, sync::Arc, time::Duration};
 use wgrad::{
     Collective, DType, Data, Error as Lost, Result,
-    collective::{Difference, Exchange, Stamp, Way, judge, reduce_into, reduced},
+    collective::{Difference, Early, Exchange, Stamp, Way, judge, reduce_into, reduced},
     op::Reduce,
 };
 
@@ -36,6 +37,10 @@ pub struct World {
     heard: Vec<VecDeque<Message>>,
     /// Memory of values that have come before, and the turn when. Fresh memory costs as much time as to fill it.
     spare: Vec<(u64, Data)>,
+    /// True if values travel in pieces while the rest of them is computed.
+    overlaps: bool,
+    /// The pieces of the exchange that is due.
+    pieces: Option<Pieces>,
     /// The ranks from which nothing more comes.
     gone: Vec<bool>,
     /// The rank because of which this world is at its end.
@@ -59,8 +64,19 @@ impl World {
         let heard = (0..ranks).map(|_| VecDeque::new()).collect();
         let mut gone = vec![false; ranks];
         gone[wire.rank()] = true;
-        let (spare, lost) = (vec![], None);
-        let mut world = Self { wire, patience, turn: 0, heard, spare, gone, lost, silence: false, parted: false };
+        let mut world = Self {
+            wire,
+            patience,
+            turn: 0,
+            heard,
+            spare: vec![],
+            overlaps: false,
+            pieces: None,
+            gone,
+            lost: None,
+            silence: false,
+            parted: false,
+        };
         let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let hellos = world.meet(&Message::hello(nanos))?;
         let Message::Hello { version: first, patience: first_patience } = &hellos[0] else {
@@ -75,6 +91,14 @@ impl World {
             }
         }
         Ok(world)
+    }
+
+    /// Sends large values in pieces while the kernels that compute the rest of them run. The bits are the same. It pays
+    /// where the exchange takes as long as a good part of the backward pass; otherwise it costs some copies. Ranks need not agree.
+    #[must_use]
+    pub fn overlapping(mut self, overlaps: bool) -> Self {
+        self.overlaps = overlaps;
+        self
     }
 
     /// The number of this rank, from 0 on.
@@ -155,6 +179,9 @@ impl World {
                     match next {
                         Ok(None) => break,
                         Ok(Some(Message::Left { lost })) => return Err(self.left(rank, lost)),
+                        Ok(Some(Message::Piece { turn, at, total, bytes })) if turn == self.turn => {
+                            self.take_in(rank, at, total, bytes);
+                        }
                         Ok(Some(message)) if message.turn() == Some(self.turn) => *said = Some(message),
                         // Of an exchange that this rank took no part in.
                         Ok(Some(message)) if message.turn() < Some(self.turn) => {}
@@ -202,6 +229,95 @@ impl World {
                 return Err(self.silent(waits_for));
             }
         }
+    }
+
+    /// The pieces of the exchange of this turn.
+    fn pieces(&mut self, turn: u64) -> &mut Pieces {
+        let world = (self.rank(), self.ranks());
+        let fresh = || Pieces::new(world, turn);
+        if self.pieces.as_ref().is_none_or(|pieces| pieces.turn() != turn) {
+            self.pieces = None;
+        }
+        self.pieces.get_or_insert_with(fresh)
+    }
+
+    /// Takes in a part of a piece of the exchange at hand.
+    fn take_in(&mut self, rank: usize, at: At, total: bool, bytes: Vec<u8>) {
+        let turn = self.turn;
+        let sent = self.pieces(turn).take_in(rank, at, total, bytes);
+        self.send_each(sent);
+    }
+
+    /// Sends messages. A rank that cannot be told is found to be silent later.
+    fn send_each(&mut self, messages: Vec<(usize, Message)>) {
+        for (rank, message) in messages {
+            let _ = self.wire.send(rank, message.encode().into());
+        }
+    }
+
+    /// Takes in the pieces of an exchange that have come; other messages wait for theirs. The number of pieces.
+    fn advance(&mut self, turn: u64) -> Result<usize> {
+        self.wire.all_sent();
+        let mut came = 0;
+        for rank in 0..self.ranks() {
+            while !self.gone[rank] {
+                if self.heard[rank].is_empty() {
+                    match self.listen(rank) {
+                        Ok(None) => break,
+                        Ok(Some(message)) => self.heard[rank].push_back(message),
+                        Err(Broken) => return Err(self.silent(rank)),
+                    }
+                }
+                match self.heard[rank].front() {
+                    Some(Message::Piece { turn: its, .. }) if *its <= turn => {}
+                    _ => break,
+                }
+                let Some(Message::Piece { turn: its, at, total, bytes }) = self.heard[rank].pop_front() else { break };
+                if its == turn {
+                    came += 1;
+                    let sent = self.pieces(turn).take_in(rank, at, total, bytes);
+                    self.send_each(sent);
+                }
+            }
+        }
+        Ok(came)
+    }
+
+    /// Exchanges values in pieces: those that have not been sent, and then all that is still to come.
+    fn exchange_pieces(&mut self, mut parts: Vec<(u32, &mut Exchange)>) -> Result<()> {
+        let turn = self.turn;
+        for (part, Exchange { way, data }) in &parts {
+            let Way::Reduce(reduce) = *way else { continue };
+            for (index, range) in self.pieces(turn).missing(*part, data.dtype(), data.len()) {
+                let early = Early { part: *part, index, reduce, data: data.slice(range) };
+                let sent = self.pieces(turn).begin(early);
+                self.send_each(sent);
+                self.advance(turn)?;
+            }
+        }
+        let mut pace = Pace::busy();
+        let missing = |pieces: &Pieces| {
+            parts.iter().find_map(|(part, to)| pieces.waits_for(*part, to.data.dtype(), to.data.len()))
+        };
+        while let Some(rank) = missing(self.pieces(turn)) {
+            if self.advance(turn)? > 0 {
+                pace = Pace::busy();
+            }
+            let left = |message: &Message| matches!(message, Message::Left { .. });
+            if let Some(at) = self.heard.iter().position(|heard| heard.front().is_some_and(left)) {
+                let Some(Message::Left { lost }) = self.heard[at].pop_front() else { continue };
+                return Err(self.left(at, lost));
+            }
+            if !pace.wait(Some(self.patience)) {
+                return Err(self.silent(rank));
+            }
+        }
+        for (part, Exchange { data, .. }) in &mut parts {
+            if !self.pieces(turn).place(*part, data) {
+                return Err(Lost::RankFailed { rank: 0 });
+            }
+        }
+        Ok(())
     }
 
     /// Memory for values that come from another rank.
@@ -307,7 +423,8 @@ impl Collective for World {
         let here = || inlined.iter().copied();
         let inline = parts.iter().zip(here()).filter(|(_, here)| *here);
         let inline = inline.flat_map(|(part, _)| bytes_of(&part.data)).copied().collect();
-        let values = Values { stamp, layout: layout(parts), inline };
+        let begun = self.pieces.as_ref().filter(|pieces| pieces.turn() == self.turn).map_or(0, Pieces::begun);
+        let values = Values { stamp, layout: layout(parts), begun, inline };
         let mut all = vec![];
         let heard = self.meet(&Message::Values { turn: self.turn, values })?;
         for (rank, message) in heard.into_iter().enumerate() {
@@ -335,12 +452,40 @@ impl Collective for World {
                 Way::Scatter(_) => met.slice(stretch(met.len(), self.rank(), self.ranks())),
             });
         }
-        let bulk = parts.iter_mut().zip(here()).filter_map(|(part, here)| (!here).then_some(part)).collect();
-        self.exchange_bulk(bulk)?;
+        // If a rank has begun a value in pieces, all go on so.
+        let begun = all.iter().fold(0, |begun, values| begun | values.begun);
+        let in_pieces = |i: usize| 1u64.checked_shl(i as u32).is_some_and(|bit| begun & bit != 0);
+        let bulk = parts.iter_mut().enumerate().zip(here()).filter_map(|(part, here)| (!here).then_some(part));
+        let (pieces, bulk): (Vec<_>, Vec<_>) =
+            bulk.partition(|(i, part)| matches!(part.way, Way::Reduce(_)) && in_pieces(*i));
+        self.exchange_pieces(pieces.into_iter().map(|(i, part)| (i as u32, part)).collect())?;
+        self.pieces = None;
+        self.exchange_bulk(bulk.into_iter().map(|(_, part)| part).collect())?;
         for ((part, _), result) in parts.iter_mut().zip(here()).filter(|(_, here)| *here).zip(results) {
             part.data = result;
         }
         Ok(())
+    }
+
+    fn piece(&self, dtype: DType) -> Option<usize> {
+        (self.overlaps && self.ranks() > 1).then(|| elements(dtype))
+    }
+
+    fn begin(&mut self, early: Early) {
+        if self.lost.is_none() {
+            let turn = self.turn + 1;
+            let sent = self.pieces(turn).begin(early);
+            self.send_each(sent);
+            self.progress();
+        }
+    }
+
+    fn progress(&mut self) {
+        let turn = self.turn + 1;
+        if self.lost.is_none() && self.pieces.as_ref().is_some_and(|pieces| pieces.turn() == turn) {
+            // The exchange itself reports what is wrong.
+            let _ = self.advance(turn);
+        }
     }
 
     fn abort(&mut self) {
@@ -399,7 +544,7 @@ fn to_and_from(
 }
 
 /// The stretch of a value that a rank reduces.
-fn stretch(len: usize, rank: usize, ranks: usize) -> Range<usize> {
+pub fn stretch(len: usize, rank: usize, ranks: usize) -> Range<usize> {
     len * rank / ranks..len * (rank + 1) / ranks
 }
 

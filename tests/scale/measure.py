@@ -9,6 +9,7 @@ gets to the rate (Gbit/s; 0 is no limit). Each line of the output is one measure
 
     compute   the step of a rank's rows, on as many processes at once, without any exchange
     mpi       the same with the exchange by MPI, through the network
+    overlap   the same with --overlap: gradients travel in pieces while the backward pass goes on
     gloo      PyTorch's DistributedDataParallel over Gloo, through the same network (with --torch)
 
 The model of a step on n ranks is `compute + V / host + V / rate`, where `V = 2 (n - 1) / n` times the bytes of the
@@ -126,7 +127,7 @@ def compute(workload, ranks):
     return statistics.mean(row(text)["median_ms"] for text in texts)
 
 
-def mpi(workload, ranks):
+def mpi(workload, ranks, *more):
     with tempfile.TemporaryDirectory() as folder:
         agent, hosts = Path(folder, "agent"), Path(folder, "hosts")
         # In place of ssh: the last number of the address is that of the namespace.
@@ -140,7 +141,7 @@ def mpi(workload, ranks):
         # To Open MPI each namespace is a machine, and on each it would bind a rank to the first core.
         command = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "--hostfile", hosts, "-n", ranks, *words]
         command = inside(0, "unshare", "-u", "sh", "-c", 'hostname rank1; exec "$@"', "sh", *command)
-        return row(together([command + bench(workload, "--ranks", "mpi")])[0])["median_ms"]
+        return row(together([command + bench(workload, "--ranks", "mpi", *more)])[0])["median_ms"]
 
 
 def gloo(workload, ranks):
@@ -167,7 +168,7 @@ try:
                 moved = measured - alone if moved is None else moved
                 model = alone + moved + (volume / (rate * 1e9 / 8) * 1e3 if rate else 0.0)
                 result = {"workload": workload, "ranks": ranks, "gbit": rate, "compute_ms": round(alone, 2),
-                          "mpi_ms": round(measured, 2), "model_ms": round(model, 2), "volume_mb": round(volume / 1e6, 2)}
+                          "mpi_ms": round(measured, 2), "overlap_ms": round(mpi(workload, ranks, "--overlap"), 2), "model_ms": round(model, 2), "volume_mb": round(volume / 1e6, 2)}
                 if options.torch:
                     result["gloo_ms"] = round(gloo(workload, ranks), 2)
                 print(json.dumps(result), flush=True)

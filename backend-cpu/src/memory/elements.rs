@@ -229,6 +229,22 @@ pub(crate) fn room(dtype: DType, len: usize) -> (Data, usize) {
     (data, start)
 }
 
+/// The data at a place that kernels may write.
+pub(crate) fn written<'a>(place: Source, slots: &'a mut [Data], buffers: &'a mut [Data]) -> &'a mut Data {
+    match place {
+        Source::Slot(slot) => &mut slots[slot],
+        Source::Buffer(buffer) => &mut buffers[buffer],
+        Source::Input(_) | Source::Target(_) | Source::Product => unreachable!("no kernel writes {place:?}"),
+    }
+}
+
+/// The data itself; nothing is left at its place.
+pub(crate) fn take(place: Source, slots: &mut [Data], buffers: &mut [Data]) -> Data {
+    let data = written(place, slots, buffers);
+    let empty = nothing(data.dtype());
+    std::mem::replace(data, empty)
+}
+
 /// Zeros, so many and no more, so that all of the memory can change hands.
 pub(crate) fn exact(dtype: DType, len: usize) -> Data {
     let data = Data::zeros(dtype, len);

@@ -51,6 +51,10 @@ pub struct RanksArgs {
     /// bits are the same
     #[arg(long, requires = "ranks")]
     pub shard: bool,
+    /// Send gradients of ranks of MPI in pieces while the backward pass goes on, which pays where the network is slow; the
+    /// bits are the same
+    #[arg(long, requires = "ranks")]
+    pub overlap: bool,
     /// The time that a rank of MPI waits for another before it counts as lost
     #[arg(long, value_name = "SECONDS", default_value = PATIENCE, value_parser = seconds)]
     pub patience: Duration,
@@ -58,7 +62,7 @@ pub struct RanksArgs {
 
 impl Default for RanksArgs {
     fn default() -> Self {
-        Self { ranks: None, shard: false, patience: seconds(PATIENCE).expect("a number of seconds") }
+        Self { ranks: None, shard: false, overlap: false, patience: seconds(PATIENCE).expect("a number of seconds") }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Rank, Ranks, RanksArgs};
 use crate::{Error, Result, cli::Common};
-use std::{panic, thread, time::Duration};
+use std::{panic, thread};
 use wgrad::{Collective, InProcess};
 
 /// The stack of a rank's thread, in bytes: as much as that of the main thread.
@@ -20,9 +20,12 @@ pub fn each(
     run: &(dyn Fn(&Common) -> Result<u8> + Sync),
 ) -> std::result::Result<u8, Vec<Error>> {
     match asked.ranks {
+        Some(Ranks::Threads(_)) if asked.overlap => {
+            Err(vec![Error::Usage("--overlap is for ranks of MPI: threads have no network between them".into())])
+        }
         None => run(common).map_err(|error| vec![error]),
         Some(Ranks::Mpi) => {
-            let done = connected(asked.patience).and_then(|engine| as_rank(Rank::new(engine, asked.shard), common, run));
+            let done = connected(asked).and_then(|engine| as_rank(Rank::new(engine, asked.shard), common, run));
             done.map_err(|error| vec![error])
         }
         Some(Ranks::Threads(number)) => in_threads(number.get(), asked.shard, common, run),
@@ -31,13 +34,13 @@ pub fn each(
 
 /// The connection to the other processes that `mpirun` has started.
 #[cfg(feature = "mpi")]
-fn connected(patience: Duration) -> Result<Box<dyn Collective>> {
-    let world = wgrad_mpi::World::connect(patience).map_err(|error| Error::Mpi(Box::new(error)))?;
-    Ok(Box::new(world))
+fn connected(asked: &RanksArgs) -> Result<Box<dyn Collective>> {
+    let world = wgrad_mpi::World::connect(asked.patience).map_err(|error| Error::Mpi(Box::new(error)))?;
+    Ok(Box::new(world.overlapping(asked.overlap)))
 }
 
 #[cfg(not(feature = "mpi"))]
-fn connected(_patience: Duration) -> Result<Box<dyn Collective>> {
+fn connected(_asked: &RanksArgs) -> Result<Box<dyn Collective>> {
     Err(Error::Usage(
         "--ranks mpi: this command is built without MPI; build it with: cargo build --release --features mpi".into(),
     ))

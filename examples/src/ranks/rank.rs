@@ -7,8 +7,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use wgrad::{
-    Collective, Result, Session, Store,
-    collective::{Exchange, Stamp},
+    Collective, DType, Result, Session, Store,
+    collective::{Early, Exchange, Stamp},
 };
 
 /// A rank of a run; by default one without others. All copies are the same rank: when the last is dropped, the rank
@@ -138,6 +138,18 @@ impl Collective for Joined {
 
     fn exchange(&mut self, stamp: Stamp, parts: &mut [Exchange]) -> Result<()> {
         locked(&self.member).exchange(stamp, parts)
+    }
+
+    fn piece(&self, dtype: DType) -> Option<usize> {
+        locked(&self.member).engine.piece(dtype)
+    }
+
+    fn begin(&mut self, early: Early) {
+        locked(&self.member).engine.begin(early);
+    }
+
+    fn progress(&mut self) {
+        locked(&self.member).engine.progress();
     }
 
     fn abort(&mut self) {
