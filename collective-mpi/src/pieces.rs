@@ -12,17 +12,18 @@ use wgrad::{
     op::Reduce,
 };
 
-/// The bytes of a piece: enough for the messages to cost little, and few enough for the last piece to be short.
-pub const PIECE: usize = 1 << 20;
+/// The most bytes of a stretch of a piece. With what comes before them, a message stays below 64 KiB: through a network
+/// Open MPI sends such a message without asking the receiver first, who is computing.
+const STRETCH: usize = 60 << 10;
 
 /// The elements of a piece.
-pub fn elements(dtype: DType) -> usize {
-    PIECE / dtype.size()
+pub fn elements(dtype: DType, ranks: usize) -> usize {
+    STRETCH / dtype.size() * ranks
 }
 
 /// The pieces of a value, in order.
-pub fn ranges(dtype: DType, len: usize) -> impl Iterator<Item = Range<usize>> {
-    let piece = elements(dtype);
+fn ranges(dtype: DType, len: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
+    let piece = elements(dtype, ranks);
     (0..len.div_ceil(piece)).map(move |i| i * piece..((i + 1) * piece).min(len))
 }
 
@@ -129,13 +130,13 @@ impl Pieces {
     /// The pieces of a value that this rank has not begun.
     pub fn missing(&self, part: u32, dtype: DType, len: usize) -> Vec<(u32, Range<usize>)> {
         let is_begun = |index| self.pieces.get(&At { part, index }).is_some_and(|piece| piece.dtype.is_some());
-        let all = ranges(dtype, len).enumerate().map(|(index, range)| (index as u32, range));
+        let all = ranges(dtype, len, self.ranks).enumerate().map(|(index, range)| (index as u32, range));
         all.filter(|(index, _)| !is_begun(*index)).collect()
     }
 
     /// A rank whose result of a value is not here yet.
     pub fn waits_for(&self, part: u32, dtype: DType, len: usize) -> Option<usize> {
-        ranges(dtype, len).enumerate().find_map(|(index, _)| {
+        ranges(dtype, len, self.ranks).enumerate().find_map(|(index, _)| {
             let totals = self.pieces.get(&At { part, index: index as u32 }).map(|piece| &piece.totals);
             (0..self.ranks).find(|rank| totals.is_none_or(|totals| !totals.contains_key(rank)))
         })
@@ -143,7 +144,7 @@ impl Pieces {
 
     /// Writes the results over a value, all of whose pieces are here; false if one has another length.
     pub fn place(&mut self, part: u32, data: &mut Data) -> bool {
-        ranges(data.dtype(), data.len()).enumerate().all(|(index, range)| {
+        ranges(data.dtype(), data.len(), self.ranks).enumerate().all(|(index, range)| {
             let piece = self.pieces.remove(&At { part, index: index as u32 }).unwrap_or_default();
             piece.totals.iter().all(|(rank, bytes)| {
                 let of = stretch(range.len(), *rank, self.ranks);
@@ -166,7 +167,7 @@ mod tests {
     #[test]
     fn pieces_are_the_reduction_of_the_whole() {
         const RANKS: usize = 3;
-        for len in [0, 1, 2, 7, elements(DType::F32), elements(DType::F32) + 5] {
+        for len in [0, 1, 2, 7, elements(DType::F32, RANKS), elements(DType::F32, RANKS) + 5] {
             let value = |rank: usize| Data::F32((0..len).map(|i| (i * 7 + rank * 3) as f32 * 0.1).collect());
             let mut ranks: Vec<Pieces> = (0..RANKS).map(|rank| Pieces::new((rank, RANKS), 4)).collect();
             let mut under_way = vec![];

@@ -299,9 +299,12 @@ impl World {
         let missing = |pieces: &Pieces| {
             parts.iter().find_map(|(part, to)| pieces.waits_for(*part, to.data.dtype(), to.data.len()))
         };
-        while let Some(rank) = missing(self.pieces(turn)) {
+        let mut waits_for = missing(self.pieces(turn));
+        while let Some(rank) = waits_for {
             if self.advance(turn)? > 0 {
+                waits_for = missing(self.pieces(turn));
                 pace = Pace::busy();
+                continue;
             }
             let left = |message: &Message| matches!(message, Message::Left { .. });
             if let Some(at) = self.heard.iter().position(|heard| heard.front().is_some_and(left)) {
@@ -468,7 +471,7 @@ impl Collective for World {
     }
 
     fn piece(&self, dtype: DType) -> Option<usize> {
-        (self.overlaps && self.ranks() > 1).then(|| elements(dtype))
+        (self.overlaps && self.ranks() > 1).then(|| elements(dtype, self.ranks()))
     }
 
     fn begin(&mut self, early: Early) {
