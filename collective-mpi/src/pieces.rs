@@ -81,7 +81,8 @@ impl Pieces {
         (piece.len, piece.dtype) = (data.len(), Some(data.dtype()));
         let mut sent = vec![];
         for rank in (0..self.ranks).filter(|rank| *rank != self.rank) {
-            let bytes = bytes_of(&data.slice(stretch(data.len(), rank, self.ranks))).to_vec();
+            let (of, size) = (stretch(data.len(), rank, self.ranks), data.dtype().size());
+            let bytes = bytes_of(&data)[of.start * size..of.end * size].to_vec();
             sent.push((rank, Message::Piece { turn: self.turn, at, total: false, bytes }));
         }
         piece.own = Some((reduce, data));
@@ -198,7 +199,11 @@ mod tests {
         let at = At { part: 0, index: 0 };
         assert!(pieces.take_in(1, at, false, vec![0; 3]).is_empty());
         let data = Data::F32(vec![1.0; 4]);
-        assert_eq!(pieces.begin(Early { part: 0, index: 0, reduce: Reduce::Sum, data }).len(), 1, "its own stretch alone");
+        assert_eq!(
+            pieces.begin(Early { part: 0, index: 0, reduce: Reduce::Sum, data }).len(),
+            1,
+            "its own stretch alone"
+        );
         assert_eq!(pieces.waits_for(0, DType::F32, 4), Some(0));
         pieces.take_in(1, at, true, vec![0; 3]);
         assert!(!pieces.place(0, &mut Data::F32(vec![1.0; 4])));

@@ -9,7 +9,7 @@ use std::{
 };
 use wgrad::{
     Array, Collective, DType, Data, Error, InProcess, Optimizer, Session, Store,
-    collective::{Difference, Exchange, Stamp, Way, exchange, judge},
+    collective::{Difference, Early, Exchange, Stamp, Way, exchange, judge},
     f16,
     op::Reduce,
 };
@@ -23,12 +23,14 @@ const SHORT: Duration = Duration::from_secs(1);
 type Test = fn(&mut World);
 
 /// The tests in a world, in their order.
-const TESTS: [(&str, Test); 6] = [
+const TESTS: [(&str, Test); 8] = [
     ("every way has the bits of threads", ways),
     ("several values meet at once", several_values),
     ("ranks that differ have one error and go on", differing_ranks),
     ("values that do not fit are one error", misfits),
     ("a rank that fails is an error of the others, and all go on", failing_ranks),
+    ("values in pieces have the bits of threads", pieces),
+    ("pieces of an exchange that fails are forgotten", lost_pieces),
     ("exchanges follow each other", many_exchanges),
 ];
 
@@ -58,7 +60,7 @@ fn passed(world: &World, test: &str) {
 }
 
 fn all_exchanges() {
-    let mut world = connected(LONG);
+    let mut world = connected(LONG).overlapping(true);
     for (name, test) in TESTS {
         test(&mut world);
         passed(&world, name);
@@ -253,6 +255,65 @@ fn failing_ranks(world: &mut World) {
         }
     }
     goes_on(world);
+}
+
+/// Begins some pieces of the values that a rank is about to exchange, the last first: those that a number selects.
+fn begin(world: &mut World, parts: &[Exchange], chosen: impl Fn(usize) -> bool) {
+    for (p, part) in parts.iter().enumerate() {
+        let Way::Reduce(reduce) = part.way else { continue };
+        let piece = world.piece(part.data.dtype()).expect("this world begins early");
+        for index in (0..part.data.len().div_ceil(piece)).rev().filter(|index| chosen(*index)) {
+            let data = part.data.slice(index * piece..((index + 1) * piece).min(part.data.len()));
+            world.begin(Early { part: p as u32, index: index as u32, reduce, data });
+            world.progress();
+        }
+    }
+}
+
+fn pieces(world: &mut World) {
+    let ranks = world.ranks();
+    let values = |rank: usize| {
+        vec![
+            part(Way::Reduce(Reduce::Sum), elements(DType::F32, 150_001, rank)),
+            part(Way::Reduce(Reduce::Max), elements(DType::Bool, 1, rank)),
+            part(Way::Reduce(Reduce::Sum), elements(DType::F16, 70_000, rank)),
+            part(Way::Gather(ranks), elements(DType::F32, 5000, rank)),
+            part(Way::Reduce(Reduce::Max), elements(DType::Bool, 99_999, rank)),
+            part(Way::Reduce(Reduce::Sum), elements(DType::U32, 3000, rank)),
+        ]
+    };
+    let own = values(world.rank());
+    // All pieces, none on some ranks, some of them, and others on each rank.
+    let choices: [fn(usize, usize) -> bool; 4] =
+        [|_, _| true, |rank, _| rank == 1, |_, index| index % 2 == 0, |rank, index| (rank + index) % 2 == 0];
+    for chosen in choices {
+        let rank = world.rank();
+        begin(world, &own, |index| chosen(rank, index));
+        as_threads(world, values);
+        // And one that nobody begins.
+        as_threads(world, values);
+    }
+}
+
+fn lost_pieces(world: &mut World) {
+    let last = world.ranks() - 1;
+    let value = |salt| move |rank| vec![part(Way::Reduce(Reduce::Sum), elements(DType::F32, 150_001, rank + salt))];
+    for (salt, aborts) in [(10, true), (20, false)] {
+        let mut own = value(salt)(world.rank());
+        begin(world, &own, |_| true);
+        if aborts && world.rank() == last {
+            world.abort();
+        } else {
+            let mut stamp = Stamp::default();
+            stamp.set(Difference::Program, u64::from(world.rank() == last));
+            world.exchange(stamp, &mut own).expect_err("a rank fails, or differs");
+        }
+        // Pieces of other values, at the same places.
+        own = value(salt + 1)(world.rank());
+        begin(world, &own, |index| index % 2 == 1);
+        as_threads(world, value(salt + 1));
+        goes_on(world);
+    }
 }
 
 fn many_exchanges(world: &mut World) {

@@ -74,7 +74,7 @@ fn loses(mode: &str) {
 
 #[test]
 fn every_exchange_has_the_bits_of_threads() {
-    passes("exchange", 7);
+    passes("exchange", 9);
 }
 
 #[test]

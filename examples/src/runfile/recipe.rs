@@ -121,7 +121,9 @@ impl RunFile {
         let momentum = momentum.unwrap_or(0.0);
         if kind == OptimizerName::Muon && store.shards() > 1 {
             let path = self.path.display();
-            return Err(Error::Usage(format!("{path}: --shard: muon needs whole matrices, so ranks cannot share them out")));
+            return Err(Error::Usage(format!(
+                "{path}: --shard: muon needs whole matrices, so ranks cannot share them out"
+            )));
         }
         Ok(match kind {
             OptimizerName::Sgd => Box::new(Sgd::new(
