@@ -23,11 +23,11 @@ pub(crate) struct Stop {
 /// A value of an exchange.
 #[derive(Debug)]
 struct Value {
-    /// Where it lies. The result lies there too, from the first element on.
+    /// The place of the value, and of the result, from the first element on.
     place: Source,
     range: Range<usize>,
     way: Way,
-    /// Where kernels compute it, if it lies there as one stretch that begins at this element.
+    /// The place at which kernels compute it, if it lies there as one stretch, which begins at this element.
     computed: Option<(Source, usize)>,
     /// The stretches that kernels write there.
     writes: Vec<(Range<usize>, usize)>,

@@ -77,10 +77,12 @@ fn processes_have_the_bits_of_threads() {
         let run = "train run.toml --json";
         let threads = format!("{run} --threads 1 --ranks threads:{ranks} --save threads.st");
         let threads = wgrad_in(dir.path(), &threads).json();
-        let processes = on_ranks(dir.path(), ranks, &format!("{run} --save processes.st")).json();
-        assert_eq!(numbers(threads), numbers(processes), "{ranks} ranks");
-        let [threads, processes] = ["threads.st", "processes.st"].map(|name| saved(&dir.path().join(name)));
-        assert_eq!(threads, processes, "{ranks} ranks");
+        let threads_saved = saved(&dir.path().join("threads.st"));
+        for more in ["", "--overlap", "--shard", "--overlap --shard"] {
+            let processes = on_ranks(dir.path(), ranks, &format!("{run} --save processes.st {more}")).json();
+            assert_eq!(numbers(threads.clone()), numbers(processes), "{ranks} ranks {more}");
+            assert!(threads_saved == saved(&dir.path().join("processes.st")), "{ranks} ranks {more}");
+        }
     }
 }
 

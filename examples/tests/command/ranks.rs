@@ -175,6 +175,7 @@ fn what_cannot_be_run_on_ranks_is_told_once() {
     fails("run.toml --ranks threads:9", 2, &["rank 0: ", "9 ranks", "8 rows"]);
     fails("run.toml --ranks threads:2 --steps 0", 2, &["--steps 0"]);
     fails("run.toml --ranks threads:3 --resume missing.st", 1, &["rank 0: cannot read missing.st"]);
+    fails("run.toml --ranks threads:2 --overlap", 2, &["--overlap is for ranks of MPI"]);
     fails("missing.toml --ranks threads:3", 1, &["rank 0: cannot read missing.toml"]);
     fails("run.toml --ranks threads:3 --save nowhere/run.st", 1, &["rank 0: ", "cannot write nowhere/run.st"]);
     if !cfg!(feature = "mpi") {
