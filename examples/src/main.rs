@@ -19,17 +19,20 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     interrupt::listen();
     let run = |common: &Common| run(cli.command.as_ref(), common);
-    let outcome = match cli.command.as_ref().and_then(Command::ranks) {
+    let (outcome, rank) = match cli.command.as_ref().and_then(Command::ranks) {
         Some(asked) => ranks::each(asked, &cli.common, &run),
-        None => run(&cli.common).map_err(|error| vec![error]),
+        None => (run(&cli.common).map_err(|error| vec![error]), None),
     };
-    outcome.map_or_else(
+    let status = outcome.map_or_else(
         |errors| {
             errors.iter().for_each(|error| eprintln!("wgrad: {error}"));
-            ExitCode::from(errors.first().map_or(1, Error::status))
+            errors.first().map_or(1, Error::status)
         },
-        ExitCode::from,
-    )
+        |status| status,
+    );
+    // The errors have been told.
+    drop(rank);
+    ExitCode::from(status)
 }
 
 /// Runs a subcommand, and returns the exit status.

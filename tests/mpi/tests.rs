@@ -32,6 +32,8 @@ fn world(ranks: usize, mode: &str) -> Ended {
     for allowed in ["ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM", "MCA_rmaps_base_oversubscribe"] {
         command.env(format!("OMPI_{allowed}"), "1");
     }
+    // A directory of its own: Open MPI fails when one run removes what another is about to use.
+    command.env("OMPI_MCA_orte_tmpdir_base", dir.path());
     let mut child = command.stdin(Stdio::null()).stdout(file(&out)).stderr(file(&err)).spawn().expect("mpirun starts");
     let status = loop {
         match child.try_wait().expect("it can be waited for") {

@@ -11,6 +11,9 @@ const STACK: usize = 8 << 20;
 /// Runs the command as the ranks that are asked for: as all of them, if they are threads of this process. `run` gets the
 /// options with the rank. Of threads that fail, those are told of that are to blame.
 ///
+/// Beside the result comes the rank of MPI, to be kept until an error has been told: when all ranks have left, the first
+/// to end has the launcher end the others.
+///
 /// # Errors
 /// The errors of `run`, each with its rank. [`Error::Usage`] if MPI is asked for and not built in; [`Error::Mpi`] if it
 /// does not start.
@@ -18,18 +21,23 @@ pub fn each(
     asked: &RanksArgs,
     common: &Common,
     run: &(dyn Fn(&Common) -> Result<u8> + Sync),
-) -> std::result::Result<u8, Vec<Error>> {
-    match asked.ranks {
+) -> (std::result::Result<u8, Vec<Error>>, Option<Rank>) {
+    let mut kept = None;
+    let done = match asked.ranks {
         Some(Ranks::Threads(_)) if asked.overlap => {
             Err(vec![Error::Usage("--overlap is for ranks of MPI: threads have no network between them".into())])
         }
         None => run(common).map_err(|error| vec![error]),
         Some(Ranks::Mpi) => {
-            let done = connected(asked).and_then(|engine| as_rank(Rank::new(engine, asked.shard), common, run));
+            let done = connected(asked).and_then(|engine| {
+                let rank = kept.insert(Rank::new(engine, asked.shard));
+                as_rank(rank.clone(), common, run)
+            });
             done.map_err(|error| vec![error])
         }
         Some(Ranks::Threads(number)) => in_threads(number.get(), asked.shard, common, run),
-    }
+    };
+    (done, kept)
 }
 
 /// The connection to the other processes that `mpirun` has started.
@@ -131,7 +139,7 @@ mod tests {
     #[test]
     fn all_ranks_run_and_the_first_gives_the_status() {
         for (ranks, number) in [("threads:1", 1), ("threads:3", 3)] {
-            let done = each(&asked(ranks), &common(), &|common| {
+            let (done, _) = each(&asked(ranks), &common(), &|common| {
                 assert_eq!(common.rank.share().ranks, number);
                 assert!(common.threads > 0, "the cores are shared");
                 meet(common)?;
@@ -144,7 +152,7 @@ mod tests {
     #[test]
     fn a_rank_that_fails_is_named_and_the_others_end() {
         for failing in 0..3 {
-            let fails = each(&asked("threads:3"), &common(), &|common| {
+            let (fails, _) = each(&asked("threads:3"), &common(), &|common| {
                 if common.rank.share().rank == failing {
                     return Err(Error::Metrics { path: "m.jsonl".into(), why: "the disk is full".into() });
                 }
@@ -160,15 +168,15 @@ mod tests {
 
     #[test]
     fn an_error_of_all_is_told_of_once() {
-        let fails = each(&asked("threads:3"), &common(), &|_| Err(Error::Usage("no such flag".into())));
+        let (fails, _) = each(&asked("threads:3"), &common(), &|_| Err(Error::Usage("no such flag".into())));
         assert_eq!(fails.map_err(told), Err(vec![(2, "rank 0: no such flag".into())]));
-        let fails = each(&asked("threads:1"), &common(), &|_| Err(Error::Usage("no such flag".into())));
+        let (fails, _) = each(&asked("threads:1"), &common(), &|_| Err(Error::Usage("no such flag".into())));
         assert_eq!(fails.map_err(told), Err(vec![(2, "no such flag".into())]));
     }
 
     #[test]
     fn a_rank_that_leaves_without_a_word_is_lost() {
-        let fails = each(&asked("threads:2"), &common(), &|common| match common.rank.is_first() {
+        let (fails, _) = each(&asked("threads:2"), &common(), &|common| match common.rank.is_first() {
             true => meet(common).map(|()| 0),
             false => Ok(0),
         });
@@ -180,7 +188,7 @@ mod tests {
     #[cfg(not(feature = "mpi"))]
     #[test]
     fn without_mpi_the_way_to_build_it_is_told() {
-        let (status, text) = told(each(&asked("mpi"), &common(), &|_| Ok(0)).expect_err("it is not there")).remove(0);
+        let (status, text) = told(each(&asked("mpi"), &common(), &|_| Ok(0)).0.expect_err("it is not there")).remove(0);
         assert!(status == 2 && text.contains("cargo build --release --features mpi"), "{text}");
     }
 }
