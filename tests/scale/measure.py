@@ -5,7 +5,8 @@ As root, on Linux with Open MPI, after `cargo build --release --features mpi`:
     python3 tests/scale/measure.py --ranks 2,4 --rates 10,1 --torch PYTHON > rows.jsonl
 
 Each rank has a namespace of its own, and reaches the others through a bridge. `tc` limits what it sends and what it
-gets to the rate (Gbit/s; 0 is no limit). Each line of the output is one measurement:
+gets to the rate (Gbit/s; 0 is no limit). With `--delay`, the switch of `relay.py` is in place of the bridge, and holds
+each frame back for so long. Each line of the output is one measurement:
 
     compute   the step of a rank's rows, on as many processes at once, without any exchange
     mpi       the same with the exchange by MPI, through the network
@@ -34,6 +35,31 @@ BYTES = {"w1": 4 * 834_304, "w2": 4 * 10_819_584}
 # The rows of the batch that ranks share.
 BATCH = {"w1": 8, "w2": 4}
 HUB = "wgrad-hub"
+# Sends each packet back to the rank that it is from, until one is empty.
+ECHO = """
+import socket
+with socket.socket(type=socket.SOCK_DGRAM) as end:
+    end.bind(("", 9999))
+    while (got := end.recvfrom(64))[0]:
+        end.sendto(*got)
+"""
+ASK = """
+import socket, statistics, sys, time
+with socket.socket(type=socket.SOCK_DGRAM) as end:
+    end.settimeout(1)
+    end.connect((sys.argv[1], 9999))
+    times = []
+    while len(times) < 50:
+        start = time.monotonic()
+        try:
+            end.send(b"?")
+            end.recv(64)
+        except OSError:
+            continue
+        times.append((time.monotonic() - start) * 1e3)
+    end.send(b"")
+    print(statistics.median(times))
+"""
 TRIES = 5
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -41,7 +67,7 @@ parser.add_argument("--wgrad", default=str(ROOT / "target/release/wgrad"))
 parser.add_argument("--workloads", default="w1,w2")
 parser.add_argument("--ranks", default="2,4")
 parser.add_argument("--rates", default="10,1", help="in Gbit/s")
-parser.add_argument("--delay", type=float, default=0.0, help="of each packet, in ms; needs the module netem")
+parser.add_argument("--delay", type=float, default=0.0, help="of each frame, in ms")
 parser.add_argument("--budget", type=float, default=8.0, help="the seconds of each measurement")
 parser.add_argument("--torch", metavar="PYTHON", help="a Python with PyTorch")
 options = parser.parse_args()
@@ -65,13 +91,36 @@ def limit(prefix, device, rate):
     if rate:
         sh(*prefix, "tc", "qdisc", "add", "dev", device, "root", "handle", "1:", "tbf", "rate", f"{rate}gbit",
            "burst", "256k", "latency", "20ms")
-    if options.delay:
-        parent = ["parent", "1:"] if rate else ["root"]
-        sh(*prefix, "tc", "qdisc", "add", "dev", device, *parent, "netem", "delay", f"{options.delay}ms")
+
+
+def delayed(ranks, rate):
+    """Joins the ranks by a switch that holds frames back. Its frames are long, as it is a process that copies each."""
+    taps = [f"wgrad-tap{rank}" for rank in range(ranks)]
+    command = [sys.executable, str(HERE / "relay.py"), str(options.delay), *taps]
+    switch = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    switch.stdout.readline()
+    for rank, tap in enumerate(taps):
+        sh("ip", "netns", "add", f"wgrad{rank + 1}")
+        sh("ip", "link", "set", tap, "netns", f"wgrad{rank + 1}", "name", "rank", "mtu", 60000)
+        sh(*inside(rank, "ip", "address", "add", f"{address(rank)}/24", "dev", "rank"))
+        for device in ["lo", "rank"]:
+            sh(*inside(rank, "ip", "link", "set", device, "up"))
+        limit(inside(rank), "rank", rate)
+    return switch
+
+
+def round_trip():
+    """The measured time from the first rank to the second and back, in ms: the median of 50."""
+    echo = subprocess.Popen(inside(1, sys.executable, "-c", ECHO))
+    text = subprocess.run(inside(0, sys.executable, "-c", ASK, address(1)), capture_output=True, text=True, check=True)
+    echo.wait()
+    return float(text.stdout)
 
 
 def network(ranks, rate):
     remove()
+    if options.delay:
+        return delayed(ranks, rate)
     sh("ip", "netns", "add", HUB)
     hub = ["ip", "netns", "exec", HUB]
     sh(*hub, "ip", "link", "add", "bridge", "type", "bridge")
@@ -85,6 +134,7 @@ def network(ranks, rate):
             sh(*inside(rank, "ip", "link", "set", device, "up"))
         limit(inside(rank), "rank", rate)
         limit(hub, f"port{rank}", rate)
+    return None
 
 
 def remove():
@@ -156,6 +206,7 @@ def gloo(workload, ranks):
     sys.exit("DDP crashes each time")
 
 
+switch = None
 try:
     for workload in options.workloads.split(","):
         for ranks in map(int, options.ranks.split(",")):
@@ -163,14 +214,21 @@ try:
             volume = 2 * (ranks - 1) / ranks * BYTES[workload]
             moved = None
             for rate in [0.0, *map(float, options.rates.split(","))]:
-                network(ranks, rate)
+                switch = network(ranks, rate)
                 measured = mpi(workload, ranks)
                 moved = measured - alone if moved is None else moved
                 model = alone + moved + (volume / (rate * 1e9 / 8) * 1e3 if rate else 0.0)
                 result = {"workload": workload, "ranks": ranks, "gbit": rate, "compute_ms": round(alone, 2),
                           "mpi_ms": round(measured, 2), "overlap_ms": round(mpi(workload, ranks, "--overlap"), 2), "model_ms": round(model, 2), "volume_mb": round(volume / 1e6, 2)}
+                if options.delay:
+                    result["round_trip_ms"] = round(round_trip(), 3)
                 if options.torch:
                     result["gloo_ms"] = round(gloo(workload, ranks), 2)
                 print(json.dumps(result), flush=True)
+                if switch:
+                    switch.kill()
+                    switch.wait()
 finally:
+    if switch:
+        switch.kill()
     remove()

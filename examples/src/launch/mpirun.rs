@@ -30,10 +30,12 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The outcome for an exit status of `mpirun`, which is that of the first rank that failed.
+    /// The outcome for an exit status of `mpirun`: that of the first rank that failed, or a signal that has ended a rank.
+    /// Open MPI counts signals from 128 on, as a shell does. MPICH does not, and puts the statuses of several ranks
+    /// together bit by bit; no status of this command is one of these signals.
     pub fn of(status: i32) -> Self {
         match status - SIGNAL {
-            _ if status == i32::from(LOST) => Self::Lost("a rank was lost".into()),
+            _ if status == i32::from(LOST) || LOSING.contains(&status) => Self::Lost("a rank was lost".into()),
             signal if LOSING.contains(&signal) => Self::Lost(format!("signal {signal} ended a rank")),
             _ => Self::Ended(u8::try_from(status).unwrap_or(1)),
         }
@@ -110,7 +112,9 @@ mod tests {
         for status in [0, 1, 2, 101, 130, 132, 143] {
             assert_eq!(Outcome::of(status), Outcome::Ended(status as u8));
         }
-        assert_eq!(Outcome::of(3), Outcome::Lost("a rank was lost".into()));
+        for status in [3, 9, 3 | 9] {
+            assert_eq!(Outcome::of(status), Outcome::Lost("a rank was lost".into()));
+        }
         assert_eq!(Outcome::of(137), Outcome::Lost("signal 9 ended a rank".into()));
         assert_eq!(Outcome::of(139), Outcome::Lost("signal 11 ended a rank".into()));
     }
