@@ -260,8 +260,11 @@ impl World {
         self.wire.all_sent();
         let mut came = 0;
         for rank in 0..self.ranks() {
-            while !self.gone[rank] {
+            loop {
                 if self.heard[rank].is_empty() {
+                    if self.gone[rank] {
+                        break;
+                    }
                     match self.listen(rank) {
                         Ok(None) => break,
                         Ok(Some(message)) => self.heard[rank].push_back(message),
@@ -306,10 +309,13 @@ impl World {
                 pace = Pace::busy();
                 continue;
             }
-            let left = |message: &Message| matches!(message, Message::Left { .. });
-            if let Some(at) = self.heard.iter().position(|heard| heard.front().is_some_and(left)) {
-                let Some(Message::Left { lost }) = self.heard[at].pop_front() else { continue };
-                return Err(self.left(at, lost));
+            for at in 0..self.ranks() {
+                // A rank that leaves in order has sent all of its pieces before.
+                if let Some(&Message::Left { lost }) = self.heard[at].front()
+                    && (lost.is_some() || at == rank)
+                {
+                    return Err(self.left(at, lost));
+                }
             }
             if !pace.wait(Some(self.patience)) {
                 return Err(self.silent(rank));

@@ -1,4 +1,4 @@
-//! The tests of a world of processes: `mpirun -n 3 suite [exchange|left|silent|late|patience|killed|time]`.
+//! The tests of a world of processes: `mpirun -n 3 suite [exchange|left|pieces|silent|late|patience|killed|time]`.
 //!
 //! Each rank computes what all of them must get, by [`InProcess`], and compares bits. `cargo xtask mpi` runs all but
 //! `killed`, in which a rank dies, and `time`, which measures.
@@ -39,6 +39,7 @@ fn main() {
     match mode.as_str() {
         "exchange" => all_exchanges(),
         "left" => a_rank_leaves(),
+        "pieces" => ranks_leave_after_pieces(),
         "silent" => a_rank_is_silent(),
         "late" => a_rank_is_late(),
         "patience" => patience_differs(),
@@ -371,6 +372,22 @@ fn a_rank_leaves() {
     }
     assert!(start.elapsed() < SHORT, "not only after its patience: {:?}", start.elapsed());
     passed(&world, "a rank that leaves is lost at once, and all end in order");
+}
+
+/// Ranks leave directly after an exchange in pieces, in which the last one is late: it and the others have all of it.
+fn ranks_leave_after_pieces() {
+    let mut world = connected(LONG).overlapping(true);
+    let (rank, ranks) = (world.rank(), world.ranks());
+    let value = |rank: usize| sum(vec![rank as f32; 150_001]);
+    let own = value(rank);
+    begin(&mut world, &own, |_| rank == 0);
+    if rank + 1 == ranks {
+        sleep(Duration::from_millis(300));
+    }
+    let mut parts = own;
+    exchange(&mut world, &mut parts).expect("all ranks exchange");
+    assert_eq!(parts, sum(vec![(0..ranks).sum::<usize>() as f32; 150_001]));
+    passed(&world, "ranks may leave directly after an exchange in pieces");
 }
 
 /// The last rank does not answer: the others lose it within their patience, and tell so before the launcher ends all.

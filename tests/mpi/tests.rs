@@ -85,6 +85,11 @@ fn a_rank_that_leaves_is_an_error_of_the_others_at_once() {
 }
 
 #[test]
+fn ranks_may_leave_directly_after_an_exchange_in_pieces() {
+    passes("pieces", 1);
+}
+
+#[test]
 fn ranks_of_another_patience_do_not_connect() {
     passes("patience", 1);
 }
