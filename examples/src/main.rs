@@ -23,13 +23,10 @@ fn main() -> ExitCode {
         Some(asked) => ranks::each(asked, &cli.common, &run),
         None => (run(&cli.common).map_err(|error| vec![error]), None),
     };
-    let status = outcome.map_or_else(
-        |errors| {
-            errors.iter().for_each(|error| eprintln!("wgrad: {error}"));
-            errors.first().map_or(1, Error::status)
-        },
-        |status| status,
-    );
+    let status = outcome.unwrap_or_else(|errors| {
+        errors.iter().for_each(|error| eprintln!("wgrad: {error}"));
+        errors.first().map_or(1, Error::status)
+    });
     // The errors have been told.
     drop(rank);
     ExitCode::from(status)
