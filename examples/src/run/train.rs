@@ -28,8 +28,8 @@ pub struct Files {
     /// The checkpoint to write when the run ends or is interrupted, and after evaluations, as often as a tenth of the
     /// time allows.
     pub save: Option<SaveFile>,
-    /// True if some rank has a checkpoint to write.
-    pub is_saved: bool,
+    /// True if another rank writes a checkpoint.
+    pub elsewhere: bool,
     /// The checkpoint to read before the first step.
     pub resume: Option<PathBuf>,
     /// The writer of the run's records.
@@ -56,8 +56,13 @@ impl Files {
             checkpoint::metadata(path)?;
         }
         let metrics = if writes { Metrics::open(kept, resume.is_some(), QUEUE)? } else { None };
-        let (is_saved, is_reported) = (args.save.is_some(), kept.report.is_some());
-        Ok(Self { save, is_saved, resume, metrics: RefCell::new(metrics), is_reported })
+        let (elsewhere, is_reported) = (args.save.is_some() && !writes, kept.report.is_some());
+        Ok(Self { save, elsewhere, resume, metrics: RefCell::new(metrics), is_reported })
+    }
+
+    /// True if some rank writes a checkpoint.
+    fn saves(&self) -> bool {
+        self.save.is_some() || self.elsewhere
     }
 }
 
@@ -180,7 +185,7 @@ impl<'a> Run<'a> {
             if self.due() {
                 value = self.evaluate()?;
                 self.live.metric(value);
-                if files.is_saved && self.has_moved() && self.saves_now()? {
+                if files.saves() && self.has_moved() && self.saves_now()? {
                     self.save(files)?;
                 }
                 if self.settings.metric.reaches(value, self.settings.solved) && self.history.settled() {
@@ -213,7 +218,7 @@ impl<'a> Run<'a> {
             value = self.evaluate()?;
         }
         let has_saved = self.saved.is_some_and(|saved| saved.steps == self.history.len());
-        if files.is_saved && !has_saved {
+        if files.saves() && !has_saved {
             self.save(files)?;
         }
         let seconds = start.elapsed().as_secs_f64();
