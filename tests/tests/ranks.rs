@@ -12,7 +12,7 @@ use wgrad::{
 use wgrad_nn::optim::{AdamW, AdamWConfig, Sgd, SgdConfig};
 use wgrad_tests::{Machine, Mlp, same_bits};
 
-/// What each rank gives, each on a thread of its own.
+/// The result of each rank, each on a thread of its own.
 fn world<R: Send>(ranks: usize, f: impl Fn(InProcess) -> R + Sync) -> Vec<R> {
     let f = &f;
     std::thread::scope(|scope| {

@@ -15,7 +15,7 @@ fn f32s(values: &[f32]) -> Array {
     Array::new([values.len()], values.to_vec())
 }
 
-/// What each rank gives, each on a thread of its own.
+/// The result of each rank, each on a thread of its own.
 fn world<R: Send>(ranks: usize, f: impl Fn(InProcess) -> R + Sync) -> Vec<R> {
     let f = &f;
     std::thread::scope(|scope| {
